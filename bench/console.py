@@ -39,7 +39,7 @@ SETTLE_S = 3.0  # until a broker or its pages are at rest
 EVENT_S = 0.6, 1.4  # between two events, at random, so that they fall on any moment of a period
 PATIENCE_S = 60.0
 EVENT_P95_MS, PAINT_MS, CORES_WATCHED, CORES_UNWATCHED = 500.0, 1000.0, 0.05, 0.002
-PAGES = ("/", f"/queue?uri={quote(DEEPEST, safe='')}", "/queues", "/shards")
+PAGES = ("/", f"/queue?uri={quote(DEEPEST, safe='')}", "/queues", "/partitions")
 # Notes when a text was painted for the first time: after the frame that follows the change.
 WATCH = """() => {
   window.wanted = null; window.painted = null;

@@ -15,14 +15,15 @@ export class ApiError extends Error {
   }
 }
 
-/** A path of this console with its query: path("/queue", {uri}). */
+/** Returns a path of this console with its query: path("/queue", {uri}). */
 export function path(name, query = {}) {
   const given = Object.entries(query).filter(([, value]) => value !== undefined && value !== null && value !== "");
   const text = new URLSearchParams(given).toString();
   return `${prefix}${name}${text ? `?${text}` : ""}`;
 }
 
-export function may(wanted) {
+/** Returns whether the user's role includes the permissions of the role `wanted`. */
+export function hasRole(wanted) {
   return ROLES.indexOf(role) >= ROLES.indexOf(wanted);
 }
 
@@ -43,11 +44,11 @@ async function request(url, options) {
   try {
     answer = await fetch(url, { ...options, credentials: "same-origin", signal: AbortSignal.timeout(TIMEOUT_MS) });
   } catch (error) {
-    const late = error.name === "TimeoutError";
+    const timedOut = error.name === "TimeoutError";
     throw new ApiError(
-      late
-        ? `The node did not answer within ${TIMEOUT_MS / 1000} s.`
-        : "The node cannot be reached. The page looks for a peer by itself; try again then.",
+      timedOut
+        ? `The node did not respond within ${TIMEOUT_MS / 1000} s.`
+        : "The node is not reachable. The page is connecting to another node; try again in a few seconds.",
       0,
     );
   }
@@ -55,15 +56,15 @@ async function request(url, options) {
   try {
     document = await answer.json();
   } catch {
-    // an answer that is not JSON has only its status
+    // not JSON: only the status is reported
   }
   if (answer.status === 401) {
     location.assign(path("/login", { next: location.pathname + location.search }));
-    throw new ApiError("Your session has ended: log in again.", 401);
+    throw new ApiError("Your login has expired. Log in again.", 401);
   }
   if (!answer.ok || document === null) {
     throw new ApiError(
-      document?.error ?? `The node answered ${answer.status} ${answer.statusText}.`,
+      document?.error ?? `The node responded with ${answer.status} ${answer.statusText}.`,
       answer.status,
       document?.field,
     );

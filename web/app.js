@@ -11,7 +11,7 @@ import { settings } from "./settings.js";
 
 const PAGES = {
   overview: "overview",
-  shards: "shards",
+  partitions: "partitions",
   queues: "queues",
   queue: "queue",
   nodes: "nodes",
@@ -25,25 +25,25 @@ const PAGES = {
   audit: "audit",
 };
 const home = `${location.origin}${prefix}`;
-let cluster = firstCluster(); // the document in the page, later the newest one
+let cluster = parseEmbeddedCluster(); // the document embedded in the page, later the newest one
 let servedBy = cluster?.servedBy ?? "";
 
-function firstCluster() {
+function parseEmbeddedCluster() {
   try {
     return JSON.parse(find("#data")?.textContent || "null");
   } catch {
-    return null; // live documents follow in any case
+    return null; // the first live document replaces it
   }
 }
 
 // --- header ---------------------------------------------------------------------------------------------------------
 
 const badge = find("#badge");
-const verdict = find("#verdict");
+const health = find("#health");
 const badgeMark = stateMark("connecting", "warning");
-const verdictMark = stateMark("", "unknown");
+const healthMark = stateMark("", "unknown");
 if (badge) replace(badge, badgeMark);
-if (verdict) replace(verdict, verdictMark);
+if (health) replace(health, healthMark);
 
 const BADGES = {
   connecting: ["connecting", "warning"],
@@ -60,7 +60,7 @@ function showBadge(state) {
 
 function showHeader(document_) {
   const level = document_.verdict?.level ?? "unknown";
-  verdictMark.set(document_.verdict?.text ?? "no verdict yet", level);
+  healthMark.set(document_.verdict?.text ?? "cluster health unknown", level);
   const alarms = rowsOf(document_.alarms).filter((alarm) => !alarm.clearedAt && !alarm.acknowledgedBy).length;
   const number = find("#alarm-count");
   if (number) {
@@ -76,7 +76,7 @@ function showClock() {
   if (element) setText(element, `${clock(now, false)} local\n${clock(now, true)} UTC`);
 }
 
-function controls() {
+function initControls() {
   const theme = find("#theme");
   if (theme) {
     theme.value = settings.theme;
@@ -112,64 +112,64 @@ function controls() {
   });
 }
 
-// --- when the node that served this page stops ----------------------------------------------------------------------
+// --- switch to another node when the serving node stops -------------------------------------------------------------
 
-function goOn(peer) {
-  const target = `${peer}${location.pathname.slice(prefix.length)}${location.search}#moved-from=${encodeURIComponent(servedBy)}`;
-  const go = () => location.replace(target);
+function switchNode(url) {
+  const target = `${url}${location.pathname.slice(prefix.length)}${location.search}#switched-from=${encodeURIComponent(servedBy)}`;
+  const load = () => location.replace(target);
   const open = find("dialog[open]");
-  if (!open) go();
+  if (!open) load();
   else {
     toast(
-      "The node that served this page is gone; the page goes on with a peer when this dialog is closed.",
+      "The node that served this page does not respond. The page switches to another node when you close this dialog.",
       "warning",
     );
-    open.addEventListener("close", go);
+    open.addEventListener("close", load);
   }
 }
 
-function toLogin() {
+function openLogin() {
   location.assign(path("/login", { next: location.pathname + location.search }));
 }
 
-function tellMove() {
-  const match = /^#moved-from=(.*)$/.exec(location.hash);
+function notifySwitch() {
+  const match = /^#switched-from=(.*)$/.exec(location.hash);
   if (!match) return;
   history.replaceState(null, "", location.pathname + location.search);
   let name = "";
   try {
     name = decodeURIComponent(match[1]);
   } catch {
-    // a name that is not a text is ignored
+    // a name that is not valid UTF-8 is ignored
   }
-  toast(`${name ? `Node ${name}` : "The node before"} stopped answering: this page goes on here.`, "warning");
+  toast(`${name ? `Node ${name}` : "The previous node"} does not respond. This page is now served by ${servedBy || "another node"}.`, "warning");
 }
 
 // --- start ----------------------------------------------------------------------------------------------------------
 
 async function start() {
-  controls();
-  tellMove();
+  initControls();
+  notifySwitch();
   showClock();
   setInterval(showClock, 1000);
   const name = document.body.dataset.page;
-  const live = new Live(home, { onState: showBadge, onPeer: goOn, onLogin: toLogin });
-  const watchers = new Set();
-  const tell = () => {
-    for (const watcher of watchers) watcher(cluster);
+  const live = new Live(home, { onState: showBadge, onNodeChange: switchNode, onLoginEnded: openLogin });
+  const listeners = new Set();
+  const notifyListeners = () => {
+    for (const listener of listeners) listener(cluster);
   };
-  settings.watch(() => {
+  settings.onChange(() => {
     for (const element of document.querySelectorAll("time")) element.refresh?.();
-    if (cluster) tell();
+    if (cluster) notifyListeners();
   });
   const context = {
     live,
     main: find("#page"),
     path,
     /** Calls the listener with the cluster now (if known) and after each change. */
-    onCluster(watcher) {
-      watchers.add(watcher);
-      if (cluster) watcher(cluster);
+    onCluster(listener) {
+      listeners.add(listener);
+      if (cluster) listener(cluster);
     },
     get cluster() {
       return cluster;
@@ -183,14 +183,14 @@ async function start() {
       (document_) => {
         cluster = document_;
         if (live.state === "live") servedBy = document_.servedBy ?? servedBy;
-        live.peers = rowsOf(document_.nodes)
+        live.otherNodes = rowsOf(document_.nodes)
           .filter((node) => node.name !== document_.servedBy && node.state !== "down" && node.url)
           .map((node) => node.url);
         showHeader(document_);
         showBadge(live.state);
-        tell();
+        notifyListeners();
       },
-      (text) => toast(`The cluster's state cannot be shown: ${text}`, "bad"),
+      (text) => toast(`Cluster state is not available: ${text}`, "bad"),
     );
     live.start();
     addEventListener("pagehide", () => live.stop());
@@ -208,9 +208,9 @@ async function start() {
         h(
           "p",
           { class: "problem", role: "alert" },
-          "This page could not be shown: ",
+          "This page failed to load: ",
           error.message,
-          ". Reload it; if that does not help, the browser is too old or a file of the console is missing.",
+          ". Reload it. If the error persists, the browser is too old or a file of the console is missing.",
         ),
       );
       throw error;

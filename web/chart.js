@@ -1,4 +1,4 @@
-// Charts over time as SVG; each has its numbers as a table, and a cursor that follows the pointer or the arrow keys.
+// Time series charts as SVG, each with a table of its values, and a cursor controlled by the pointer or the arrow keys.
 
 import { h, replace, setAttribute, setText, svg } from "./dom.js";
 import { bothTimes, moment } from "./format.js";
@@ -12,16 +12,16 @@ const BOTTOM = 22;
 const TABLE_ROWS_MAX = 180;
 
 /** series: [{name, read(row), format}]; rows are [wall seconds, ...]; marks: [{at, text}] are drawn as lines. */
-export function chart({ caption, series, empty = "No numbers yet: the first ones come within some seconds." }) {
+export function chart({ caption, series, empty = "No samples yet. The first ones arrive within a few seconds." }) {
   const lines = series.map((one, n) => svg("polyline", { class: `line series-${n}`, points: "" }));
   const axis = svg("g", { class: "axis" });
-  const marked = svg("g", { class: "marks" });
+  const markers = svg("g", { class: "marks" });
   const cursor = svg("line", { class: "cursor", y1: TOP, y2: HEIGHT - BOTTOM, visibility: "hidden" });
   const picture = svg(
     "svg",
     { class: "plot", height: HEIGHT, role: "img", tabindex: "0", "aria-label": caption },
     axis,
-    marked,
+    markers,
     ...lines,
     cursor,
   );
@@ -37,10 +37,10 @@ export function chart({ caption, series, empty = "No numbers yet: the first ones
   const numbers = h(
     "details",
     { class: "numbers", on: { toggle: () => fillTable() } },
-    h("summary", {}, "Numbers as a table"),
+    h("summary", {}, "Show values as a table"),
     h(
       "div",
-      { class: "scroll short", tabindex: "0", role: "region", "aria-label": `${caption}, numbers` },
+      { class: "scroll short", tabindex: "0", role: "region", "aria-label": `${caption}, values` },
       h(
         "table",
         {},
@@ -59,7 +59,7 @@ export function chart({ caption, series, empty = "No numbers yet: the first ones
       ),
     ),
   );
-  const nothing = h("p", { class: "empty" }, empty);
+  const placeholder = h("p", { class: "empty" }, empty);
   const element = h(
     "figure",
     { class: "chart" },
@@ -70,7 +70,7 @@ export function chart({ caption, series, empty = "No numbers yet: the first ones
       values.map((one) => one.item),
     ),
     picture,
-    nothing,
+    placeholder,
     numbers,
   );
 
@@ -78,7 +78,7 @@ export function chart({ caption, series, empty = "No numbers yet: the first ones
   let marks = [];
   let drawn = "";
   let width = 720; // pixels available in the page
-  let chosen = null; // the wall time of the row under the cursor; null = the newest
+  let chosen = null; // time of the row at the cursor in seconds since the epoch; null = the newest row
 
   const x = (wall) => {
     const span = rows[rows.length - 1][0] - rows[0][0] || 1;
@@ -87,7 +87,7 @@ export function chart({ caption, series, empty = "No numbers yet: the first ones
 
   function draw() {
     const enough = rows.length > 1;
-    nothing.hidden = enough;
+    placeholder.hidden = enough;
     picture.toggleAttribute("hidden", !enough);
     numbers.hidden = !enough;
     if (!enough) return;
@@ -118,7 +118,7 @@ export function chart({ caption, series, empty = "No numbers yet: the first ones
     }
     replace(axis, parts);
     replace(
-      marked,
+      markers,
       marks
         .filter((mark) => mark.at >= first && mark.at <= last)
         .map((mark) =>
@@ -131,11 +131,11 @@ export function chart({ caption, series, empty = "No numbers yet: the first ones
           ),
         ),
     );
-    point();
+    updateCursor();
     if (numbers.open) fillTable();
   }
 
-  function point() {
+  function updateCursor() {
     if (rows.length === 0) return;
     const row =
       chosen === null
@@ -182,21 +182,21 @@ export function chart({ caption, series, empty = "No numbers yet: the first ones
     const share = ((event.clientX - box.left) / box.width) * width;
     const part = Math.min(1, Math.max(0, (share - LEFT) / (width - LEFT - RIGHT)));
     chosen = rows[0][0] + part * (rows[rows.length - 1][0] - rows[0][0]);
-    point();
+    updateCursor();
   });
-  const leave = () => {
+  const resetCursor = () => {
     chosen = null;
-    point();
+    updateCursor();
   };
-  picture.addEventListener("pointerleave", leave);
-  picture.addEventListener("blur", leave);
+  picture.addEventListener("pointerleave", resetCursor);
+  picture.addEventListener("blur", resetCursor);
   picture.addEventListener("keydown", (event) => {
     if (!["ArrowLeft", "ArrowRight", "Home", "End"].includes(event.key) || rows.length < 2) return;
     event.preventDefault();
     const now = chosen === null ? rows.length - 1 : rows.findIndex((row) => row[0] >= chosen);
     const wanted = { ArrowLeft: now - 1, ArrowRight: now + 1, Home: 0, End: rows.length - 1 }[event.key];
     chosen = rows[Math.min(rows.length - 1, Math.max(0, wanted))][0];
-    point();
+    updateCursor();
   });
 
   new ResizeObserver(([entry]) => {

@@ -1,4 +1,4 @@
-// Demonstration traffic, if the configuration of the serving node allows it: its state, and its button.
+// Panel of the demonstration traffic: state and buttons. Shown if the configuration of the serving node allows it.
 
 import { post } from "./api.js";
 import { h, replace, setText, show } from "./dom.js";
@@ -9,10 +9,10 @@ import { count, counted } from "./format.js";
 export function demoPanel(box) {
   const words = h("p", { class: "lead" });
   const start = actionButton("Start demonstration traffic", "operator", (button) =>
-    send(button, "start", "Demonstration traffic begins."),
+    send(button, "start", "Demonstration traffic started."),
   );
   const stop = actionButton("Stop demonstration traffic", "operator", (button) =>
-    send(button, "stop", "Demonstration traffic has ended."),
+    send(button, "stop", "Demonstration traffic stopped."),
   );
   replace(box, words, h("div", { class: "buttons" }, start, stop));
   return {
@@ -21,21 +21,21 @@ export function demoPanel(box) {
       if (!demo) return;
       show(start, !demo.running);
       show(stop, demo.running);
-      setText(words, demo.running ? running(demo) : resting(demo));
+      setText(words, demo.running ? runningText(demo) : stoppedText(demo));
     },
   };
 }
 
-function running(demo) {
-  if (!demo.queues.length) return "Demonstration traffic begins: its queues are being opened.";
+function runningText(demo) {
+  if (!demo.queues.length) return "Demonstration traffic is starting: opening its queues.";
   return `Demonstration traffic runs on ${counted(demo.queues.length, "queue")}, started by ${demo.by}: ${count(
     demo.posted,
   )} posted, ${count(demo.confirmed)} confirmed, ${count(demo.refused)} refused.`;
 }
 
-function resting(demo) {
-  if (demo.problem) return `Demonstration traffic has ended: ${demo.problem}`;
-  return "This broker can make traffic of its own, so that there is something to look at: some messages a second through a few queues that begin with demo-.";
+function stoppedText(demo) {
+  if (demo.problem) return `Demonstration traffic stopped: ${demo.problem}`;
+  return "This broker can generate demonstration traffic: a few messages per second through queues whose names begin with demo-.";
 }
 
 async function send(button, what, done) {

@@ -1,16 +1,16 @@
-// Confirmation dialogs before actions, and short messages after them.
+// Buttons of actions, their confirmation dialogs, and notifications of results.
 
-import { may, role } from "./api.js";
+import { hasRole, role } from "./api.js";
 import { find, h, replace, setAttribute } from "./dom.js";
 
 let lastNumber = 0;
 const TEXT_MAX = 500;
 const newId = () => `field-${++lastNumber}`;
 
-/** Button of an action; without the required role it stays in the tab order and shows the reason. */
+/** Button of an action; without the required role it is disabled, stays in the tab order and shows the reason. */
 export function actionButton(label, wanted, press, { cls = "", name = null } = {}) {
-  const allowed = may(wanted);
-  const why = `This needs the role ${wanted}; you are ${role}.`;
+  const allowed = hasRole(wanted);
+  const why = `Requires the role ${wanted}; your role is ${role}.`;
   const button = h("button", { type: "button", class: `action ${cls}`.trim(), "aria-label": name }, label);
   if (!allowed) {
     setAttribute(button, "aria-disabled", "true");
@@ -38,36 +38,37 @@ export function field(
       : h("input", { id, type: kind, autocomplete: "off", spellcheck: "false", maxlength: max });
   if (!options) input.value = value;
   if (required) setAttribute(input, "aria-required", "true");
-  const wrong = h("p", { class: "wrong", id: `${id}-wrong`, hidden: true });
+  const error = h("p", { class: "field-error", id: `${id}-error`, hidden: true });
   const element = h(
     "div",
     { class: "field" },
     h("label", { for: id }, label),
     hint ? h("p", { class: "hint", id: `${id}-hint` }, hint) : null,
     input,
-    wrong,
+    error,
   );
-  setAttribute(input, "aria-describedby", hint ? `${id}-hint ${id}-wrong` : `${id}-wrong`);
+  setAttribute(input, "aria-describedby", hint ? `${id}-hint ${id}-error` : `${id}-error`);
   return {
     element,
     input,
     get value() {
       return input.value;
     },
-    refuse(text) {
-      replace(wrong, text);
-      wrong.hidden = !text;
+    /** Shows an error below the field; "" removes it. */
+    setError(text) {
+      replace(error, text);
+      error.hidden = !text;
       setAttribute(input, "aria-invalid", text ? "true" : null);
     },
   };
 }
 
-/** Asks for confirmation, then calls send(values), which may throw. `fields` by name; `typed`: text to type for confirmation. */
-export function ask({ title, intro = [], fields = {}, typed = null, button, danger = false, send, done = () => {} }) {
+/** Opens a confirmation dialog; on confirmation calls send(values), whose exception is shown in the dialog. `fields` by name; `typed`: text to type for confirmation. */
+export function confirmAction({ title, intro = [], fields = {}, typed = null, button, danger = false, send, done = () => {} }) {
   const heading = h("h2", { id: newId() }, title);
   const problem = h("p", { class: "problem", role: "alert", hidden: true });
   const confirm = typed === null ? null : field(`Type ${typed} to confirm`, { required: true });
-  const go = h("button", { type: "submit", class: danger ? "danger" : "primary" }, button);
+  const submit = h("button", { type: "submit", class: danger ? "danger" : "primary" }, button);
   const cancel = h("button", { type: "button", on: { click: () => dialog.close() } }, "Cancel");
   const form = h(
     "form",
@@ -77,7 +78,7 @@ export function ask({ title, intro = [], fields = {}, typed = null, button, dang
     Object.values(fields).map((one) => one.element),
     confirm?.element,
     problem,
-    h("div", { class: "dialog-buttons" }, cancel, go),
+    h("div", { class: "dialog-buttons" }, cancel, submit),
   );
   const dialog = openDialog(form, heading.id);
   form.addEventListener("submit", async (event) => {
@@ -85,19 +86,19 @@ export function ask({ title, intro = [], fields = {}, typed = null, button, dang
     let first = null;
     for (const one of Object.values(fields)) {
       const missing = one.input.getAttribute("aria-required") === "true" && !one.value.trim();
-      one.refuse(missing ? "This is needed." : "");
+      one.setError(missing ? "This field is required." : "");
       if (missing) first ??= one.input;
     }
     if (confirm) {
-      const wrong = confirm.value !== typed;
-      confirm.refuse(wrong ? `This must be exactly: ${typed}` : "");
-      if (wrong) first ??= confirm.input;
+      const mismatch = confirm.value !== typed;
+      confirm.setError(mismatch ? `Enter exactly: ${typed}` : "");
+      if (mismatch) first ??= confirm.input;
     }
     if (first) {
       first.focus();
       return;
     }
-    go.disabled = true;
+    submit.disabled = true;
     problem.hidden = true;
     try {
       const answer = await send(
@@ -109,14 +110,14 @@ export function ask({ title, intro = [], fields = {}, typed = null, button, dang
     } catch (error) {
       const target = error.field === "confirm" ? confirm : fields[error.field];
       if (target) {
-        target.refuse(error.message);
+        target.setError(error.message);
         target.input.focus();
       } else {
         problem.hidden = false;
         replace(problem, error.message);
       }
     } finally {
-      go.disabled = false;
+      submit.disabled = false;
     }
   });
   return dialog;
@@ -135,7 +136,7 @@ export function openDialog(content, labelledBy, cls = "") {
   return dialog;
 }
 
-/** Short message that disappears after a while; an error stays until it is closed. */
+/** Shows a notification: a success for 6 s, a warning or error until the user dismisses it. */
 export function toast(text, level = "good") {
   const box = find("#toasts");
   const note = h(
@@ -144,7 +145,7 @@ export function toast(text, level = "good") {
     h("span", {}, text),
     h(
       "button",
-      { type: "button", class: "plain", "aria-label": "Put this note away", on: { click: () => note.remove() } },
+      { type: "button", class: "plain", "aria-label": "Dismiss notification", on: { click: () => note.remove() } },
       "×",
     ),
   );

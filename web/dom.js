@@ -1,10 +1,10 @@
-// Creation of elements. Texts of the broker enter the page as text, never as markup.
+// Creation of elements. Values from the broker are inserted as text, never as markup.
 
 import { bothTimes, moment } from "./format.js";
 import { settings } from "./settings.js";
 
 const SVG = "http://www.w3.org/2000/svg";
-const REFUSED = new Set(["style", "innerhtml", "outerhtml", "srcdoc"]);
+const FORBIDDEN_ATTRIBUTES = new Set(["style", "innerhtml", "outerhtml", "srcdoc"]);
 
 /** Creates an element: h("p", {class: "x", on: {click: f}}, "text", otherElement). */
 export function h(tag, attributes = {}, ...children) {
@@ -33,8 +33,8 @@ function append(element, children) {
 
 /** Sets an attribute if it differs; null removes it. */
 export function setAttribute(element, name, value) {
-  if (REFUSED.has(name.toLowerCase()) || name.toLowerCase().startsWith("on"))
-    throw new Error(`attribute ${name} is refused`);
+  if (FORBIDDEN_ATTRIBUTES.has(name.toLowerCase()) || name.toLowerCase().startsWith("on"))
+    throw new Error(`attribute ${name} is forbidden`);
   if (value === null) {
     if (element.hasAttribute(name)) element.removeAttribute(name);
   } else if (element.getAttribute(name) !== value) element.setAttribute(name, value);
@@ -59,7 +59,7 @@ export function show(element, visible) {
   if (element.hidden === visible) element.hidden = !visible;
 }
 
-// --- states: a shape, a word and a colour ---------------------------------------------------------------------------
+// --- states: shape, text and colour ---------------------------------------------------------------------------------
 
 const SHAPES = { good: "●", warning: "▲", bad: "■", unknown: "○" };
 const LEVELS = {
@@ -80,7 +80,7 @@ const LEVELS = {
   healing: "warning",
   starting: "warning",
   stopping: "warning",
-  "stops soon": "warning",
+  "stop scheduled": "warning",
   stale: "warning",
   pending: "warning",
   delivered: "warning",
@@ -105,7 +105,7 @@ export function levelOf(word) {
   return Object.hasOwn(LEVELS, key) ? LEVELS[key] : "unknown";
 }
 
-/** State mark: mark.set("up"), mark.set("behind by 3", "warning"). */
+/** State mark: mark.set("up"), mark.set("lagging", "warning"). */
 export function stateMark(word = "", level = undefined) {
   const shape = h("span", { class: "shape", "aria-hidden": "true" });
   const label = h("span", { class: "word" });
@@ -162,7 +162,7 @@ export function sparkMark() {
   const line = svg("polyline", { class: "spark-line", points: "" });
   const element = svg(
     "svg",
-    { class: "spark", viewBox: "0 0 90 20", preserveAspectRatio: "none", role: "img", "aria-label": "no depths yet" },
+    { class: "spark", viewBox: "0 0 90 20", preserveAspectRatio: "none", role: "img", "aria-label": "no samples" },
     line,
   );
   element.set = (values) => {
@@ -179,14 +179,14 @@ export function sparkMark() {
       "aria-label",
       numbers.length
         ? `depth from ${numbers[0]} to ${numbers[numbers.length - 1]}, at most ${Math.max(...numbers)}`
-        : "no depths yet",
+        : "no samples",
     );
     return element;
   };
   return element;
 }
 
-/** Placeholder of an empty list: its meaning, and possible actions. */
+/** Placeholder of an empty list, with possible actions. */
 export function emptyNote(text, ...more) {
   return h("p", { class: "empty" }, text, ...more);
 }

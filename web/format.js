@@ -3,12 +3,12 @@
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const tenths = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
 const hundredths = new Intl.NumberFormat("en", { maximumFractionDigits: 2 });
-export const NOTHING = "–";
+export const UNKNOWN = "–";
 
 const known = (value) => typeof value === "number" && Number.isFinite(value);
 
 export function count(value) {
-  return known(value) ? whole.format(value) : NOTHING;
+  return known(value) ? whole.format(value) : UNKNOWN;
 }
 
 /** Number with its noun: 1 message, 2 messages. */
@@ -17,14 +17,14 @@ export function counted(value, one, many = `${one}s`) {
 }
 
 export function rate(value) {
-  if (!known(value)) return NOTHING;
+  if (!known(value)) return UNKNOWN;
   return `${(value < 10 ? tenths : whole).format(value)}/s`;
 }
 
 const SIZES = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 
 export function bytes(value) {
-  if (!known(value)) return NOTHING;
+  if (!known(value)) return UNKNOWN;
   let power = 0;
   let rest = value;
   while (Math.abs(rest) >= 1024 && power < SIZES.length - 1) {
@@ -35,18 +35,18 @@ export function bytes(value) {
 }
 
 export function percent(share) {
-  if (!known(share)) return NOTHING;
+  if (!known(share)) return UNKNOWN;
   return `${(share > 0 && share < 0.1 ? tenths : whole).format(share * 100)} %`;
 }
 
 export function milliseconds(value) {
-  if (!known(value)) return NOTHING;
+  if (!known(value)) return UNKNOWN;
   if (value >= 1000) return `${tenths.format(value / 1000)} s`;
   return `${(value < 10 ? hundredths : value < 100 ? tenths : whole).format(value)} ms`;
 }
 
 export function seconds(value) {
-  if (!known(value)) return NOTHING;
+  if (!known(value)) return UNKNOWN;
   if (value > 0 && value < 1) return "< 1 s";
   const total = Math.max(0, Math.floor(value));
   if (total < 60) return `${total} s`;
@@ -55,8 +55,8 @@ export function seconds(value) {
   return `${whole.format(Math.floor(total / 86400))} d ${Math.floor((total % 86400) / 3600)} h`;
 }
 
-/** Duration from milliseconds to hours. */
-export function lapse(value) {
+/** Duration of `value` milliseconds, in units from milliseconds to hours. */
+export function duration(value) {
   return known(value) && value >= 60_000 ? seconds(value / 1000) : milliseconds(value);
 }
 
@@ -76,14 +76,14 @@ export function clock(date, utc) {
 
 /** Time of day, with the date unless it is today. */
 export function moment(wallSeconds, utc, now = new Date()) {
-  if (!known(wallSeconds)) return NOTHING;
+  if (!known(wallSeconds)) return UNKNOWN;
   const date = new Date(wallSeconds * 1000);
-  if (Number.isNaN(date.getTime())) return NOTHING;
+  if (Number.isNaN(date.getTime())) return UNKNOWN;
   const time = clock(date, utc) + (utc ? " UTC" : "");
   return day(date, utc) === day(now, utc) ? time : `${day(date, utc)} ${time}`;
 }
 
-/** Both times in full, for a tooltip and a screen reader. */
+/** Local time and UTC with the date, for tooltips and screen readers. */
 export function bothTimes(wallSeconds) {
   if (!known(wallSeconds)) return "";
   const date = new Date(wallSeconds * 1000);

@@ -1,51 +1,51 @@
-// Live documents over one WebSocket: a snapshot, then numbered patches. After a lost connection each subscription resumes;
-// when the node that served the page stops, the page connects to another node.
+// Live documents over one WebSocket: a snapshot, then numbered patches. After a lost connection each subscription resumes.
+// When the node that served the page does not respond, the page connects to another node.
 
 import { merge } from "./merge.js";
 
-const STALE_MS = 5000; // without a message of the node
-const GONE_MS = 20000;
+const STALE_MS = 5000; // without a message: the data is shown as stale
+const DEAD_MS = 20000; // without a message: the connection is closed and opened again
 const CONNECT_MS = 2500; // until the WebSocket of a node is open
-const WAITS_MS = [250, 500, 1000, 2000, 3000];
-const GOING_AWAY = 1001; // close codes of a node
-const LOGIN_ENDED = 4401;
-const OWN_TRIES = 2; // before other nodes are tried
+const RETRY_DELAYS_MS = [250, 500, 1000, 2000, 3000];
+const GOING_AWAY = 1001; // close code of a node that stops
+const LOGIN_ENDED = 4401; // close code when the login has ended
+const HOME_ATTEMPTS = 2; // at this console before other nodes are tried
 
 export class Live {
   #home;
   #subscriptions = new Map();
   #socket = null;
-  #next = 1;
-  #heard = 0;
-  #tries = 0;
+  #nextId = 1;
+  #lastMessageAt = 0;
+  #attempts = 0;
   #state = "connecting";
-  #peers = [];
-  #at;
+  #otherNodes = [];
+  #url;
   #timer = null;
   #onState;
-  #onPeer;
-  #onLogin;
-  #told = false;
-  #watch;
+  #onNodeChange;
+  #onLoginEnded;
+  #changeReported = false;
+  #monitor;
 
-  /** home: base URL of this console; onState(state, url) when it changes; onPeer(url) when another node
-   *  sends documents; onLogin() when the login has ended. */
-  constructor(home, { onState = () => {}, onPeer = () => {}, onLogin = () => {} } = {}) {
+  /** home: base URL of this console; onState(state, url) when it changes; onNodeChange(url) when another node
+   *  sends documents; onLoginEnded() when the login has ended. */
+  constructor(home, { onState = () => {}, onNodeChange = () => {}, onLoginEnded = () => {} } = {}) {
     this.#home = home;
-    this.#at = home;
+    this.#url = home;
     this.#onState = onState;
-    this.#onPeer = onPeer;
-    this.#onLogin = onLogin;
+    this.#onNodeChange = onNodeChange;
+    this.#onLoginEnded = onLoginEnded;
   }
 
   start() {
-    this.#watch = setInterval(() => this.#judge(), 500);
-    addEventListener("online", () => this.#soon(0));
+    this.#monitor = setInterval(() => this.#checkConnection(), 500);
+    addEventListener("online", () => this.#scheduleConnect(0));
     this.#connect();
   }
 
   stop() {
-    clearInterval(this.#watch);
+    clearInterval(this.#monitor);
     clearTimeout(this.#timer);
     const socket = this.#socket;
     this.#socket = null;
@@ -57,40 +57,41 @@ export class Live {
   }
 
   /** Base URLs of the other nodes, from the last document. */
-  set peers(urls) {
-    this.#peers = urls.map(base).filter((url) => url && url !== this.#home && sameScheme(url, this.#home));
+  set otherNodes(urls) {
+    this.#otherNodes = urls.map(baseUrl).filter((url) => url && url !== this.#home && sameScheme(url, this.#home));
   }
 
-  /** Calls onDocument(document) with each new state of the topic; close() ends it, change(params) requests another part. */
+  /** Subscribes to a topic: calls onDocument(document) with each new state. close() ends the subscription; change(params)
+   *  replaces its parameters. `replaces`: id of the previous subscription, which stays until the new one has a snapshot. */
   subscribe(topic, params, onDocument, onError = () => {}) {
-    const one = { topic, params, onDocument, onError, id: this.#next++, seq: 0, document: undefined, before: null };
+    const one = { topic, params, onDocument, onError, id: this.#nextId++, seq: 0, document: undefined, replaces: null };
     this.#subscriptions.set(one.id, one);
-    this.#ask(one);
+    this.#sendSubscribe(one);
     return {
-      close: () => this.#drop(one),
+      close: () => this.#remove(one),
       change: (wanted) => {
         if (!this.#subscriptions.has(one.id)) return;
-        const old = one.seq ? one.id : one.before;
-        if (!one.seq) this.#forget(one.id);
+        const old = one.seq ? one.id : one.replaces;
+        if (!one.seq) this.#sendUnsubscribe(one.id);
         this.#subscriptions.delete(one.id);
-        Object.assign(one, { params: wanted, id: this.#next++, seq: 0, stream: undefined, before: old });
+        Object.assign(one, { params: wanted, id: this.#nextId++, seq: 0, stream: undefined, replaces: old });
         this.#subscriptions.set(one.id, one);
-        this.#ask(one);
+        this.#sendSubscribe(one);
       },
     };
   }
 
-  #drop(one) {
+  #remove(one) {
     this.#subscriptions.delete(one.id);
-    this.#forget(one.id);
-    if (one.before !== null) this.#forget(one.before);
+    this.#sendUnsubscribe(one.id);
+    if (one.replaces !== null) this.#sendUnsubscribe(one.replaces);
   }
 
-  #forget(id) {
+  #sendUnsubscribe(id) {
     this.#send({ unsubscribe: id });
   }
 
-  #ask(one) {
+  #sendSubscribe(one) {
     const resume = one.seq ? { resume: { seq: one.seq, stream: one.stream } } : {};
     this.#send({ subscribe: one.topic, ...one.params, id: one.id, ...resume });
   }
@@ -103,64 +104,64 @@ export class Live {
     clearTimeout(this.#timer);
     let socket;
     try {
-      socket = new WebSocket(`${this.#at.replace(/^http/, "ws")}/api/v1/live`);
+      socket = new WebSocket(`${this.#url.replace(/^http/, "ws")}/api/v1/live`);
     } catch {
-      this.#failed();
+      this.#onDisconnected();
       return;
     }
     this.#socket = socket;
-    const slow = setTimeout(() => this.#abandon(socket), CONNECT_MS);
-    const end = (event) => {
-      clearTimeout(slow);
-      if (event.code === LOGIN_ENDED) this.#onLogin();
-      if (event.code === GOING_AWAY && this.#peers.length > 0) this.#tries = OWN_TRIES; // the node announced its stop: try another node at once
-      this.#abandon(socket);
+    const timeout = setTimeout(() => this.#disconnect(socket), CONNECT_MS);
+    const onEnd = (event) => {
+      clearTimeout(timeout);
+      if (event.code === LOGIN_ENDED) this.#onLoginEnded();
+      if (event.code === GOING_AWAY && this.#otherNodes.length > 0) this.#attempts = HOME_ATTEMPTS; // the node announced its stop: try another node at once
+      this.#disconnect(socket);
     };
     socket.addEventListener("open", () => {
-      clearTimeout(slow);
-      this.#heard = performance.now();
+      clearTimeout(timeout);
+      this.#lastMessageAt = performance.now();
       for (const one of this.#subscriptions.values()) {
-        one.before = null;
-        this.#ask(one);
+        one.replaces = null;
+        this.#sendSubscribe(one);
       }
     });
-    socket.addEventListener("message", (event) => this.#take(event.data));
-    socket.addEventListener("error", end);
-    socket.addEventListener("close", end);
+    socket.addEventListener("message", (event) => this.#onMessage(event.data));
+    socket.addEventListener("error", onEnd);
+    socket.addEventListener("close", onEnd);
   }
 
   // Does not wait for the closing handshake: a stopped node never answers it.
-  #abandon(socket) {
+  #disconnect(socket) {
     if (this.#socket !== socket) return;
     socket.close();
-    this.#failed();
+    this.#onDisconnected();
   }
 
-  #failed() {
+  #onDisconnected() {
     this.#socket = null;
-    this.#say("reconnecting");
-    this.#tries += 1;
-    const choices = [...this.#peers, this.#home];
-    const beyond = this.#tries - 1 - OWN_TRIES; // tries after those at this console
-    this.#at = beyond < 0 ? this.#home : choices[beyond % choices.length];
-    const round = beyond < 0 ? this.#tries - 1 : Math.floor(beyond / choices.length);
-    const wait = WAITS_MS[Math.min(round, WAITS_MS.length - 1)];
-    this.#soon(wait + Math.random() * wait * 0.3);
+    this.#setState("reconnecting");
+    this.#attempts += 1;
+    const choices = [...this.#otherNodes, this.#home];
+    const furtherAttempts = this.#attempts - 1 - HOME_ATTEMPTS; // negative while this console is tried
+    this.#url = furtherAttempts < 0 ? this.#home : choices[furtherAttempts % choices.length];
+    const round = furtherAttempts < 0 ? this.#attempts - 1 : Math.floor(furtherAttempts / choices.length);
+    const delay = RETRY_DELAYS_MS[Math.min(round, RETRY_DELAYS_MS.length - 1)];
+    this.#scheduleConnect(delay + Math.random() * delay * 0.3);
   }
 
-  #soon(wait) {
+  #scheduleConnect(delay) {
     if (this.#socket !== null) return;
     clearTimeout(this.#timer);
-    this.#timer = setTimeout(() => this.#connect(), wait);
+    this.#timer = setTimeout(() => this.#connect(), delay);
   }
 
-  #take(text) {
-    this.#heard = performance.now();
+  #onMessage(text) {
+    this.#lastMessageAt = performance.now();
     let message;
     try {
       message = JSON.parse(text);
     } catch {
-      return; // not a message of the console
+      return; // not JSON
     }
     const one = this.#subscriptions.get(message.id);
     if (message.error !== undefined) {
@@ -171,43 +172,43 @@ export class Live {
     if (message.snapshot !== undefined) {
       one.document = message.snapshot;
       one.stream = message.stream;
-      if (one.before !== null) this.#forget(one.before);
-      one.before = null;
+      if (one.replaces !== null) this.#sendUnsubscribe(one.replaces);
+      one.replaces = null;
     } else if (one.seq && message.seq === one.seq + 1) one.document = merge(one.document, message.patch);
     else {
       one.seq = 0; // a patch is missing: request a snapshot
-      this.#ask(one);
+      this.#sendSubscribe(one);
       return;
     }
     one.seq = message.seq;
-    this.#tries = 0;
-    this.#say("live");
-    if (this.#at !== this.#home && !this.#told) {
-      this.#told = true;
-      this.#onPeer(this.#at);
+    this.#attempts = 0;
+    this.#setState("live");
+    if (this.#url !== this.#home && !this.#changeReported) {
+      this.#changeReported = true;
+      this.#onNodeChange(this.#url);
     }
     one.onDocument(one.document);
   }
 
-  #judge() {
+  #checkConnection() {
     if (this.#socket?.readyState !== WebSocket.OPEN) return;
-    if (performance.now() - this.#heard > STALE_MS) this.#say("stale");
-    if (performance.now() - this.#heard > GONE_MS) this.#abandon(this.#socket); // the connection is dead
+    if (performance.now() - this.#lastMessageAt > STALE_MS) this.#setState("stale");
+    if (performance.now() - this.#lastMessageAt > DEAD_MS) this.#disconnect(this.#socket); // the connection is dead
   }
 
-  #say(state) {
+  #setState(state) {
     if (state === this.#state) return;
     this.#state = state;
-    this.#onState(state, this.#at);
+    this.#onState(state, this.#url);
   }
 }
 
-function base(text) {
+function baseUrl(text) {
   try {
     const url = new URL(text);
     return ["http:", "https:"].includes(url.protocol) ? `${url.origin}${url.pathname.replace(/\/$/, "")}` : null;
   } catch {
-    return null; // no URL, or an invalid one
+    return null; // an invalid URL
   }
 }
 

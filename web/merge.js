@@ -1,4 +1,4 @@
-// JSON merge patch (RFC 7386), and reading of lists that are sent as objects so that single rows can be patched.
+// JSON merge patch (RFC 7386), and lists that are sent as objects so that single rows can be patched.
 
 /** Returns the document after the patch; unchanged parts are shared with the old document. */
 export function merge(target, patch) {

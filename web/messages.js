@@ -1,4 +1,4 @@
-// Browser of stored messages of one queue; reading consumes nothing.
+// Browser of the stored messages of one queue. Reading a message does not consume it.
 
 import { get, path, query, setQuery } from "./api.js";
 import { emptyNote, h, replace, setText, stateMark, timeMark } from "./dom.js";
@@ -13,10 +13,10 @@ const SHOWN_BYTES = 65536;
 /** Builds the browser in the box; nodes(names) sets the nodes to read from. */
 export function messageBrowser(box, uri) {
   const given = query();
-  const node = field("On node", { options: [{ value: "", label: "the primary" }] });
+  const node = field("Node", { options: [{ value: "", label: "the primary" }] });
   const guid = field("GUID", { kind: "search", value: given.get("guid") ?? "" });
   const since = field("Stored since (local time)", { kind: "datetime-local" });
-  const go = h("button", { type: "submit" }, "Look");
+  const submit = h("button", { type: "submit" }, "Load");
   const form = h(
     "form",
     { class: "toolbar", role: "search", "aria-label": "Messages" },
@@ -24,11 +24,11 @@ export function messageBrowser(box, uri) {
       one.element.classList.add("inline");
       return one.element;
     }),
-    go,
+    submit,
   );
   const note = h("p", { class: "empty", role: "status" });
   const list = table({
-    caption: "Stored messages, the oldest first",
+    caption: "Stored messages, oldest first",
     key: (message) => message.guid,
     columns: [
       custom(
@@ -45,7 +45,7 @@ export function messageBrowser(box, uri) {
       ),
       time("Stored", (message) => message.storedAt ?? message.at),
       number("Size", (message) => bytes(message.bytes)),
-      text("Properties", (message) => propertyWords(message), { cls: "text" }),
+      text("Properties", (message) => propertiesText(message), { cls: "text" }),
       text(
         "Apps",
         (message) => (message.apps ?? []).map((app) => `${appName(app) || "default"} ${app.state}`).join(", ") || "–",
@@ -53,8 +53,8 @@ export function messageBrowser(box, uri) {
       ),
     ],
   });
-  const more = h("button", { type: "button", on: { click: () => load(next) } }, "Next messages");
-  const first = h("button", { type: "button", on: { click: () => load(null) } }, "From the beginning");
+  const more = h("button", { type: "button", on: { click: () => load(next) } }, "Next page");
+  const first = h("button", { type: "button", on: { click: () => load(null) } }, "First page");
   replace(box, h("div", { class: "stack" }, form, note, list.element, h("div", { class: "buttons" }, first, more)));
   let next = null;
   const controls = () => {
@@ -65,13 +65,13 @@ export function messageBrowser(box, uri) {
   async function load(after) {
     const wanted = guid.value.trim();
     if (wanted && !GUID.test(wanted)) {
-      guid.refuse("A GUID has 32 digits 0-9 and A-F.");
+      guid.setError("A GUID has 32 digits 0-9 and A-F.");
       guid.input.focus();
       return;
     }
-    guid.refuse("");
+    guid.setError("");
     setQuery({ guid: wanted });
-    setText(note, "The messages are being read …");
+    setText(note, "Loading messages …");
     const sinceSeconds = since.value ? new Date(since.value).getTime() / 1000 : undefined;
     try {
       const answer = await get("/api/v1/messages", {
@@ -90,22 +90,22 @@ export function messageBrowser(box, uri) {
         note,
         found.length
           ? `${counted(found.length, "message")}${typeof answer.total === "number" ? ` of ${count(answer.total)}` : ""}${
-              answer.role ? `, as the ${answer.role} has them` : ""
+              answer.role ? `, from the ${answer.role}` : ""
             }.`
           : wanted
-            ? "No message with this GUID is stored: it was confirmed by all apps, has expired, or never came here."
-            : "No message is stored.",
+            ? "No stored message has this GUID: all apps confirmed it, it expired, or this node never stored it."
+            : "No stored messages.",
       );
     } catch (error) {
       list.element.hidden = true;
       next = null;
-      setText(note, `The messages cannot be read: ${error.message}`);
+      setText(note, `Failed to load messages: ${error.message}`);
     }
     controls();
   }
 
   async function open(id) {
-    const body = h("div", { class: "stack" }, h("p", { class: "empty" }, "The message is being read …"));
+    const body = h("div", { class: "stack" }, h("p", { class: "empty" }, "Loading message …"));
     const title = h("h2", { id: "message-title", class: "long" }, "Message ", h("span", { class: "mono" }, id));
     const dialog = openDialog(
       h(
@@ -125,7 +125,7 @@ export function messageBrowser(box, uri) {
     try {
       showMessage(body, await get("/api/v1/message", { uri, guid: id, node: node.value }), uri, node.value);
     } catch (error) {
-      replace(body, h("p", { class: "problem", role: "alert" }, `The message cannot be read: ${error.message}`));
+      replace(body, h("p", { class: "problem", role: "alert" }, `Failed to load the message: ${error.message}`));
     }
   }
 
@@ -154,7 +154,7 @@ export function messageBrowser(box, uri) {
 
 const appName = (app) => app.appId ?? app.app ?? "";
 
-function propertyWords(message) {
+function propertiesText(message) {
   const words = Object.entries(message.properties ?? {})
     .map(([name, one]) => `${name}=${one.value}`)
     .join(", ");
@@ -166,7 +166,7 @@ function showMessage(box, message, uri, node) {
   const download = h(
     "a",
     { href: path("/api/v1/message/payload", { uri, guid: message.guid, node }), download: `${message.guid}.bin` },
-    "Download the payload",
+    "Download payload",
   );
   const properties = table({
     caption: "Properties",
@@ -180,16 +180,16 @@ function showMessage(box, message, uri, node) {
   });
   properties.show(Object.entries(message.properties ?? {}));
   const apps = table({
-    caption: "State for each app",
+    caption: "State by app",
     key: (app) => appName(app),
-    empty: emptyNote("No app waits for it."),
+    empty: emptyNote("The message is pending for no app."),
     columns: [
       text("App", (app) => appName(app) || "(default)", { head: true }),
       custom("State", () => {
         const mark = stateMark();
         return [mark, (app) => mark.set(app.state)];
       }),
-      text("Delivered to", (app) => [app.to ?? app.consumer ?? []].flat().join(", ") || "nobody", { cls: "text" }),
+      text("Delivered to", (app) => [app.to ?? app.consumer ?? []].flat().join(", ") || "–", { cls: "text" }),
       number("Attempts left", (app) => count(app.attemptsLeft)),
     ],
   });
@@ -203,15 +203,15 @@ function showMessage(box, message, uri, node) {
       timeMark(message.storedAt ?? message.at),
       `, ${bytes(message.payloadBytes ?? message.bytes)}`,
       message.compression ? `, compression ${String(message.compression).toLowerCase()}` : "",
-      message.truncated ? ". Only the first part of the payload is shown: download it for all of it." : ".",
+      message.truncated ? ". The payload is truncated: download it for the full content." : ".",
     ),
     download,
     h(
       "div",
       { class: "views" },
-      view("As text", asText(payload)),
-      view("As JSON", asJson(payload)),
-      view("As bytes", asHex(payload), "hex"),
+      view("Text", asText(payload)),
+      view("JSON", asJson(payload)),
+      view("Bytes", asHex(payload), "hex"),
     ),
     properties.element,
     apps.element,
@@ -225,7 +225,7 @@ function view(title, words, cls = "") {
     h("h3", {}, title),
     h(
       "pre",
-      { class: `payload ${cls}`.trim(), tabindex: "0", role: "group", "aria-label": `Payload ${title.toLowerCase()}` },
+      { class: `payload ${cls}`.trim(), tabindex: "0", role: "group", "aria-label": `Payload as ${title}` },
       words,
     ),
   );
@@ -253,11 +253,11 @@ function asJson(payload) {
       SHOWN_BYTES,
     );
   } catch {
-    return "(this is no JSON)";
+    return "(not valid JSON)";
   }
 }
 
-/** Lines of 16 bytes: offset, the bytes in hexadecimal, their letters. */
+/** Returns a hex dump: lines of 16 bytes with offset, hexadecimal digits and ASCII characters. */
 export function asHex(payload) {
   const lines = [];
   for (let at = 0; at < Math.min(payload.length, SHOWN_BYTES / 4); at += 16) {

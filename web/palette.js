@@ -1,4 +1,4 @@
-// Command palette (Ctrl-K): navigation by typing.
+// Command palette (Ctrl-K): search for pages, nodes, queues and actions.
 
 import { path } from "./api.js";
 import { h, replace, setAttribute } from "./dom.js";
@@ -8,7 +8,7 @@ import { rowsOf } from "./merge.js";
 const SHOWN_MAX = 12;
 const PAGES = [
   ["Overview", "/"],
-  ["Shards", "/shards"],
+  ["Partitions", "/partitions"],
   ["Queues", "/queues"],
   ["Nodes", "/nodes"],
   ["Elections", "/elections"],
@@ -20,8 +20,8 @@ const PAGES = [
   ["Audit log", "/audit"],
 ];
 
-/** Targets: [words, path, kind]. */
-export function choices(cluster, typed) {
+/** Returns the targets that match the typed text: [label, path, kind]. */
+export function findTargets(cluster, typed) {
   const all = PAGES.map(([words, to]) => [words, path(to), "page"]);
   for (const node of rowsOf(cluster?.nodes)) {
     all.push([`Node ${node.name}`, path("/node", { name: node.name }), "node"]);
@@ -34,7 +34,7 @@ export function choices(cluster, typed) {
     .slice(0, SHOWN_MAX - 2);
   if (typed.startsWith("bmq://")) found.unshift([`Open ${typed}`, path("/queue", { uri: typed.trim() }), "queue"]);
   if (typed.trim())
-    found.push([`Find queues with “${typed.trim()}”`, path("/queues", { filter: typed.trim() }), "search"]);
+    found.push([`Find queues matching “${typed.trim()}”`, path("/queues", { filter: typed.trim() }), "search"]);
   return found;
 }
 
@@ -44,7 +44,7 @@ export function openPalette(getCluster) {
   if (dialog !== null) return;
   let found = [];
   let at = 0;
-  const list = h("ul", { role: "listbox", id: "palette-list", "aria-label": "Where to go" });
+  const list = h("ul", { role: "listbox", id: "palette-list", "aria-label": "Results" });
   const input = h("input", {
     type: "text",
     role: "combobox",
@@ -57,7 +57,7 @@ export function openPalette(getCluster) {
     spellcheck: "false",
     maxlength: "500",
   });
-  const choose = (n) => {
+  const select = (n) => {
     at = found.length ? (n + found.length) % found.length : 0;
     [...list.children].forEach((item, i) => {
       setAttribute(item, "aria-selected", String(i === at));
@@ -65,8 +65,8 @@ export function openPalette(getCluster) {
     });
     setAttribute(input, "aria-activedescendant", found.length ? `palette-${at}` : null);
   };
-  const refill = () => {
-    found = choices(getCluster(), input.value);
+  const refresh = () => {
+    found = findTargets(getCluster(), input.value);
     replace(
       list,
       found.map(([text, to, kind], n) =>
@@ -78,11 +78,11 @@ export function openPalette(getCluster) {
         ),
       ),
     );
-    choose(0);
+    select(0);
   };
   const heading = h("h2", { id: "palette-title", class: "visually-hidden" }, "Go to");
   dialog = openDialog(
-    h("div", {}, heading, input, list, h("p", { class: "hint" }, "↑ ↓ to choose, Enter to go, Esc to close")),
+    h("div", {}, heading, input, list, h("p", { class: "hint" }, "↑ ↓ to select, Enter to go, Esc to close")),
     "palette-title",
     "palette",
   );
@@ -92,14 +92,14 @@ export function openPalette(getCluster) {
   dialog.addEventListener("click", (event) => {
     if (event.target === dialog) dialog.close();
   });
-  input.addEventListener("input", refill);
+  input.addEventListener("input", refresh);
   input.addEventListener("keydown", (event) => {
-    if (event.key === "ArrowDown") choose(at + 1);
-    else if (event.key === "ArrowUp") choose(at - 1);
+    if (event.key === "ArrowDown") select(at + 1);
+    else if (event.key === "ArrowUp") select(at - 1);
     else if (event.key === "Enter" && found[at]) location.assign(found[at][1]);
     else return;
     event.preventDefault();
   });
-  refill();
+  refresh();
   input.focus();
 }

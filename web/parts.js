@@ -1,11 +1,11 @@
-// Parts of several pages: tiles, lists of events and alarms, facts.
+// Components that several pages use: tiles, lists of events, columns of alarms, details.
 
 import { path } from "./api.js";
 import { emptyNote, h, replace, setAttribute, setText, stateMark, timeMark } from "./dom.js";
-import { counted } from "./format.js";
-import { custom, text, time } from "./table.js";
+import { count } from "./format.js";
+import { custom, number, text, time } from "./table.js";
 
-/** Numbers in large letters: names = [[key, label]]; set(key, value, more). */
+/** Current values in large type: names = [[key, label]]; set(key, value, more). */
 export function tiles(box, names) {
   const made = new Map(
     names.map(([key, label]) => {
@@ -35,28 +35,28 @@ export function tiles(box, names) {
 
 const EVENT_LEVELS = { election: "warning", primary: "warning", alarm: "bad", stop: "warning" };
 
-/** Events, newest first. */
+/** List of events, newest first, at most `most`. */
 export function eventList(box, { empty, most = 50 }) {
   const shown = new Map();
   const list = h("ol", { class: "events", tabindex: "0", "aria-label": "Events, newest first" });
-  const nothing = emptyNote(empty);
-  replace(box, list, nothing);
+  const placeholder = emptyNote(empty);
+  replace(box, list, placeholder);
   return {
     show(events) {
       const wanted = [...events].sort((a, b) => b.at - a.at || b.n - a.n).slice(0, most);
       list.hidden = wanted.length === 0;
-      nothing.hidden = wanted.length > 0;
-      const kept = new Map();
+      placeholder.hidden = wanted.length > 0;
+      const next = new Map();
       for (const event of wanted) {
         const key = `${event.node} ${event.n} ${event.at} ${event.kind}`;
-        if (!kept.has(key)) kept.set(key, shown.get(key) ?? makeEvent(event));
+        if (!next.has(key)) next.set(key, shown.get(key) ?? makeEvent(event));
       }
-      for (const one of kept.values()) one.moment();
-      const elements = [...kept.values()].map((one) => one.element);
+      for (const one of next.values()) one.moment();
+      const elements = [...next.values()].map((one) => one.element);
       if (elements.length !== list.children.length || elements.some((one, n) => list.children[n] !== one))
         list.replaceChildren(...elements);
       shown.clear();
-      kept.forEach((one, key) => shown.set(key, one));
+      next.forEach((one, key) => shown.set(key, one));
     },
   };
 }
@@ -68,19 +68,19 @@ function makeEvent(event) {
     { "data-kind": event.kind },
     mark,
     stateMark(event.kind, EVENT_LEVELS[event.kind] ?? "unknown"),
-    h("span", { class: "what" }, event.text, event.node ? h("span", { class: "node" }, ` · ${event.node}`) : null),
+    h("span", { class: "event-text" }, event.text, event.node ? h("span", { class: "node" }, ` · ${event.node}`) : null),
   );
   return { element, moment: () => mark.set(event.at) };
 }
 
-/** Number of events of each kind: 2 election, 1 primary ... */
-export function kinds(events) {
+/** Returns the number of events of each kind as texts: "2 election", "1 primary". */
+export function countByKind(events) {
   const counts = new Map();
   for (const event of events) counts.set(event.kind, (counts.get(event.kind) ?? 0) + 1);
   return [...counts].map(([kind, n]) => `${n} ${kind}`);
 }
 
-/** A list of names and values: facts(box).show([[name, text or element]]). */
+/** List of names and values: facts(box).show([[name, text or element]]). */
 export function facts(box) {
   const list = h("dl", { class: "facts" });
   const values = new Map();
@@ -127,10 +127,10 @@ export function segments(box, choices, chosen, choose) {
   return { set };
 }
 
-const LATE_MS = 1000;
+const LAG_MS_MAX = 1000;
 
 /** Returns whether a replica lacks records that its primary has had for more than a second. */
-export const isLate = ({ lagRecords, lagMs }) => lagRecords > 0 && (typeof lagMs !== "number" || lagMs > LATE_MS);
+export const isLagging = ({ lagRecords, lagMs }) => lagRecords > 0 && (typeof lagMs !== "number" || lagMs > LAG_MS_MAX);
 
 export const nodeLink = (name) => path("/node", { name });
 export const queueLink = (uri) => path("/queue", { uri });
@@ -160,16 +160,16 @@ export function nodeColumn(label, read, options = {}, isProxy = () => false) {
   );
 }
 
-/** Lists the nodes and proxies whose clients are missing: show({name: reason}). */
-export function missingNote() {
+/** Note that names the nodes and proxies whose clients are not listed: show({name: reason}). */
+export function missingClientsNote() {
   const element = h("div", { class: "missing", role: "status" });
-  let told = "";
+  let shown = "";
   return {
     element,
     show(missing) {
       const lines = Object.entries(missing ?? {}).map(([name, why]) => `Clients of ${name} are not shown: ${why}`);
-      if (lines.join("\n") === told) return;
-      told = lines.join("\n");
+      if (lines.join("\n") === shown) return;
+      shown = lines.join("\n");
       replace(
         element,
         lines.map((line) => h("p", {}, line.endsWith(".") ? line : `${line}.`)),
@@ -181,7 +181,7 @@ export function missingNote() {
 export const alarmColumns = [
   time("Raised", (alarm) => alarm.raisedAt),
   text("Category", (alarm) => (alarm.severity === "PANIC" ? `PANIC ${alarm.category}` : alarm.category), { head: true }),
-  text("What", (alarm) => alarm.text, { cls: "text" }),
+  text("Message", (alarm) => alarm.text, { cls: "text" }),
   nodeColumn("Node", (alarm) => alarm.node),
-  text("Times", (alarm) => counted(alarm.count ?? 1, "time"), { cls: "nowrap" }),
+  number("Occurrences", (alarm) => count(alarm.count ?? 1)),
 ];

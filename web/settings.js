@@ -14,7 +14,7 @@ function write(name, value) {
   try {
     localStorage.setItem(`bmqtwist.${name}`, value);
   } catch {
-    // then the setting ends with the page
+    // the setting is lost when the page is closed
   }
 }
 
@@ -28,7 +28,7 @@ export const settings = {
   set utc(value) {
     utc = Boolean(value);
     write("utc", utc ? "1" : "0");
-    changed();
+    notifyListeners();
   },
   get theme() {
     return theme;
@@ -37,14 +37,14 @@ export const settings = {
     theme = ["light", "dark"].includes(value) ? value : "auto";
     write("theme", theme);
     document.documentElement.dataset.theme = theme;
-    changed();
+    notifyListeners();
   },
   /** Calls the listener after each change. */
-  watch(listener) {
+  onChange(listener) {
     listeners.add(listener);
   },
 };
 
-function changed() {
+function notifyListeners() {
   for (const listener of listeners) listener();
 }

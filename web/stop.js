@@ -1,17 +1,17 @@
 // Graceful stop of a node: preflight, confirmation, progress and report.
 
-import { get, may, post, role } from "./api.js";
+import { get, hasRole, post, role } from "./api.js";
 import { find, h, replace, setAttribute, setText, show, stateMark } from "./dom.js";
-import { actionButton, ask, field, toast } from "./dialog.js";
+import { actionButton, confirmAction, field, toast } from "./dialog.js";
 import { count, counted, seconds } from "./format.js";
 import { rowsOf } from "./merge.js";
 import { nodeLink } from "./parts.js";
 import { number, table, text } from "./table.js";
 
 const REPORTED = {
-  unconfirmed: "Messages given up unconfirmed",
-  unanswered: "Messages given up unanswered",
-  clients: "Clients connected until the end",
+  unconfirmed: "Messages left unconfirmed",
+  unanswered: "PUTs left unacknowledged",
+  clients: "Clients still connected at the end",
 };
 const DELAY_SECONDS = 5;
 
@@ -24,31 +24,31 @@ export function stopButton(name, label, afterwards = null) {
 
 /** Shows the preflight of the node, asks for confirmation, then stops the node. */
 export async function stopNode(name, afterwards = null) {
-  if (!may("operator")) {
-    toast(`Stopping a node needs the role operator; you are ${role}.`, "warning");
+  if (!hasRole("operator")) {
+    toast(`Stopping a node requires the role operator; your role is ${role}.`, "warning");
     return;
   }
   let preflight;
   try {
     preflight = await get(`/api/v1/nodes/${encodeURIComponent(name)}/preflight`);
   } catch (error) {
-    toast(`The stop of ${name} cannot be judged: ${error.message}`, "bad");
+    toast(`The effects of stopping ${name} cannot be determined: ${error.message}`, "bad");
     return;
   }
   const survives = preflight.quorumSurvives === true;
   const moves = preflight.moves ?? [];
   const warnings = preflight.warnings ?? [];
-  ask({
+  confirmAction({
     title: `Stop ${name} gracefully`,
     danger: true,
     typed: name,
     button: "Stop this node",
     fields: {
-      reason: field("Reason", { hint: "It stands in the audit log and in the events of all nodes.", required: true }),
-      delay: field("Begins in (seconds)", {
+      reason: field("Reason", { hint: "Recorded in the audit log and in the events of all nodes.", required: true }),
+      delay: field("Delay (seconds)", {
         kind: "number",
         value: String(DELAY_SECONDS),
-        hint: "Until then it can be aborted; not afterwards, since clients and other nodes have been told.",
+        hint: "The stop can be aborted during the delay. Afterwards clients and other nodes have been notified, and it cannot be aborted.",
       }),
     },
     intro: [
@@ -57,8 +57,8 @@ export async function stopNode(name, afterwards = null) {
         {},
         stateMark(
           survives
-            ? "A quorum of nodes stays: the cluster goes on."
-            : "No quorum stays: the cluster does not take messages until a node is back.",
+            ? "Quorum is kept: the cluster stays available."
+            : "Quorum is lost: the cluster accepts no messages until a node is up again.",
           survives ? "good" : "bad",
         ),
       ),
@@ -78,76 +78,76 @@ export async function stopNode(name, afterwards = null) {
           "li",
           {},
           preflight.sessions
-            ? `${counted(preflight.sessions, "session")} will be drained; clients that know other nodes go on there.`
-            : "No session is to be drained.",
+            ? `${counted(preflight.sessions, "session")} will be drained. Clients reconnect to the other nodes that they are configured with.`
+            : "No sessions to drain.",
         ),
         preflight.unconfirmed
           ? h(
               "li",
               {},
-              `${counted(preflight.unconfirmed, "delivered message is", "delivered messages are")} not confirmed yet.`,
+              `${counted(preflight.unconfirmed, "delivered message is", "delivered messages are")} unconfirmed.`,
             )
           : null,
         warnings.map((warning) => h("li", {}, stateMark(warning, "warning"))),
       ),
     ],
     send: ({ reason, delay }, confirm) => {
-      const seconds_ = Number(delay);
-      if (!Number.isInteger(seconds_) || seconds_ < 0 || seconds_ > 3600) {
-        const error = new Error("This must be a whole number from 0 to 3,600.");
+      const wait = Number(delay);
+      if (!Number.isInteger(wait) || wait < 0 || wait > 3600) {
+        const error = new Error("Enter a whole number from 0 to 3,600.");
         error.field = "delay";
         throw error;
       }
-      return post(`/api/v1/nodes/${encodeURIComponent(name)}/stop`, { confirm, reason, delay: seconds_ });
+      return post(`/api/v1/nodes/${encodeURIComponent(name)}/stop`, { confirm, reason, delay: wait });
     },
     done: () => {
-      toast(`${name} begins to stop.`);
+      toast(`Graceful stop of ${name} requested.`);
       if (afterwards) afterwards();
       else location.assign(nodeLink(name));
     },
   });
 }
 
-/** Panel of a stop: show(node). It stores the last progress, because the node itself stops. */
+/** Panel of a stop: show(node, level of the cluster's health). It stores the last progress, because the node's own reports end. */
 export function stopPanel(panel, body) {
-  const bar = h("progress", { max: 1, "aria-label": "How far the stop is" });
+  const bar = h("progress", { max: 1, "aria-label": "Progress of the stop" });
   const head = h("p", { class: "headline" }, stateMark());
   const mark = head.firstChild;
   const stages = h("ol", { class: "stages" });
-  const left = h("p");
+  const status = h("p");
   let name = "";
   const abort = actionButton("Abort the stop", "operator", async (button) => {
     button.disabled = true;
     try {
       await post(`/api/v1/nodes/${encodeURIComponent(name)}/abort-stop`, {});
-      toast(`The stop of ${name} is aborted.`);
+      toast(`Stop of ${name} aborted.`);
     } catch (error) {
-      toast(`The stop was not aborted: ${error.message}`, "bad");
+      toast(`Failed to abort the stop: ${error.message}`, "bad");
     } finally {
       button.disabled = false;
     }
   });
   const peers = table({
-    caption: "What each peer still waits for",
+    caption: "Pending messages by peer",
     key: (peer) => peer.name ?? peer.peer,
     columns: [
       text("Peer", (peer) => peer.name ?? peer.peer, { head: true }),
       number("Unconfirmed", (peer) => count(peer.unconfirmed)),
-      number("Unanswered", (peer) => count(peer.unanswered)),
+      number("Unacknowledged PUTs", (peer) => count(peer.unanswered)),
     ],
   });
   const report = h("div", { class: "stack", hidden: true });
   replace(
     body,
-    h("div", { class: "stack" }, head, bar, stages, left, h("div", { class: "buttons" }, abort), peers.element, report),
+    h("div", { class: "stack" }, head, bar, stages, status, h("div", { class: "buttons" }, abort), peers.element, report),
   );
-  let names = [];
+  let stageNames = [];
   let most = 0;
   let last = null;
   let reported = "";
 
   return {
-    show(node, clusterLevel) {
+    show(node, healthLevel) {
       if (node && !node.stop && last?.abortable) {
         last = null; // the stop was aborted
         panel.hidden = true;
@@ -162,45 +162,45 @@ export function stopPanel(panel, body) {
       most = Math.max(most, remaining);
       const gone = node && ["down", "unreachable"].includes(node.state);
       const done = Boolean(stop.done || stop.report || (gone && last));
-      const told = stop.stages ?? [stop.stage, "done"];
-      if (told.join() !== names.join()) {
-        names = told;
-        bar.max = names.length - 1;
-        replace(stages, ...names.map((stage) => h("li", {}, stateMark(stage, "unknown"))));
+      const reportedStages = stop.stages ?? [stop.stage, "done"];
+      if (reportedStages.join() !== stageNames.join()) {
+        stageNames = reportedStages;
+        bar.max = stageNames.length - 1;
+        replace(stages, ...stageNames.map((stage) => h("li", {}, stateMark(stage, "unknown"))));
       }
-      const at = done ? names.length - 1 : Math.max(0, names.indexOf(stop.stage));
-      const within = at === names.length - 2 && most > 0 ? 1 - remaining / most : 0;
-      bar.value = Math.min(names.length - 1, at + within);
+      const at = done ? stageNames.length - 1 : Math.max(0, stageNames.indexOf(stop.stage));
+      const within = at === stageNames.length - 2 && most > 0 ? 1 - remaining / most : 0;
+      bar.value = Math.min(stageNames.length - 1, at + within);
       [...stages.children].forEach((item, n) =>
-        item.firstChild.set(names[n], n < at || done ? "good" : n === at ? "warning" : "unknown"),
+        item.firstChild.set(stageNames[n], n < at || done ? "good" : n === at ? "warning" : "unknown"),
       );
       mark.set(
-        done ? (gone ? "stopped: the node is gone" : "stopped") : stop.abortable
-            ? `stops soon: ${stop.stage}`
+        done ? (gone ? "stopped: the process has ended" : "stopped") : stop.abortable
+            ? "stop scheduled, can be aborted"
             : `stopping: ${stop.stage}`,
         done ? "good" : "warning",
       );
       setText(
-        left,
+        status,
         done
-          ? by(stop)
+          ? requester(stop)
           : stop.abortable
-            ? `${by(stop)} It begins in ${seconds(stop.secondsLeft)}.`
-            : `${by(stop)} ${counted(stop.clients, "client")} connected, ${counted(
+            ? `${requester(stop)} It starts in ${seconds(stop.secondsLeft)}.`
+            : `${requester(stop)} ${counted(stop.clients, "client")} connected, ${counted(
               stop.unconfirmed,
               "message",
-            )} unconfirmed, ${counted(stop.unanswered, "message")} unanswered; ${
-              stop.secondsLeft > 0 ? `waits at most ${seconds(stop.secondsLeft)} more` : "the time to wait is over"
+            )} unconfirmed, ${counted(stop.unanswered, "PUT")} unacknowledged; ${
+              stop.secondsLeft > 0 ? `the drain ends in ${seconds(stop.secondsLeft)} at the latest` : "the drain timeout has expired"
             }.`,
       );
       peers.element.hidden = done || !rowsOf(stop.peers).length;
       peers.show(rowsOf(stop.peers));
-      if (done) showReport(stop.report ?? { seconds: stop.seconds, partitions: stop.partitions }, clusterLevel);
+      if (done) showReport(stop.report ?? { seconds: stop.seconds, partitions: stop.partitions }, healthLevel);
       setAttribute(panel, "data-stage", done ? "done" : "running");
     },
   };
 
-  function showReport(given, clusterLevel) {
+  function showReport(given, healthLevel) {
     const words = JSON.stringify(given);
     if (words === reported) return;
     reported = words;
@@ -211,41 +211,41 @@ export function stopPanel(panel, body) {
       h(
         "dl",
         { class: "facts", id: "stop-report" },
-        took === undefined ? null : pair("Took", seconds(took)),
+        took === undefined ? null : pair("Duration", seconds(took)),
         pair(
-          "Moved",
-          moved.map((one) => `partition ${one.partition} to ${one.to ?? "no node"}`).join(", ") || "nothing",
+          "Partitions moved",
+          moved.map((one) => `partition ${one.partition} to ${one.to ?? "no node"}`).join(", ") || "none",
         ),
-        Object.entries(rest).map(([name, value]) => pair(REPORTED[name] ?? plain(name), worded(value))),
+        Object.entries(rest).map(([name, value]) => pair(REPORTED[name] ?? labelOf(name), valueText(value))),
       ),
     );
     report.hidden = false;
-    if (clusterLevel && clusterLevel !== "good")
-      report.append(h("p", { class: "hint" }, "The cluster is one node short until this one is started again."));
+    if (healthLevel && healthLevel !== "good")
+      report.append(h("p", { class: "hint" }, "The cluster runs with one node less until this node is started again."));
   }
 }
 
-function by(stop) {
-  return `${stop.by ? `Asked for by ${stop.by}` : "Asked for"}${stop.reason ? `: ${stop.reason}.` : "."}`;
+function requester(stop) {
+  return `${stop.by ? `Requested by ${stop.by}` : "Requested"}${stop.reason ? `: ${stop.reason}.` : "."}`;
 }
 
 const pair = (name, value) => h("div", {}, h("dt", {}, name), h("dd", {}, value));
 
-/** sessionsCutOff -> Sessions cut off */
-export function plain(name) {
+/** Returns a member's name as a label: sessionsCutOff -> Sessions cut off. */
+export function labelOf(name) {
   const words = String(name)
     .replace(/([a-z])([A-Z])/g, "$1 $2")
     .toLowerCase();
   return words.charAt(0).toUpperCase() + words.slice(1);
 }
 
-function worded(value) {
+function valueText(value) {
   if (typeof value === "number") return count(value);
   if (typeof value === "boolean") return value ? "yes" : "no";
-  if (Array.isArray(value)) return value.length ? value.map(worded).join(", ") : "none";
+  if (Array.isArray(value)) return value.length ? value.map(valueText).join(", ") : "none";
   if (value && typeof value === "object")
     return Object.entries(value)
-      .map(([name, one]) => `${plain(name).toLowerCase()} ${worded(one)}`)
+      .map(([name, one]) => `${labelOf(name).toLowerCase()} ${valueText(one)}`)
       .join(" ");
   return String(value ?? "–");
 }

@@ -1,8 +1,8 @@
-// Tables whose rows stay the same elements when values change: updates preserve focus, selection and scrolling.
+// Tables that update rows in place, so that focus, selection and scroll position are preserved.
 
 import { barMark, h, levelOf, setAttribute, setText, sparkMark, stateMark, timeMark } from "./dom.js";
 
-// A column: {label, cls, head (this cell names its row), sort (name for the server), make: () => [element, update(row)]}.
+// A column: {label, cls, head (row header), sort (sort key of the server), make: () => [element, update(row)]}.
 
 const column = (label, options, make) => ({ label, cls: "", ...options, make });
 
@@ -103,19 +103,19 @@ export class Rows {
     return this.#rows;
   }
 
-  /** Shows these rows in this order; `before` and `after` are rows of the caller around them. */
+  /** Shows these rows in this order; `before` and `after`: elements of the caller that precede and follow them. */
   show(rows, { before = [], after = [], first = 0 } = {}) {
-    const kept = new Map();
+    const next = new Map();
     rows.forEach((row, n) => {
       const key = String(this.#key(row, n));
-      if (kept.has(key)) return;
+      if (next.has(key)) return;
       const one = this.#rows.get(key) ?? this.#make();
       if (first) setAttribute(one.element, "aria-rowindex", String(first + n));
       for (const update of one.updates) update(row);
-      kept.set(key, one);
+      next.set(key, one);
     });
-    this.#rows = kept;
-    const wanted = [...before, ...[...kept.values()].map((one) => one.element), ...after];
+    this.#rows = next;
+    const wanted = [...before, ...[...next.values()].map((one) => one.element), ...after];
     wanted.forEach((element, n) => {
       if (this.#body.children[n] !== element) this.#body.insertBefore(element, this.#body.children[n] ?? null);
     });
@@ -137,18 +137,18 @@ export class Rows {
   }
 }
 
-/** A whole table in its scrolling frame: element, show(rows). `empty` is shown instead of no rows. */
+/** Table in a scrolling frame: element, show(rows). `empty`: placeholder for a table without rows. */
 export function table({ caption, columns, key, empty, onSort = null, sorted = null, cls = "" }) {
   const body = h("tbody");
   const head = h("tr");
   const element = h("table", { class: cls || null }, h("caption", {}, caption), h("thead", {}, head), body);
   const frame = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption }, element);
-  const nothing = h("div", { class: "nothing", hidden: true });
-  if (empty) nothing.append(...[empty].flat());
+  const placeholder = h("div", { class: "empty-state", hidden: true });
+  if (empty) placeholder.append(...[empty].flat());
   const rows = new Rows(body, columns, key);
   let now = columns;
   const made = {
-    element: h("div", { class: "table-box" }, frame, nothing),
+    element: h("div", { class: "table-box" }, frame, placeholder),
     frame,
     body,
     table: element,
@@ -157,7 +157,7 @@ export function table({ caption, columns, key, empty, onSort = null, sorted = nu
       rows.show(list, options);
       if (empty) {
         frame.hidden = list.length === 0;
-        nothing.hidden = list.length > 0;
+        placeholder.hidden = list.length > 0;
       }
     },
     setColumns(wanted) {
@@ -167,10 +167,6 @@ export function table({ caption, columns, key, empty, onSort = null, sorted = nu
     },
     refreshHead() {
       head.replaceChildren(...headCells(now, onSort, sorted?.()));
-    },
-    retitle(words) {
-      setText(element.caption, words);
-      setAttribute(frame, "aria-label", words);
     },
   };
   made.refreshHead();

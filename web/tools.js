@@ -2,7 +2,7 @@
 
 import { post } from "./api.js";
 import { emptyNote, h, replace } from "./dom.js";
-import { actionButton, ask, field, openDialog, toast } from "./dialog.js";
+import { actionButton, confirmAction, field, openDialog, toast } from "./dialog.js";
 import { bytes, count, counted } from "./format.js";
 import { state, table, text } from "./table.js";
 
@@ -12,30 +12,30 @@ const PAYLOAD_MAX = 48 * 1024;
 
 export function publishButton(uri) {
   return actionButton("Publish test messages …", "operator", () =>
-    ask({
+    confirmAction({
       title: "Publish test messages",
       button: "Publish",
-      intro: [h("p", { class: "long" }, `They go into ${uri} as any client's messages do, and consumers get them.`)],
+      intro: [h("p", { class: "long" }, `The messages are posted to ${uri} like those of any client, and are delivered to its consumers.`)],
       fields: {
         payload: field("Payload", { kind: "area", rows: 4, max: PAYLOAD_MAX }),
-        encoding: field("The payload is", {
+        encoding: field("Payload encoding", {
           options: [
             { value: "text", label: "text" },
-            { value: "base64", label: "base64 (for bytes)" },
+            { value: "base64", label: "base64" },
           ],
           value: "text",
         }),
         properties: field("Properties", {
           kind: "area",
-          hint: `One a line: name=value, or name:type=value with a type of ${TYPES.join(", ")}.`,
+          hint: `One per line: name=value or name:type=value. Types: ${TYPES.join(", ")}.`,
           max: 20_000,
         }),
-        count: field("How many", { kind: "number", value: "1" }),
+        count: field("Number of messages", { kind: "number", value: "1" }),
       },
       send: (values) => {
         const number = Number(values.count);
         if (!Number.isInteger(number) || number < 1 || number > COUNT_MAX)
-          throw refused("count", `This must be a whole number from 1 to ${COUNT_MAX}.`);
+          throw fieldError("count", `Enter a whole number from 1 to ${COUNT_MAX}.`);
         return post("/api/v1/publish", {
           uri,
           payload: values.payload,
@@ -48,10 +48,10 @@ export function publishButton(uri) {
         const results = answer.results ?? [];
         const good = results.filter((one) => one.status === "SUCCESS").length;
         if (good === results.length && !answer.error)
-          toast(`${counted(good, "message was", "messages were")} acknowledged.`);
+          toast(`${counted(good, "message")} acknowledged.`);
         else
           toast(
-            `${count(good)} of ${count(results.length)} messages were acknowledged; the others: ${
+            `${count(good)} of ${count(results.length)} messages acknowledged. Status of the others: ${
               answer.error ??
               [...new Set(results.map((one) => one.status).filter((one) => one !== "SUCCESS"))].join(", ")
             }.`,
@@ -67,45 +67,45 @@ export function purgeButton(uri) {
     "Purge …",
     "admin",
     () =>
-      ask({
-        title: "Purge the queue",
+      confirmAction({
+        title: "Purge queue",
         danger: true,
         typed: uri,
-        button: "Delete these messages",
+        button: "Purge messages",
         fields: {
-          app: field("App", { hint: "Empty: all messages for all apps." }),
-          reason: field("Reason", { hint: "It stands in the audit log.", required: true }),
+          app: field("App", { hint: "Leave empty to purge all apps." }),
+          reason: field("Reason", { hint: "Recorded in the audit log.", required: true }),
         },
         intro: [
-          h("p", {}, "All its messages are deleted, whether anybody has read them or not. This cannot be undone."),
+          h("p", {}, "All messages are deleted, including unconfirmed ones. This cannot be undone."),
         ],
         send: ({ app, reason }, confirm) => post("/api/v1/queues/purge", { uri, app: app || null, confirm, reason }),
         done: (answer) =>
           toast(
-            `${counted(answer.messages, "message")} with ${bytes(answer.bytes)} ${answer.messages === 1 ? "is" : "are"} deleted.`,
+            `${counted(answer.messages, "message")} (${bytes(answer.bytes)}) purged.`,
           ),
       }),
     { cls: "danger" },
   );
 }
 
-/** The tester stays open for repeated tests of expressions. */
+/** Button of the dialog that tests expressions; the dialog stays open for further tests. */
 export function subscriptionButton(uri) {
-  return actionButton("Try a subscription …", "viewer", () => {
+  return actionButton("Test subscription …", "viewer", () => {
     const expression = field("Expression", {
       kind: "area",
       rows: 2,
-      hint: 'For instance: firmId == "ABC" && price > 100',
+      hint: 'Example: firmId == "ABC" && price > 100',
       max: 4000,
     });
     const properties = field("Properties", {
       kind: "area",
       rows: 3,
-      hint: "Empty: it is tried on the last 50 stored messages. Else one a line: name=value or name:type=value.",
+      hint: "Leave empty to test the 50 newest stored messages. Otherwise one per line: name=value or name:type=value.",
       max: 20_000,
     });
     const result = h("div", { class: "stack", role: "status" });
-    const title = h("h2", { id: "subscription-title" }, "Try a subscription");
+    const title = h("h2", { id: "subscription-title" }, "Test subscription");
     const form = h(
       "form",
       { class: "stack" },
@@ -117,14 +117,14 @@ export function subscriptionButton(uri) {
         "div",
         { class: "dialog-buttons" },
         h("button", { type: "button", on: { click: () => dialog.close() } }, "Close"),
-        h("button", { type: "submit", class: "primary" }, "Try it"),
+        h("button", { type: "submit", class: "primary" }, "Run test"),
       ),
     );
     const dialog = openDialog(form, "subscription-title", "wide");
     form.addEventListener("submit", async (event) => {
       event.preventDefault();
-      properties.refuse("");
-      expression.refuse("");
+      properties.setError("");
+      expression.setError("");
       try {
         const given = properties.value.trim() ? parseProperties(properties.value) : null;
         const answer = await post("/api/v1/subscriptions/test", {
@@ -135,8 +135,8 @@ export function subscriptionButton(uri) {
         });
         showResult(result, expression, answer);
       } catch (error) {
-        if (error.field === "properties") properties.refuse(error.message);
-        else if (error.field === "expression") expression.refuse(error.message);
+        if (error.field === "properties") properties.setError(error.message);
+        else if (error.field === "expression") expression.setError(error.message);
         else replace(result, h("p", { class: "problem" }, error.message));
       }
     });
@@ -147,7 +147,7 @@ function showResult(box, expression, answer) {
   if (answer.error) {
     const { message, offset = 0, length = 1 } = answer.error;
     const words = expression.value;
-    expression.refuse(message);
+    expression.setError(message);
     replace(
       box,
       h(
@@ -165,38 +165,38 @@ function showResult(box, expression, answer) {
   const list = table({
     caption: `${counted(answer.matched ?? 0, "match", "matches")} of ${counted(answer.examined ?? 0, "message")}`,
     key: (row, n) => row.guid ?? n,
-    empty: emptyNote("There is no stored message to try it on: give properties instead."),
+    empty: emptyNote("The queue has no stored messages. Enter properties to test the expression."),
     columns: [
-      text("Message", (row) => row.guid ?? "these properties", { head: true, cls: "mono" }),
+      text("Message", (row) => row.guid ?? "(properties)", { head: true, cls: "mono" }),
       state(
         "Matches",
         (row) => (row.matches ? "matches" : "does not match"),
         (row) => (row.matches ? "good" : "unknown"),
       ),
-      text("Why", (row) => row.reason || "–", { cls: "text" }),
-      text("Would go to", routed, { cls: "text" }),
+      text("Reason", (row) => row.reason || "–", { cls: "text" }),
+      text("Routed to", routed, { cls: "text" }),
     ],
   });
   list.show(answer.results ?? []);
   replace(box, list.element);
 }
 
-function refused(name, words) {
+function fieldError(name, words) {
   const error = new Error(words);
   error.field = name;
   return error;
 }
 
-/** Lines name=value or name:type=value as {name: {type, value}}. */
+/** Parses lines name=value or name:type=value into {name: {type, value}}; throws an error of the field "properties". */
 export function parseProperties(words) {
   const properties = {};
   for (const [n, line] of words.split("\n").entries()) {
     if (!line.trim()) continue;
     const match = /^\s*([^:=]+?)\s*(?::\s*(\w+)\s*)?=(.*)$/.exec(line);
-    if (!match) throw refused("properties", `Line ${n + 1} must be name=value or name:type=value.`);
+    if (!match) throw fieldError("properties", `Line ${n + 1} must be name=value or name:type=value.`);
     const [, name, type = "string", value] = match;
     if (!TYPES.includes(type))
-      throw refused("properties", `Line ${n + 1} has the type ${type}; it must be one of ${TYPES.join(", ")}.`);
+      throw fieldError("properties", `Line ${n + 1} has the type ${type}; it expected one of ${TYPES.join(", ")}.`);
     properties[name] = { type, value: typed(type, value.trim(), n + 1) };
   }
   return properties;
@@ -204,11 +204,11 @@ export function parseProperties(words) {
 
 function typed(type, value, line) {
   if (type === "bool") {
-    if (value !== "true" && value !== "false") throw refused("properties", `Line ${line} must be true or false.`);
+    if (value !== "true" && value !== "false") throw fieldError("properties", `Line ${line} must be true or false.`);
     return value === "true";
   }
   if (["int32", "int64", "short", "char"].includes(type)) {
-    if (!/^-?\d+$/.test(value)) throw refused("properties", `Line ${line} must be a whole number.`);
+    if (!/^-?\d+$/.test(value)) throw fieldError("properties", `Line ${line} must be a whole number.`);
     return Number.isSafeInteger(Number(value)) ? Number(value) : value;
   }
   return value;

@@ -1,4 +1,4 @@
-"""A browser for tests: Chromium of the system, driven by playwright-core through a child process."""
+"""Browser for tests: the system's Chromium, driven by playwright-core in a child process (`driver.mjs`)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ MODULES = Path(os.environ.get("BMQ_BROWSER", ROOT / ".venv" / "browser"))
 
 
 class BrowserError(Exception):
-    """What the browser could not do."""
+    """Error that Playwright or the driver reported."""
 
 
-def missing() -> str:
-    """What must be installed before a browser can be driven; empty = nothing."""
+def missing_requirement() -> str:
+    """Return what must be installed before a browser can be driven; empty = all is installed."""
     if not shutil.which("node"):
         return "Node.js is needed to drive the browser: apt-get install nodejs npm"
     if not (MODULES / "node_modules" / "playwright-core").is_dir():
@@ -29,16 +29,16 @@ def missing() -> str:
 
 
 def executable() -> str:
-    """The browser of the system; empty = there is none."""
+    """Return the path of the system's browser; empty = not installed."""
     return next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), "")
 
 
 class Chromium:
-    """One browser."""
+    """Browser process, controlled by JSON lines through the driver."""
 
     def __init__(self) -> None:
-        if missing():
-            raise BrowserError(missing())
+        if missing_requirement():
+            raise BrowserError(missing_requirement())
         self._child = subprocess.Popen(
             ["node", str(Path(__file__).with_name("driver.mjs")), str(MODULES), executable()],
             stdin=subprocess.PIPE,
@@ -47,10 +47,10 @@ class Chromium:
         )
         self._answer()
 
-    def send(self, order: dict[str, Any]) -> Any:
-        """Ask for one thing, and wait for the answer."""
+    def send(self, command: dict[str, Any]) -> Any:
+        """Send a command to the driver and return its result. Raises BrowserError."""
         assert self._child.stdin is not None
-        self._child.stdin.write(json.dumps(order) + "\n")
+        self._child.stdin.write(json.dumps(command) + "\n")
         self._child.stdin.flush()
         return self._answer().get("result")
 
@@ -58,14 +58,14 @@ class Chromium:
         assert self._child.stdout is not None
         line = self._child.stdout.readline()
         if not line:
-            raise BrowserError("the browser ended")
+            raise BrowserError("the driver has ended")
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
             raise BrowserError(answer["error"])
         return answer
 
     def open(self, width: int = 1280, height: int = 900, **options: Any) -> Tab:
-        """A page in a context of its own; options are those of Playwright's newContext."""
+        """Open a page in a new context; the options are those of Playwright's newContext."""
         return Tab(
             self,
             self.send(
@@ -81,7 +81,7 @@ class Chromium:
         )
 
     def close(self) -> None:
-        """End it."""
+        """Close the browser; kill the driver if it does not end within 20 s."""
         assert self._child.stdin is not None
         self._child.stdin.close()
         try:
@@ -92,7 +92,7 @@ class Chromium:
 
 
 class Tab:
-    """Playwright's Page with its own names: tab.click("#x"), tab.keyboard.press("Tab"), tab.evaluate("() => 1")."""
+    """Page of the browser; methods of Playwright's Page are available by their names: tab.click("#x"), tab.keyboard.press("Tab"), tab.evaluate("() => 1")."""
 
     def __init__(self, browser: Chromium, number: int) -> None:
         self._browser, self._number = browser, number
@@ -101,7 +101,7 @@ class Tab:
         return Method(self._browser, self._number, [name])
 
     def texts(self, selector: str) -> list[str]:
-        """The text of each element, its white space as one blank."""
+        """Return the text of each matching element, with white space collapsed."""
         found: list[str] = self.evaluate(
             "(selector) => [...document.querySelectorAll(selector)]"
             ".map((one) => one.textContent.replace(/\\s+/g, ' ').trim())",
@@ -110,38 +110,38 @@ class Tab:
         return found
 
     def until(self, function: str, argument: Any = None) -> None:
-        """Wait until this JavaScript function says true."""
+        """Wait until a JavaScript function returns true."""
         self.waitForFunction(function, argument)
 
     def until_text(self, selector: str, text: str) -> None:
-        """Wait until an element that the selector finds has this text in it."""
+        """Wait until a matching element contains the text."""
         self.until(
             "([selector, text]) => [...document.querySelectorAll(selector)].some((one) => one.textContent.includes(text))",
             [selector, text],
         )
 
     def visit(self, url: str) -> None:
-        """Load the page and wait until it lives."""
+        """Load a page and wait until it receives live documents."""
         self.goto(url)
         self.until("() => document.body.dataset.ready === '1' && document.body.dataset.live === 'live'")
 
     def axe(self) -> list[dict[str, Any]]:
-        """What axe finds wrong."""
+        """Return the accessibility violations that axe reports."""
         found: list[dict[str, Any]] = self._browser.send({"axe": self._number})
         return found
 
     def problems(self) -> list[str]:
-        """Errors and warnings of the browser's console since the last call."""
+        """Return the errors and warnings of the browser's console since the last call."""
         found: list[str] = self._browser.send({"problems": self._number})
         return found
 
     def end(self) -> None:
-        """Close it."""
+        """Close the page and its context."""
         self._browser.send({"close": self._number})
 
 
 class Method:
-    """A method of the page, or of something in it."""
+    """Method of the page, or of one of its members, such as tab.keyboard.press."""
 
     def __init__(self, browser: Chromium, number: int, path: list[str]) -> None:
         self._browser, self._number, self._path = browser, number, path

@@ -1,4 +1,4 @@
-"""One browser for all tests of the pages, and fake consoles by their scenes."""
+"""Fixtures of the page tests: one browser, clusters of fake consoles, and a page."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TESTS = Path(__file__).resolve().parents[1]
 
 
 class FakeNode:
-    """A fake console as a process."""
+    """Process of a fake console."""
 
     def __init__(self, name: str, port: int, urls: dict[str, str], scene: str, *options: str) -> None:
         self.name, self.url = name, f"http://127.0.0.1:{port}"
@@ -47,19 +47,19 @@ class FakeNode:
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == "ready\n"
 
-    def order(self, **what: Any) -> None:
-        """Something happens now."""
+    def control(self, **what: Any) -> None:
+        """Change the state of the scripted cluster; the members are those of `FakeConsole.control`."""
         request = urllib.request.Request(f"{self.url}/control", json.dumps(what).encode(), method="POST")
         urllib.request.urlopen(request, timeout=20).read()
 
     def kill(self) -> None:
-        """kill -9."""
+        """Kill the process with SIGKILL and wait for its end."""
         self._process.kill()
         self._process.wait()
 
 
 class FakeCluster:
-    """Three fake consoles that show one scripted cluster; only `serving` of them run."""
+    """Consoles of one scripted cluster of three nodes; only the first `serving` of them run."""
 
     def __init__(self, scene: str = "good", *options: str, serving: int = 1) -> None:
         self.urls = {f"n{n}": f"http://127.0.0.1:{free_port()}" for n in (1, 2, 3)}
@@ -70,14 +70,14 @@ class FakeCluster:
         self.url = self.nodes[0].url
 
     def close(self) -> None:
-        """End them."""
+        """Kill all running consoles."""
         for node in self.nodes:
             node.kill()
 
 
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Chromium]:
-    """The browser."""
+    """Browser of the test session."""
     browser = Chromium()
     yield browser
     browser.close()
@@ -85,7 +85,7 @@ def chromium() -> Iterator[Chromium]:
 
 @pytest.fixture(scope="session")
 def scenes() -> Iterator[Callable[..., FakeCluster]]:
-    """scenes("good") is a cluster that all tests look at and none changes."""
+    """Return clusters by scene, shared by all tests, which must not change them: scenes("good")."""
     made: dict[tuple[str, ...], FakeCluster] = {}
 
     def get(scene: str, *options: str) -> FakeCluster:
@@ -100,7 +100,7 @@ def scenes() -> Iterator[Callable[..., FakeCluster]]:
 
 @pytest.fixture
 def clusters() -> Iterator[Callable[..., FakeCluster]]:
-    """clusters("good", serving=2) is one of this test's own."""
+    """Return new clusters, which the test may change: clusters("good", serving=2)."""
     made: list[FakeCluster] = []
 
     def get(scene: str = "good", *options: str, serving: int = 1) -> FakeCluster:
@@ -114,7 +114,7 @@ def clusters() -> Iterator[Callable[..., FakeCluster]]:
 
 @pytest.fixture
 def tab(chromium: Chromium) -> Iterator[Tab]:
-    """A page of 1280 x 900 pixels."""
+    """Page of 1280 x 900 pixels."""
     page = chromium.open()
     yield page
     page.end()

@@ -1,7 +1,7 @@
-// Holds a browser and does with its pages what Python asks for: one JSON document a line in, one a line out.
+// Driver of a browser for chromium.py: reads one JSON command per line from stdin, and writes one JSON result per line to stdout.
 //   {"page": N, "call": ["keyboard", "press"], "args": [...]}     N.keyboard.press(...)
 //   {"open": {...options of the context}}, {"close": N}, {"axe": N}, {"problems": N}
-// Started with the folder whose node_modules has playwright-core and axe-core, and the browser's path.
+// Arguments: the directory whose node_modules contains playwright-core and axe-core, and the path of the browser.
 
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
@@ -61,13 +61,13 @@ async function runAxe({ page }) {
   });
 }
 
-async function answer(order) {
-  if (order.open) return open(order.open);
-  const one = pages.get(order.page ?? order.close ?? order.axe ?? order.problems);
-  if (order.call) return call(one, order.call, order.args);
-  if (order.axe) return runAxe(one);
-  if (order.problems) return one.problems.splice(0);
-  pages.delete(order.close);
+async function execute(command) {
+  if (command.open) return open(command.open);
+  const one = pages.get(command.page ?? command.close ?? command.axe ?? command.problems);
+  if (command.call) return call(one, command.call, command.args);
+  if (command.axe) return runAxe(one);
+  if (command.problems) return one.problems.splice(0);
+  pages.delete(command.close);
   return one.context.close();
 }
 
@@ -75,7 +75,7 @@ process.stdout.write(`${JSON.stringify({ ready: browser.version() })}\n`);
 for await (const line of createInterface({ input: process.stdin })) {
   let result;
   try {
-    result = { result: (await answer(JSON.parse(line))) ?? null };
+    result = { result: (await execute(JSON.parse(line))) ?? null };
   } catch (error) {
     result = { error: String(error.message ?? error) };
   }

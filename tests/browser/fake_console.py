@@ -1,4 +1,4 @@
-"""A node's console without a node: serves the pages, the scripted documents, live patches and pretended actions.
+"""Console without a broker: serves the pages, scripted documents and live patches, and simulates actions.
 
 python -m browser.fake_console --name n1 --port 9001 --scene good --node n2=http://127.0.0.1:9002 ...
 """
@@ -28,7 +28,7 @@ from browser.scripted_clients import NO_CONSOLE
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = {
     "": "overview",
-    "shards": "shards",
+    "partitions": "partitions",
     "queues": "queues",
     "queue": "queue",
     "nodes": "nodes",
@@ -47,7 +47,7 @@ SAMPLE_SECONDS = 0.25
 
 
 class FakeConsole:
-    """Routes of one console."""
+    """Routes of one fake console."""
 
     app = Klein()
 
@@ -67,7 +67,7 @@ class FakeConsole:
     @app.route("/", defaults={"path": ""})
     @app.route("/<path>")
     def page(self, request: Any, path: str) -> bytes:
-        """One page, with the first document in it."""
+        """Answer with a page and its first document."""
         if path == "login":
             failed = request.method == b"POST"
             request.setResponseCode(403 if failed else 200)
@@ -96,7 +96,7 @@ class FakeConsole:
             "cluster_name": "c",
             "notice": ""
             if self.options.user
-            else "No users are configured: everybody on this machine may do everything here.",
+            else "No users are configured: every user of this machine has full access.",
             "data": "{}",
             "page": template,
         }
@@ -104,7 +104,7 @@ class FakeConsole:
 
     @app.route("/static/<path:path>")
     def static(self, request: Any, path: str) -> bytes:
-        """A file of web/."""
+        """Answer with a file of web/."""
         file = (ROOT / "web" / path).resolve()
         if not file.is_relative_to(ROOT / "web") or not file.is_file():
             request.setResponseCode(404)
@@ -117,12 +117,12 @@ class FakeConsole:
 
     @app.route("/api/v1/live")
     def websocket(self, request: Any) -> Any:
-        """The live documents."""
+        """Open the WebSocket for live documents."""
         return self.socket
 
     @app.route("/api/v1/<path:path>", methods=["GET"])
     def document(self, request: Any, path: str) -> bytes:
-        """One document."""
+        """Answer with a document of the API."""
         script, now = self.script, time.time()
         given = {name.decode(): values[0].decode() for name, values in request.args.items()}
         if path.startswith("nodes/") and path.endswith("/preflight"):
@@ -154,7 +154,7 @@ class FakeConsole:
 
     @app.route("/api/v1/<path:path>", methods=["POST"])
     def action(self, request: Any, path: str) -> Any:
-        """One action, pretended."""
+        """Simulate an action of the API."""
         if request.getHeader("X-CSRF-Token") != CSRF:
             return _json(request, {"error": "The token of the session is missing."}, 403)
         body = json.loads(request.content.read() or b"{}")
@@ -167,9 +167,9 @@ class FakeConsole:
             else "operator"
         )
         if ROLES.index(self.options.role) < ROLES.index(wanted):
-            return _json(request, {"error": f"This needs the role {wanted}."}, 403)
+            return _json(request, {"error": f"Requires the role {wanted}."}, 403)
         if path != "subscriptions/test":
-            self._tell(
+            self._apply_everywhere(
                 {
                     "audit": {
                         "at": now,
@@ -188,20 +188,20 @@ class FakeConsole:
             if body.get("confirm") != parts[1]:
                 return _json(request, {"error": "This is not the name of the node.", "field": "confirm"}, 400)
             begins = now + (body.get("delay") or 0)
-            self._tell({"stop": parts[1], "at": begins, "given": {"reason": body["reason"], "by": self.options.user}})
+            self._apply_everywhere({"stop": parts[1], "at": begins, "given": {"reason": body["reason"], "by": self.options.user}})
         elif parts[-1] == "abort-stop":
-            self._tell({"abort": parts[1]})
+            self._apply_everywhere({"abort": parts[1]})
         elif path == "alarms":
             node = body["node"] or self.script.serving
-            self._tell({"raise": {**body, "node": node, "id": f"{node}:77", "raisedAt": now, "count": 1}})
+            self._apply_everywhere({"raise": {**body, "node": node, "id": f"{node}:77", "raisedAt": now, "count": 1}})
         elif parts[0] == "alarms":
-            self._tell({parts[2]: parts[1], "by": self.options.user, "at": now})
+            self._apply_everywhere({parts[2]: parts[1], "by": self.options.user, "at": now})
         elif parts[0] == "partitions" and parts[-1] == "move":
-            self._tell({"move": int(parts[1]), "to": body["to"]})
+            self._apply_everywhere({"move": int(parts[1]), "to": body["to"]})
         elif path == "queues/purge":
             return _json(request, {"ok": True, "messages": 1234, "bytes": 99_000})
         elif parts[0] == "demo":
-            self._tell({"demo": parts[1] == "start", "by": self.options.user or "local"})
+            self._apply_everywhere({"demo": parts[1] == "start", "by": self.options.user or "local"})
         elif parts[0] == "domains":
             return _json(request, self.script.reconfigure(parts[1]))
         elif path == "publish":
@@ -215,59 +215,59 @@ class FakeConsole:
                 },
             )
         elif path == "subscriptions/test":
-            return _json(request, _tried(body))
+            return _json(request, _test_subscription(body))
         return _json(request, {"ok": True})
 
     @app.route("/control", methods=["POST"])
     def control(self, request: Any) -> bytes:
-        """From a test, and from the other fake nodes: what happens now."""
-        self._take(json.loads(request.content.read()))
+        """Change the state of the script; called by tests and by the other fake consoles."""
+        self._apply(json.loads(request.content.read()))
         return b"ok"
 
-    def _tell(self, order: dict[str, Any]) -> None:
-        """Here and at the other nodes."""
-        self._take(order)
+    def _apply_everywhere(self, change: dict[str, Any]) -> None:
+        """Apply a change to the script here and at the other fake consoles."""
+        self._apply(change)
         for name, url in self.script.urls.items():
             if name != self.script.serving:
-                treq.post(f"{url}/control", json=order).addErrback(lambda failure: None)
+                treq.post(f"{url}/control", json=change).addErrback(lambda failure: None)
 
-    def _take(self, order: dict[str, Any]) -> None:
+    def _apply(self, change: dict[str, Any]) -> None:
         script = self.script
-        if "scene" in order:
-            self.script = Script(order["scene"], script.serving, script.urls, script.began)
-        if "stop" in order:
-            script.begin_stop(order["stop"], order["at"], order["given"])
-            if order["stop"] == script.serving:
-                reactor.callLater(order["at"] - time.time() + 5, reactor.stop)  # type: ignore[attr-defined]
-        if "abort" in order:
-            script.stops.pop(order["abort"], None)
-        if "acknowledge" in order:
-            script.acknowledged[order["acknowledge"]] = order["by"] or "somebody"
-        if "demo" in order:
-            script.demo_by = order["by"] if order["demo"] else ""
-        if "raise" in order:
-            script.raised.append({**order["raise"], "acknowledgedBy": None, "clearedAt": None})
-        if "clear" in order:
-            script.cleared[order["clear"]] = order["at"]
-        if "move" in order:
-            script.moved[order["move"]] = order["to"]
-        if "audit" in order:
-            script.audit.append(order["audit"])
-        if "silent" in order:
-            self.silent = order["silent"]
-        if "drop" in order:
+        if "scene" in change:
+            self.script = Script(change["scene"], script.serving, script.urls, script.began)
+        if "stop" in change:
+            script.begin_stop(change["stop"], change["at"], change["given"])
+            if change["stop"] == script.serving:
+                reactor.callLater(change["at"] - time.time() + 5, reactor.stop)  # type: ignore[attr-defined]
+        if "abort" in change:
+            script.stops.pop(change["abort"], None)
+        if "acknowledge" in change:
+            script.acknowledged[change["acknowledge"]] = change["by"] or "local"
+        if "demo" in change:
+            script.demo_by = change["by"] if change["demo"] else ""
+        if "raise" in change:
+            script.raised.append({**change["raise"], "acknowledgedBy": None, "clearedAt": None})
+        if "clear" in change:
+            script.cleared[change["clear"]] = change["at"]
+        if "move" in change:
+            script.moved[change["move"]] = change["to"]
+        if "audit" in change:
+            script.audit.append(change["audit"])
+        if "silent" in change:
+            self.silent = change["silent"]
+        if "drop" in change:
             for each in list(self.live):
                 each.dropConnection(abort=True)
 
     def sample(self) -> None:
-        """Now and then: what changed, to each page."""
+        """Send patches to all pages."""
         if not self.silent:
             for each in list(self.live):
                 each.push()
 
 
 class Live(WebSocketServerProtocol):  # type: ignore[misc]
-    """The WebSocket of one page."""
+    """WebSocket of one page."""
 
     def __init__(self, console: FakeConsole) -> None:
         super().__init__()
@@ -275,15 +275,15 @@ class Live(WebSocketServerProtocol):  # type: ignore[misc]
         self._topics: dict[int, tuple[Callable[[], Any], int, Any]] = {}
 
     def onOpen(self) -> None:
-        """From Autobahn: the page is there."""
+        """Called by Autobahn when the WebSocket is open."""
         self._console.live.add(self)
 
     def onClose(self, wasClean: bool, code: int, reason: str) -> None:
-        """From Autobahn: the page is gone."""
+        """Called by Autobahn when the WebSocket is closed."""
         self._console.live.discard(self)
 
     def onMessage(self, payload: bytes, isBinary: bool) -> None:
-        """From Autobahn: what the page wants."""
+        """Called by Autobahn for a message of the page."""
         message = json.loads(payload)
         if "unsubscribe" in message:
             self._topics.pop(message["unsubscribe"], None)
@@ -299,24 +299,24 @@ class Live(WebSocketServerProtocol):  # type: ignore[misc]
         }
         document = make[message["subscribe"]]()
         if document is None:
-            self._say({"id": number, "error": "There is no such queue.", "field": "uri"})
+            self._send({"id": number, "error": "There is no such queue.", "field": "uri"})
             return
         self._topics[number] = (make[message["subscribe"]], 1, wire(document))
-        self._say({"id": number, "seq": 1, "snapshot": wire(document), "stream": str(id(self))})
+        self._send({"id": number, "seq": 1, "snapshot": wire(document), "stream": str(id(self))})
 
     def push(self) -> None:
-        """What changed since the last time."""
+        """Send the changes since the previous document of each topic."""
         for number, (make, seq, old) in list(self._topics.items()):
             new = wire(make() or {})
             self._topics[number] = (make, seq + 1, new)
-            self._say({"id": number, "seq": seq + 1, "patch": patch(old, new)})
+            self._send({"id": number, "seq": seq + 1, "patch": patch(old, new)})
 
-    def _say(self, message: dict[str, Any]) -> None:
+    def _send(self, message: dict[str, Any]) -> None:
         if self.state == self.STATE_OPEN:
             self.sendMessage(json.dumps(message).encode())
 
 
-def _tried(body: dict[str, Any]) -> dict[str, Any]:
+def _test_subscription(body: dict[str, Any]) -> dict[str, Any]:
     if "=" in body["expression"] and "==" not in body["expression"]:
         return {
             "ok": True,
@@ -354,7 +354,7 @@ def _json(request: Any, document: Any, code: int = 200) -> bytes:
 
 
 def main() -> None:
-    """Serve until told to stop."""
+    """Serve until the process is killed."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--name", default="n1")
     parser.add_argument("--port", type=int, required=True)

@@ -1,4 +1,4 @@
-"""A scripted cluster: the console's documents in every state that a page has to show, as a function of the time."""
+"""Scripted cluster: documents of the console for each scene, as functions of the time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOSTILE_URI = f"bmq://bmq.test/{HOSTILE}"
 QUEUES = 40
 MANY_QUEUES = 50_000
 SCENES = ("good", "warning", "bad", "empty", "many", "hostile")
-BEGAN = 1_790_000_000.0  # when the history of the cluster begins, in wall seconds
+BEGAN = 1_790_000_000.0  # beginning of the history, seconds since the epoch
 SORTS = (
     "uri", "messages", "bytes", "oldestSeconds", "putRate", "pushRate", "confirmRate", "consumers", "producers",
     "quota"
@@ -25,7 +25,7 @@ SORTS = (
 
 
 class Script:
-    """What one scene shows; `urls`: console of each node by its name."""
+    """Documents of one scene. `urls`: consoles of the nodes by name; `began`: start of the nodes, seconds since the epoch."""
 
     def __init__(self, scene: str, serving: str, urls: dict[str, str], began: float) -> None:
         assert scene in SCENES
@@ -46,23 +46,23 @@ class Script:
 
     @property
     def names(self) -> list[str]:
-        """The nodes."""
+        """Names of the nodes."""
         return [*self.urls, *(["<b>n4</b>"] if self.scene == "hostile" else [])]
 
     @property
     def proxy_names(self) -> list[str]:
-        """The proxies."""
+        """Names of the proxies."""
         return [HOSTILE, HOSTILE] if self.scene == "hostile" else ["p1", "edge"]
 
     # --- the cluster ---
 
     def cluster(self, at: float) -> Document:
-        """The document of the whole cluster."""
+        """Return the cluster document."""
         level, text, reasons = {
             "warning": (
                 "warning",
                 "The cluster works, but n3 heals and one queue is nearly full.",
-                ["partition 2 has only two copies until n3 has caught up", "bmq://bmq.test/queue-1 uses 91 % of its quota"],
+                ["partition 2 has only two copies in sync", "bmq://bmq.test/queue-1 uses 91 % of its quota"],
             ),
             "bad": (
                 "bad",
@@ -190,7 +190,7 @@ class Script:
         }
 
     def alarms(self, at: float) -> list[Document]:
-        """All of them."""
+        """Return all rows."""
         if self.scene in ("good", "empty", "many"):
             return []
         text = HOSTILE if self.scene == "hostile" else "bmq://bmq.test/queue-1 uses 91 % of its quota of messages"
@@ -232,11 +232,11 @@ class Script:
         return found + self.raised
 
     def events(self, at: float) -> list[Document]:
-        """The last ones."""
+        """Return the recent events."""
         if self.scene == "empty":
             return []
         base = self.began
-        told = [
+        entries = [
             ("election", "n1 leads in term 7: n3 missed 5 heartbeats", "n1"),
             ("primary", "n2 became primary of partition 1", "n1"),
             ("session", "client ada@host-7 connected", "n2"),
@@ -245,7 +245,7 @@ class Script:
         ]
         events: list[Document] = [
             {"n": n + 1, "at": base + 10 * n, "node": node, "kind": kind, "text": text, "detail": {}}
-            for n, (kind, text, node) in enumerate(told)
+            for n, (kind, text, node) in enumerate(entries)
         ]
         for name, (since, given) in self.stops.items():
             events.append(
@@ -263,11 +263,11 @@ class Script:
     # --- a stop ---
 
     def begin_stop(self, name: str, at: float, given: Document) -> None:
-        """This node stops from now on."""
+        """Start the graceful stop of a node at the time `at`."""
         self.stops[name] = (at, given)
 
     def stop(self, name: str, at: float) -> Document | None:
-        """How far the stop of this node is."""
+        """Return the progress of a node's stop; None = the node is not stopping."""
         if name not in self.stops:
             return None
         since, given = self.stops[name]
@@ -319,7 +319,7 @@ class Script:
         return stop
 
     def preflight(self, name: str) -> Document:
-        """What a stop of this node would do."""
+        """Return the effects of a node's stop."""
         return {
             "node": name,
             "quorumSurvives": self.scene != "bad",
@@ -356,7 +356,7 @@ class Script:
     def queues(
         self, at: float, filter: str = "", sort: str = "messages", order: str = "desc", offset: int = 0, limit: int = 100
     ) -> Document:
-        """A part of the list."""
+        """Return a page of the list of queues."""
         if (filter, sort, order) not in self._sorted:
             found = [queue for queue in self._queues if filter.lower() in queue["uri"].lower()]
             found.sort(key=lambda queue: queue["uri"])
@@ -366,7 +366,7 @@ class Script:
         return {"at": at, "total": len(found), "offset": offset, "rows": found[offset : offset + limit]}
 
     def queue(self, at: float, uri: str) -> Document | None:
-        """One queue."""
+        """Return the document of a queue; None = unknown."""
         found = next((queue for queue in self._queues if queue["uri"] == uri), None)
         if found is None:
             return None
@@ -467,7 +467,7 @@ class Script:
         }
 
     def elections(self, at: float) -> Document:
-        """Terms and what led to them."""
+        """Return the terms with their causes, and election events."""
         if self.scene == "empty":
             return {"at": at, "terms": [], "events": []}
         began = self.began
@@ -484,7 +484,7 @@ class Script:
     # --- messages, clients, log ---
 
     def messages(self, at: float, uri: str, after: str = "", guid: str = "", limit: int = 50) -> Document:
-        """A part of the stored messages."""
+        """Return a page of the stored messages."""
         total = 120
         first = int(after, 16) if after else 0
         numbers = [int(guid, 16)] if guid else range(first + 1, min(first + limit, total) + 1)
@@ -510,7 +510,7 @@ class Script:
         }
 
     def message(self, at: float, guid: str) -> Document:
-        """One of them, whole."""
+        """Return a message with its payload."""
         payload = (HOSTILE if self.scene == "hostile" else json.dumps({"order": int(guid, 16), "price": 101.5})).encode()
         return {
             **self._message(int(guid, 16), at),
@@ -520,11 +520,11 @@ class Script:
         }
 
     def clients(self) -> list[Document]:
-        """Who is connected."""
+        """Return the connected clients."""
         return [] if self.scene == "empty" else clients(self.began, HOSTILE if self.scene == "hostile" else "orders")
 
     def config(self, node: str) -> Document:
-        """The configuration of a node: n3 was given less memory."""
+        """Return the configuration of a node; n3 has a lower memory limit."""
         return {
             "brokerConfig": {
                 "hostName": node,
@@ -535,9 +535,9 @@ class Script:
         }
 
     def log(self, at: float, level: str, lines: int) -> list[Document]:
-        """The last lines of a log."""
+        """Return the last lines of a log."""
         levels = ["TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL"]
-        told = [
+        entries = [
             ("INFO", "BMQbrkr started successfully"),
             ("WARN", "Cluster (c): n3 missed 3 heartbeats"),
             ("ERROR", HOSTILE if self.scene == "hostile" else "partition 2: the journal of n3 ends early"),
@@ -545,14 +545,14 @@ class Script:
         ]
         rows = [
             {"n": n, "at": self.began + n, "level": each, "category": "bmqtwist", "text": text}
-            for n, (each, text) in enumerate(told)
+            for n, (each, text) in enumerate(entries)
         ]
         return [row for row in rows if levels.index(str(row["level"])) >= levels.index(level)][-lines:]
 
     # --- domains and storage ---
 
     def domains(self) -> list[Document]:
-        """All of them."""
+        """Return all rows."""
         if self.scene == "empty":
             return []
         name = HOSTILE if self.scene == "hostile" else "bmq.test"
@@ -573,7 +573,7 @@ class Script:
         return [{"name": name, **used}, {"name": "unused", **dict.fromkeys(used), "inUse": False, "queues": 0}]
 
     def domain(self, name: str, node: str) -> Document:
-        """One of them at a node: the file of n2 was edited."""
+        """Return a domain at a node; the file of n2 has been edited."""
         config = {"name": name, "messageTtl": 3600, "mode": {"priority": {}}}
         edited = node == "n2" and name not in self.reconfigured
         return {
@@ -585,7 +585,7 @@ class Script:
         }
 
     def reconfigure(self, name: str) -> Document:
-        """All nodes read their files again; n3 cannot."""
+        """Reload the files at all nodes; n3 fails."""
         self.reconfigured.add(name)
         return {
             "ok": False,
@@ -596,7 +596,7 @@ class Script:
         }
 
     def storage(self, node: str) -> Document:
-        """The files of a node."""
+        """Return the storage files of a node."""
         sizes = {"journal": (61_000_000, 100_000_000), "data": (310_000_000, 1_000_000_000), "qlist": (4_000, 1_000_000)}
         return {
             "node": node,
@@ -618,7 +618,7 @@ class Script:
         }
 
     def records(self, at: float) -> Document:
-        """How many of each kind."""
+        """Return the number of records by kind."""
         kinds = {} if self.scene == "empty" else {"MESSAGE": 5000, "CONFIRM": 4800, "DELETION": 4800, "JOURNAL_OP": 90}
         return {
             "partition": 0,
@@ -630,7 +630,7 @@ class Script:
         }
 
     def journal(self, at: float, before: int, kind: str) -> Document:
-        """Records, the newest first."""
+        """Return records, newest first."""
         last = 0 if self.scene == "empty" else (before or 44 + 120 * 60 + 60) // 60 - 1
         queue = HOSTILE_URI if self.scene == "hostile" else "bmq://bmq.test/queue-1"
         rows = [
@@ -653,7 +653,7 @@ class Script:
         }
 
     def compare(self) -> Document:
-        """Whether copies say the same."""
+        """Return the comparison of copies."""
         bad = self.scene == "bad"
         return {
             "partition": 0,
@@ -666,7 +666,7 @@ class Script:
         }
 
 def wire(document: Document) -> Document:
-    """As it travels: lists of rows as objects by their keys, so that one row can be patched."""
+    """Return a document in the form that the WebSocket sends: lists of rows as objects by key."""
     result = dict(document)
     for name, key in (("nodes", "name"), ("partitions", "id"), ("proxies", "ident")):
         if name in result:
@@ -679,12 +679,12 @@ def wire(document: Document) -> Document:
 
 
 def keyed(rows: list[Document]) -> Document:
-    """Rows by their URI, and their order."""
+    """Return rows by URI, and the order of the URIs."""
     return {"rows": {row["uri"]: row for row in rows}, "order": [row["uri"] for row in rows]}
 
 
 def patch(old: Any, new: Any) -> Any:
-    """The merge patch (RFC 7386) that makes the new document of the old one."""
+    """Return the merge patch (RFC 7386) from `old` to `new`."""
     if not isinstance(old, dict) or not isinstance(new, dict):
         return new
     changed = {name: patch(old.get(name), value) for name, value in new.items() if name not in old or old[name] != value}

@@ -1,5 +1,5 @@
-"""Clients and proxies of the scripted cluster: the first proxy is connected with every node and has a console, the other one
-does not read."""
+"""Clients and proxies of the scripted cluster. The first proxy is connected to every node and has a console; the second one
+does not read its input and has none."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NO_CONSOLE = "it has no console"
 
 
 def proxies(at: float, began: float, names: Sequence[str], nodes: Iterable[str]) -> list[dict[str, Any]]:
-    """They, as the document of the cluster has them."""
+    """Return the rows of proxies of the cluster document."""
     rates = {"putRate": 40 + math.sin(at), "putBytesRate": 36_000.0, "pushRate": 80.0, "pushBytesRate": 72_000.0}
     idle = dict.fromkeys(rates, 0.0)
     return [
@@ -41,7 +41,7 @@ def proxies(at: float, began: float, names: Sequence[str], nodes: Iterable[str])
 
 
 def clients(began: float, name: str) -> list[dict[str, Any]]:
-    """Who is connected: with the nodes, and one with a proxy."""
+    """Return the rows of clients: 11 connected to nodes, one to a proxy."""
     return [
         {
             "id": n,

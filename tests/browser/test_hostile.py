@@ -1,4 +1,4 @@
-"""What comes from clients and other brokers stays text on every page."""
+"""Markup in names and payloads of clients and other brokers is displayed as text on every page."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from browser.scripted import HOSTILE, HOSTILE_URI
 WEB = Path(__file__).resolve().parents[2] / "web"
 PAGES = [
     "/",
-    "/shards",
+    "/partitions",
     "/queues",
     f"/queue?uri={quote(HOSTILE_URI, safe='')}",
     "/nodes",
@@ -31,12 +31,12 @@ PAGES = [
 ]
 MARKED = (
     "() => document.querySelectorAll('main img, main script, main b, dialog img, dialog script, [onerror],"
-    " [style]:not(.space td)').length"
+    " [style]:not(.spacer td)').length"
 )
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_hostile_texts_stay_text(tab: Tab, scenes: Callable[..., FakeCluster], path: str) -> None:
+def test_markup_in_names_is_displayed_as_text(tab: Tab, scenes: Callable[..., FakeCluster], path: str) -> None:
     tab.visit(scenes("hostile").url + path)
     tab.until("() => document.body.textContent.includes('onerror')")
     assert tab.evaluate(MARKED) == 0
@@ -44,7 +44,7 @@ def test_hostile_texts_stay_text(tab: Tab, scenes: Callable[..., FakeCluster], p
     assert tab.problems() == []
 
 
-def test_a_hostile_message_stays_text(tab: Tab, scenes: Callable[..., FakeCluster]) -> None:
+def test_markup_in_a_message_is_displayed_as_text(tab: Tab, scenes: Callable[..., FakeCluster]) -> None:
     tab.visit(f"{scenes('hostile').url}/queue?uri={quote(HOSTILE_URI, safe='')}")
     tab.until_text("#messages", "50 messages")
     tab.click("#messages tbody button")
@@ -54,7 +54,7 @@ def test_a_hostile_message_stays_text(tab: Tab, scenes: Callable[..., FakeCluste
     assert tab.problems() == []
 
 
-def test_no_script_makes_markup_of_text() -> None:
+def test_no_script_uses_functions_that_parse_markup() -> None:
     for path in WEB.rglob("*.js"):
         for word in (
             "innerHTML =",

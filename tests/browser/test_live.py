@@ -1,4 +1,4 @@
-"""The live documents: the badge, what happens when the connection drops, falls silent, or its node dies."""
+"""Live documents: connection badge; behaviour when the connection drops, becomes silent, or the node is killed."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from browser.conftest import FakeCluster
 Clusters = Callable[..., FakeCluster]
 
 
-def test_the_badge_says_live_stale_and_reconnecting(tab: Tab, clusters: Clusters) -> None:
+def test_the_badge_shows_live_stale_and_reconnecting(tab: Tab, clusters: Clusters) -> None:
     cluster = clusters("good")
     tab.visit(f"{cluster.url}/")
     tab.until_text("#badge", "live from n1")
-    cluster.nodes[0].order(silent=True)
+    cluster.nodes[0].control(silent=True)
     tab.until_text("#badge", "stale")
-    cluster.nodes[0].order(silent=False)
+    cluster.nodes[0].control(silent=False)
     tab.until_text("#badge", "live from n1")
     cluster.nodes[0].kill()
     tab.until_text("#badge", "reconnecting")
-    assert tab.texts("#summary .headline")[0].endswith("its replicas."), "the last state stays to be seen"
+    assert tab.texts("#summary .headline")[0].endswith("its replicas."), "the last state stays visible"
 
 
-def test_a_page_goes_on_by_itself_when_the_connection_drops(tab: Tab, clusters: Clusters) -> None:
+def test_a_page_reconnects_when_the_connection_drops(tab: Tab, clusters: Clusters) -> None:
     cluster = clusters("good")
     tab.visit(f"{cluster.url}/queues?filter=queue-1")
     tab.until_text("#total", "11 queues")
@@ -35,37 +35,37 @@ def test_a_page_goes_on_by_itself_when_the_connection_drops(tab: Tab, clusters: 
         " new MutationObserver(() => window.states.push(document.body.dataset.live))"
         ".observe(document.body, {attributes: true, attributeFilter: ['data-live']}); }"
     )
-    cluster.nodes[0].order(drop=True)
+    cluster.nodes[0].control(drop=True)
     tab.until("() => window.states.includes('reconnecting') && document.body.dataset.live === 'live'")
-    cluster.nodes[0].order(scene="empty")
-    tab.until_text("#verdict", "there is no queue yet")
-    tab.until_text("#list .nothing:not([hidden])", "No queue has “queue-1” in its name")
+    cluster.nodes[0].control(scene="empty")
+    tab.until_text("#health", "there is no queue yet")
+    tab.until_text("#list .empty-state:not([hidden])", "No queues match “queue-1”")
     assert tab.evaluate("() => window.same")
 
 
-def test_a_page_goes_on_with_a_peer_when_its_node_dies(tab: Tab, clusters: Clusters) -> None:
+def test_a_page_switches_to_another_node_when_its_node_is_killed(tab: Tab, clusters: Clusters) -> None:
     cluster = clusters("good", serving=2)
     tab.visit(f"{cluster.url}/queues?filter=queue-1")
     cluster.nodes[0].kill()
     tab.until("(url) => location.href === url", f"{cluster.nodes[1].url}/queues?filter=queue-1")
     tab.until_text("#badge", "live from n2")
-    tab.until_text("#toasts", "Node n1 stopped answering: this page goes on here.")
+    tab.until_text("#toasts", "Node n1 does not respond. This page is now served by n2.")
     tab.until_text("#total", "11 queues")
 
 
-def test_an_open_dialog_is_not_lost_when_the_node_dies(tab: Tab, clusters: Clusters) -> None:
+def test_an_open_dialog_delays_the_switch_to_another_node(tab: Tab, clusters: Clusters) -> None:
     cluster = clusters("good", serving=2)
-    tab.visit(f"{cluster.url}/shards")
+    tab.visit(f"{cluster.url}/partitions")
     tab.click("#grid button")
     tab.fill("dialog input[aria-required]", "half a reason")
     cluster.nodes[0].kill()
-    tab.until_text("#toasts", "the page goes on with a peer when this dialog is closed")
+    tab.until_text("#toasts", "The page switches to another node when you close this dialog.")
     assert tab.inputValue("dialog input[aria-required]") == "half a reason"
     tab.keyboard.press("Escape")
     tab.until("(url) => location.href.startsWith(url)", cluster.nodes[1].url)
 
 
-def test_the_stop_of_the_node_that_serves_the_page_is_followed_to_its_report(tab: Tab, clusters: Clusters) -> None:
+def test_a_page_shows_the_stop_of_its_own_node_until_the_report(tab: Tab, clusters: Clusters) -> None:
     cluster = clusters("good", serving=2)
     tab.visit(f"{cluster.url}/node?name=n1&stop=1")
     tab.until_text("dialog h2", "Stop n1 gracefully")
@@ -75,11 +75,11 @@ def test_the_stop_of_the_node_that_serves_the_page_is_followed_to_its_report(tab
     tab.click("dialog button[type=submit]")
     tab.until_text("#stop", "stopping:")
     tab.until("(url) => location.href === url", f"{cluster.nodes[1].url}/node?name=n1")
-    tab.until_text("#stop-report", "Messages given up unconfirmed0")
-    tab.until_text("#stop", "stopped: the node is gone")
+    tab.until_text("#stop-report", "Messages left unconfirmed0")
+    tab.until_text("#stop", "stopped: the process has ended")
 
 
-MERGES: list[tuple[Any, Any, Any]] = [  # of RFC 7386, appendix A
+MERGES: list[tuple[Any, Any, Any]] = [  # examples of RFC 7386, appendix A
     ({"a": "b"}, {"a": "c"}, {"a": "c"}),
     ({"a": "b"}, {"b": "c"}, {"a": "b", "b": "c"}),
     ({"a": "b"}, {"a": None}, {}),
@@ -99,6 +99,6 @@ MERGES: list[tuple[Any, Any, Any]] = [  # of RFC 7386, appendix A
 
 
 @pytest.mark.parametrize("target, patch, result", MERGES)
-def test_patches_are_merged_as_the_standard_says(tab: Tab, scenes: Clusters, target: Any, patch: Any, result: Any) -> None:
+def test_patches_are_merged_as_in_the_examples_of_rfc_7386(tab: Tab, scenes: Clusters, target: Any, patch: Any, result: Any) -> None:
     tab.goto(f"{scenes('good').url}/login")
     assert tab.evaluate("([a, b]) => import('/static/merge.js').then(({merge}) => merge(a, b))", [target, patch]) == result

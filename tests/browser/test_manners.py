@@ -1,4 +1,4 @@
-"""Every page for everybody: axe in both themes, keyboard alone, from a telephone's width to a wall's."""
+"""Accessibility of every page: axe in both themes, keyboard navigation, layout at widths from 360 to 1920 pixels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from browser.conftest import FakeCluster
 Clusters = Callable[..., FakeCluster]
 PAGES = [
     "/",
-    "/shards",
+    "/partitions",
     "/queues",
     "/queue?uri=bmq%3A%2F%2Fbmq.test%2Fqueue-1",
     "/nodes",
@@ -57,15 +57,15 @@ OVERLAPS = """() => {
   }
   return found.slice(0, 10);
 }"""
-WIDER = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
+EXCESS_WIDTH = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
 
-def filled(tab: Tab, url: str) -> None:
+def visit_filled(tab: Tab, url: str) -> None:
     """Load the page and wait for its first rows."""
     tab.visit(url)
     tab.until(
         "() => document.querySelectorAll('main tbody tr').length > 0"
-        " || document.querySelector('main .nothing:not([hidden])') || document.querySelector('main .empty')"
+        " || document.querySelector('main .empty-state:not([hidden])') || document.querySelector('main .empty')"
     )
 
 
@@ -75,13 +75,13 @@ DRAWN = "() => new Promise((done) => requestAnimationFrame(() => requestAnimatio
 
 
 @pytest.mark.parametrize("scene", ["good", "bad"])
-def test_axe_finds_nothing_on_any_page_in_both_themes(tab: Tab, scenes: Clusters, scene: str) -> None:
+def test_axe_reports_no_violation_on_any_page_in_both_themes(tab: Tab, scenes: Clusters, scene: str) -> None:
     found: dict[str, Any] = {}
     for path in (*PAGES, "/login"):
         if path == "/login":
             tab.goto(scenes(scene).url + path)
         else:
-            filled(tab, scenes(scene).url + path)
+            visit_filled(tab, scenes(scene).url + path)
         for theme in THEMES:
             tab.emulateMedia({"colorScheme": theme})
             assert tab.evaluate("(theme) => matchMedia(`(prefers-color-scheme: ${theme})`).matches", theme)
@@ -91,10 +91,10 @@ def test_axe_finds_nothing_on_any_page_in_both_themes(tab: Tab, scenes: Clusters
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_axe_finds_nothing_in_dialogs_and_the_palette(chromium: Chromium, scenes: Clusters, theme: str) -> None:
+def test_axe_reports_no_violation_in_dialogs_and_the_palette(chromium: Chromium, scenes: Clusters, theme: str) -> None:
     tab = chromium.open(colorScheme=theme)
     try:
-        filled(tab, f"{scenes('good').url}/node?name=n2&stop=1")
+        visit_filled(tab, f"{scenes('good').url}/node?name=n2&stop=1")
         tab.until_text("dialog h2", "Stop n2 gracefully")
         tab.click("dialog button[type=submit]")
         assert tab.axe() == []
@@ -107,24 +107,24 @@ def test_axe_finds_nothing_in_dialogs_and_the_palette(chromium: Chromium, scenes
 
 
 @pytest.mark.parametrize("scene", ["bad", "hostile"])
-def test_nothing_overlaps_at_any_width(tab: Tab, scenes: Clusters, scene: str) -> None:
+def test_no_texts_overlap_and_no_page_scrolls_sideways_at_any_width(tab: Tab, scenes: Clusters, scene: str) -> None:
     found: dict[str, Any] = {}
     for path in PAGES:
-        filled(tab, scenes(scene).url + path)
+        visit_filled(tab, scenes(scene).url + path)
         for width in WIDTHS:
             tab.setViewportSize({"width": width, "height": 900})
             tab.evaluate(DRAWN)
             if overlaps := tab.evaluate(OVERLAPS):
                 found[f"{path} {width}"] = overlaps
-            if (wider := tab.evaluate(WIDER)) > 0:
+            if (wider := tab.evaluate(EXCESS_WIDTH)) > 0:
                 found[f"{path} {width} wider"] = wider
     assert not found
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_every_page_is_reached_through_with_the_tab_key_alone(tab: Tab, scenes: Clusters, path: str) -> None:
-    """Tab comes to each thing that can be clicked, each has a visible mark of focus and a name, and the round ends."""
-    filled(tab, scenes("bad").url + path)
+def test_the_tab_key_reaches_every_control_of_a_page(tab: Tab, scenes: Clusters, path: str) -> None:
+    """Tab reaches each control; each shows its focus and has a name; after the last one the focus leaves the page."""
+    visit_filled(tab, scenes("bad").url + path)
     wanted = tab.evaluate(
         "() => { const wanted = 'a[href], button:not(:disabled), input, select, textarea, summary';"
         " const all = [...document.querySelectorAll(wanted)].filter((one) => one.checkVisibility() && one.tabIndex >= 0);"
@@ -148,11 +148,11 @@ def test_every_page_is_reached_through_with_the_tab_key_alone(tab: Tab, scenes: 
     assert len(seen - {""}) >= wanted * 0.95, f"{len(seen - {''})} of {wanted} were reached"
 
 
-def test_the_skip_link_the_palette_and_a_stop_work_with_the_keyboard_alone(tab: Tab, clusters: Clusters) -> None:
+def test_the_skip_link_the_palette_and_a_stop_work_with_the_keyboard(tab: Tab, clusters: Clusters) -> None:
     cluster = clusters("good")
     tab.visit(f"{cluster.url}/")
     tab.keyboard.press("Tab")
-    assert tab.evaluate("() => document.activeElement.textContent") == "Skip to the content"
+    assert tab.evaluate("() => document.activeElement.textContent") == "Skip to content"
     tab.keyboard.press("Enter")
     assert tab.evaluate("() => document.activeElement.id") == "page"
     tab.keyboard.press("Control+k")
@@ -161,7 +161,7 @@ def test_the_skip_link_the_palette_and_a_stop_work_with_the_keyboard_alone(tab: 
     tab.keyboard.press("Enter")
     tab.until_text("dialog h2", "Stop n2 gracefully")
     assert tab.evaluate("() => document.activeElement.closest('dialog') !== null")
-    for text in ("new kernel", "0", "n2"):  # the reason, when it begins, the name once more
+    for text in ("new kernel", "0", "n2"):  # reason, delay, name of the node
         tab.until("() => document.activeElement.tagName === 'INPUT'")
         tab.keyboard.press("Control+a")
         tab.keyboard.type(text)
@@ -169,22 +169,22 @@ def test_the_skip_link_the_palette_and_a_stop_work_with_the_keyboard_alone(tab: 
     assert tab.evaluate("() => document.activeElement.textContent") == "Cancel"
     tab.keyboard.press("Tab")
     tab.keyboard.press("Enter")
-    tab.until_text("#stop-report", "Took3 s")
+    tab.until_text("#stop-report", "Duration3 s")
 
 
-def test_a_queue_is_found_through_the_palette(tab: Tab, scenes: Clusters) -> None:
-    tab.visit(f"{scenes('good').url}/shards")
+def test_the_palette_finds_queues_by_a_part_of_their_name(tab: Tab, scenes: Clusters) -> None:
+    tab.visit(f"{scenes('good').url}/partitions")
     tab.keyboard.press("Control+k")
     tab.keyboard.type("queue-39")
-    tab.until_text("dialog li", "Find queues with “queue-39”")
+    tab.until_text("dialog li", "Find queues matching “queue-39”")
     tab.keyboard.press("ArrowUp")
     tab.keyboard.press("Enter")
     tab.until("() => location.pathname === '/queues' && location.search === '?filter=queue-39'")
-    tab.until_text("#total", "1 queue with “queue-39”")
+    tab.until_text("#total", "1 queue matching “queue-39”")
 
 
-def test_a_dialog_gives_the_focus_back(tab: Tab, scenes: Clusters) -> None:
-    filled(tab, f"{scenes('good').url}/shards")
+def test_closing_a_dialog_returns_the_focus_to_its_button(tab: Tab, scenes: Clusters) -> None:
+    visit_filled(tab, f"{scenes('good').url}/partitions")
     tab.focus("#grid tbody button")
     tab.keyboard.press("Enter")
     tab.until("() => document.querySelector('dialog')")
@@ -192,7 +192,7 @@ def test_a_dialog_gives_the_focus_back(tab: Tab, scenes: Clusters) -> None:
     tab.until("() => document.activeElement.textContent === 'Move …'")
 
 
-def test_nothing_moves_for_who_does_not_want_it(tab: Tab, scenes: Clusters) -> None:
+def test_no_element_is_animated_if_the_user_prefers_reduced_motion(tab: Tab, scenes: Clusters) -> None:
     tab.visit(f"{scenes('good').url}/")
     moving = tab.evaluate(
         "() => [...document.querySelectorAll('*')].filter((one) => getComputedStyle(one).transitionDuration !== '0s'"

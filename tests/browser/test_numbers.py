@@ -1,5 +1,5 @@
-"""Rates, depths and totals on the pages of real nodes, while applications post and consume: those that these count
-themselves, and those that the API and admin commands tell."""
+"""Rates, depths and totals on the pages of real nodes under traffic equal the counts of the applications and the values of
+the API and of admin commands."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from browser.chromium import Tab
 
 QUEUE = "bmq://f/orders"
 PERIOD_S = 0.02  # between two posts
-KINDS = ("a", "a", "a", "b")  # of messages, again and again
-SAMPLES_MS = 6000  # for so long rates are looked at
+KINDS = ("a", "a", "a", "b")  # of messages, in turn
+SAMPLES_MS = 6000  # duration of a measurement of rates
 TOLERANCE = 0.2
-WARM_UP = 150  # messages, before anything is looked at
+WARM_UP = 150  # messages before the first measurement
 PATIENCE_S = 60.0
 
-# The numbers in some elements, looked at five times a second: their means.
+# Means of the numbers in some elements, sampled five times per second.
 MEANS = """async ([selectors, milliseconds]) => {
     const sums = selectors.map(() => 0), end = performance.now() + milliseconds;
-    let looks = 0;
-    for (; performance.now() < end; looks += 1) {
+    let samples = 0;
+    for (; performance.now() < end; samples += 1) {
         selectors.forEach((each, n) => {
             sums[n] += Number(document.querySelector(each).textContent.replace(/[^0-9.]/g, ""));
         });
         await new Promise((resolve) => setTimeout(resolve, 200));
     }
-    return sums.map((sum) => sum / looks);
+    return sums.map((sum) => sum / samples);
 }"""
 NUMBER = "(selector) => Number(document.querySelector(selector).textContent.replace(/[^0-9.]/g, ''))"
 AT_LEAST = f"([selector, wanted]) => ({NUMBER})(selector) >= wanted"
@@ -49,7 +49,7 @@ EXACTLY = f"([selector, wanted]) => ({NUMBER})(selector) === wanted"
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[ClusterProcess]:
-    """Three nodes with a fanout domain; nobody reads as app `audit`."""
+    """Return three nodes with a fanout domain; app `audit` has no consumer."""
     made = ClusterProcess(tmp_path)
     for name in made.names:
         made[name].domain("f", "fanout", app_ids=("audit", "billing"), consistency="strong")
@@ -58,12 +58,12 @@ def cluster(tmp_path: Path) -> Iterator[ClusterProcess]:
 
 
 def expression_of(kind: str) -> str:
-    """That of the subscription for a kind."""
+    """Return the expression of the subscription for a kind."""
     return f'kind == "{kind}"'
 
 
 class Application(threading.Thread, ABC):
-    """Something that goes on until it is told to end; what goes wrong in it fails the test."""
+    """Application thread that runs until `end` is set; its exception fails the test."""
 
     def __init__(self, url: str) -> None:
         super().__init__(daemon=True)
@@ -80,10 +80,10 @@ class Application(threading.Thread, ABC):
 
     @abstractmethod
     def work(self, session: Session) -> None:
-        """Until the end."""
+        """Post or consume until `end` is set."""
 
     def finish(self) -> None:
-        """Wait for its end."""
+        """Stop the thread, wait for its end, and check that it raised no exception."""
         self.end.set()
         self.join(PATIENCE_S)
         assert not self.is_alive() and self.error is None, self.error
@@ -94,8 +94,8 @@ class Producer(Application):
 
     begun = acknowledged = 0
 
-    def of(self, kind: str) -> int:
-        """How many of a kind it has begun to post."""
+    def posted(self, kind: str) -> int:
+        """Return the number of posted messages of a kind, unacknowledged ones included."""
         whole, rest = divmod(self.begun, len(KINDS))
         return whole * KINDS.count(kind) + KINDS[:rest].count(kind)
 
@@ -112,16 +112,16 @@ class Producer(Application):
 
 
 class Consumer(Application):
-    """Consumes and confirms, by one subscription for each kind."""
+    """Consumes and confirms messages with one subscription for each kind."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
-        self.taken, self.open = Counter[str](), threading.Event()
+        self.received, self.open = Counter[str](), threading.Event()
 
     @property
     def total(self) -> int:
-        """Of all kinds."""
-        return sum(self.taken.values())
+        """Number of messages of all kinds."""
+        return sum(self.received.values())
 
     def work(self, session: Session) -> None:
         """From Application."""
@@ -131,13 +131,13 @@ class Consumer(Application):
             while not self.end.is_set():
                 message = queue.get(0.2)
                 if message is not None:
-                    self.taken[message.subscription.expression] += 1
+                    self.received[message.subscription.expression] += 1
                     message.confirm()
 
 
 @pytest.fixture
 def applications(cluster: ClusterProcess) -> Iterator[list[Application]]:
-    """Those that are to end before the cluster does."""
+    """Return a list of applications, which end before the cluster stops."""
     begun: list[Application] = []
     yield begun
     for each in begun:
@@ -146,23 +146,23 @@ def applications(cluster: ClusterProcess) -> Iterator[list[Application]]:
             each.join(PATIENCE_S)
 
 
-def wait_for(what: Any, *applications: Application) -> None:
-    """Until that is so."""
+def wait_for(condition: Any, *applications: Application) -> None:
+    """Wait until the condition holds; fails after PATIENCE_S or if an application failed."""
     end = time.monotonic() + PATIENCE_S
-    while not what():
+    while not condition():
         assert time.monotonic() < end and all(each.error is None for each in applications), [
             each.error for each in applications]
         time.sleep(0.02)
 
 
 def document(url: str) -> Any:
-    """A document of the API."""
+    """Return a document of the API."""
     with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
         return json.loads(answer.read())
 
 
 def assert_rates(tab: Tab, counted: Mapping[str, Callable[[], int]]) -> None:
-    """For some seconds the rates in these elements are those at which the applications count."""
+    """Check that the mean rates in elements, by selector, equal the rates of the applications' counts."""
     for selector in counted:
         tab.until(AT_LEAST, [selector, 1])
     began, before = time.monotonic(), [count() for count in counted.values()]
@@ -171,23 +171,23 @@ def assert_rates(tab: Tab, counted: Mapping[str, Callable[[], int]]) -> None:
     rates = [(count() - old) / seconds for count, old in zip(counted.values(), before, strict=True)]
     wrong = {selector: (mean, rate) for selector, mean, rate in zip(counted, means, rates, strict=True)
              if not rate or abs(mean - rate) > TOLERANCE * rate}
-    assert not wrong, "what the page shows, and what is right"
+    assert not wrong, "displayed and expected rates"
 
 
 def assert_between(tab: Tab, selector: str, least: int, most: Any) -> None:
-    """A page shows at least what there was before, in time, and not more than what there is then."""
+    """Check that a page shows at least `least`, within the timeout, and at most the present value of `most`."""
     tab.until(AT_LEAST, [selector, least])
     shown = tab.evaluate(NUMBER, selector)
     assert least <= shown <= most(), selector
 
 
 def row(table: str, text: str, column: int) -> str:
-    """A selector of a cell: rows are marked by their first one."""
+    """Return the selector of a cell in the row that `mark_rows` marked with `text`."""
     return f"#{table} tr[data-wanted='{text}'] > :nth-child({column})"
 
 
 def mark_rows(tab: Tab, table: str, *texts: str) -> None:
-    """Mark the rows whose first cells are these; rows stay the same elements while their values change."""
+    """Mark rows by the texts of their first cells; updates of values keep the elements."""
     tab.until("""([table, texts]) => {
         for (const row of document.querySelectorAll(`#${table} tbody tr`)) row.dataset.wanted = row.cells[0].textContent;
         return texts.every((text) => [...document.querySelectorAll(`#${table} tbody tr`)]
@@ -196,10 +196,10 @@ def mark_rows(tab: Tab, table: str, *texts: str) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_numbers_of_pages_are_those_of_the_traffic_while_it_flows(
+def test_rates_and_depths_of_pages_equal_the_counts_of_the_applications(
         tab: Tab, cluster: ClusterProcess, applications: list[Application]) -> None:
     leader = cluster.leader
-    first, second = [name for name in cluster.names if name != leader]  # what they are asked for goes on to the leader
+    first, second = [name for name in cluster.names if name != leader]  # they forward to the leader
     producer, consumer = Producer(cluster[first].url), Consumer(cluster[second].url)
     applications += (producer, consumer)
     consumer.start()
@@ -218,17 +218,17 @@ def test_numbers_of_pages_are_those_of_the_traffic_while_it_flows(
     expressions = {kind: expression_of(kind) for kind in set(KINDS)}
     mark_rows(tab, "apps", "audit", "billing")
     mark_rows(tab, "subscriptions", *expressions.values())
-    given = {expression: partial(consumer.taken.__getitem__, expression) for expression in expressions.values()}
+    given = {expression: partial(consumer.received.__getitem__, expression) for expression in expressions.values()}
     assert_rates(tab, {"[data-tile=in] .value": posted, "[data-tile=out] .value": consumed,
                        "[data-tile=confirm] .value": consumed,
                        **{row("subscriptions", expression, 3): count for expression, count in given.items()}})
     assert_between(tab, "[data-tile=messages] .value", producer.acknowledged, lambda: producer.begun)
     assert_between(tab, row("apps", "audit", 2), producer.acknowledged, lambda: producer.begun)
-    assert tab.evaluate(NUMBER, row("apps", "billing", 2)) < WARM_UP, "what is confirmed is not counted there"
+    assert tab.evaluate(NUMBER, row("apps", "billing", 2)) < WARM_UP, "confirmed messages are not counted"
     for kind, expression in expressions.items():
-        assert_between(tab, row("subscriptions", expression, 2), consumer.taken[expression], partial(producer.of, kind))
-    told = document(f"{cluster.consoles[second]}/api/v1/queue?uri={quote(QUEUE)}")
-    assert told["messages"] <= producer.begun and told["producers"][0]["node"] == first
+        assert_between(tab, row("subscriptions", expression, 2), consumer.received[expression], partial(producer.posted, kind))
+    queue_document = document(f"{cluster.consoles[second]}/api/v1/queue?uri={quote(QUEUE)}")
+    assert queue_document["messages"] <= producer.begun and queue_document["producers"][0]["node"] == first
 
     producer.finish()
     stored = producer.acknowledged
@@ -237,11 +237,11 @@ def test_numbers_of_pages_are_those_of_the_traffic_while_it_flows(
     tab.until(EXACTLY, [row("apps", "audit", 2), stored])
     tab.until(EXACTLY, [row("apps", "billing", 2), 0])
     for expression in expressions.values():
-        tab.until(EXACTLY, [row("subscriptions", expression, 2), consumer.taken[expression]])
+        tab.until(EXACTLY, [row("subscriptions", expression, 2), consumer.received[expression]])
     assert tab.problems() == []
-    told = document(f"{cluster.consoles[second]}/api/v1/queue?uri={quote(QUEUE)}")
-    assert {each["app"]: each["messages"] for each in told["apps"]} == {"audit": stored, "billing": 0}
-    assert {each["expression"]: each["given"] for each in told["consumers"][0]["subscriptions"]} == dict(consumer.taken)
+    queue_document = document(f"{cluster.consoles[second]}/api/v1/queue?uri={quote(QUEUE)}")
+    assert {each["app"]: each["messages"] for each in queue_document["apps"]} == {"audit": stored, "billing": 0}
+    assert {each["expression"]: each["given"] for each in queue_document["consumers"][0]["subscriptions"]} == dict(consumer.received)
     listed = json.loads(cluster[leader].admin(json.dumps({"encoding": "JSON_COMPACT", "domains": {"domain": {
         "name": "f", "command": {"info": {}}}}})))
     assert listed["domainInfo"]["capacityMeter"]["numMessages"] == stored

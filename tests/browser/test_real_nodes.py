@@ -1,5 +1,5 @@
-"""The pages of real nodes: their numbers are those of the client library and of admin commands, a stop clicked under load
-costs no message, a page outlives its node, and looking at messages consumes none."""
+"""Pages of real nodes: values equal those of the SDK, a graceful stop under load loses no message, a page reconnects to
+another node, and browsing messages consumes none."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def cluster(tmp_path: Path) -> Iterator[ClusterProcess]:
 
 
 class Load(threading.Thread):
-    """Posts one message after the other, and counts what was acknowledged and what was not."""
+    """Producer that posts one message at a time and counts successful and failed ACKs. `started`: set after the first ACK."""
 
     def __init__(self, urls: list[str]) -> None:
         super().__init__(daemon=True)
         self._urls, self._end = urls, threading.Event()
         self.acknowledged, self.failed = 0, list[str]()
-        self.under_way = threading.Event()
+        self.started = threading.Event()
 
     def run(self) -> None:
         """From Thread."""
@@ -46,20 +46,20 @@ class Load(threading.Thread):
                     self.acknowledged += 1
                 else:
                     self.failed.append(str(ack.status))
-                self.under_way.set()
+                self.started.set()
 
     def finish(self) -> None:
-        """Post no more, and wait for the last answer."""
+        """Stop posting and wait for the last ACK."""
         self._end.set()
         self.join(60)
 
 
 @pytest.mark.timeout(300)
-def test_numbers_are_those_of_the_client_and_looking_consumes_nothing(tab: Tab, cluster: ClusterProcess) -> None:
+def test_every_node_shows_the_stored_messages_and_browsing_consumes_none(tab: Tab, cluster: ClusterProcess) -> None:
     with Session(cluster.urls) as session, session.open(QUEUE, write=True) as queue:
         for number in range(STORED):
             assert queue.post(b'{"order": %d}' % number, {"price": number}).ok
-        for name in cluster.names:  # whichever node serves, the whole cluster is shown
+        for name in cluster.names:  # each node shows the whole cluster
             tab.visit(f"{cluster.consoles[name]}/queue?uri={quote(QUEUE, safe='')}")
             tab.until_text("[data-tile=messages] .value", str(STORED))
             tab.until_text("#messages [role=status]", f"50 messages of {STORED}")
@@ -82,20 +82,20 @@ def test_numbers_are_those_of_the_client_and_looking_consumes_nothing(tab: Tab, 
 
 
 @pytest.mark.timeout(300)
-def test_a_stop_that_is_clicked_under_load_fails_no_ack(tab: Tab, cluster: ClusterProcess) -> None:
+def test_a_graceful_stop_under_load_fails_no_ack(tab: Tab, cluster: ClusterProcess) -> None:
     load = Load(cluster.urls)
     load.start()
-    assert load.under_way.wait(60)
+    assert load.started.wait(60)
     stopped = cluster.leader
     serving = next(name for name in cluster.names if name != stopped)
     tab.visit(f"{cluster.consoles[serving]}/node?name={stopped}")
     tab.click("#actions button")
-    tab.until_text("dialog", "A quorum of nodes stays")
+    tab.until_text("dialog", "Quorum is kept")
     tab.fill("dialog input >> nth=0", "new kernel")
     tab.fill("dialog input[type=number]", "0")
     tab.fill("dialog input[aria-required] >> nth=1", stopped)
     tab.click("dialog button[type=submit]")
-    tab.until_text("#stop-report", "Moved")
+    tab.until_text("#stop-report", "Partitions moved")
     assert cluster[stopped].wait() == 0
     before = load.acknowledged
     tab.until_text("#facts", "down")
@@ -107,19 +107,19 @@ def test_a_stop_that_is_clicked_under_load_fails_no_ack(tab: Tab, cluster: Clust
 
 
 @pytest.mark.timeout(300)
-def test_a_page_goes_on_with_a_peer_when_its_node_is_killed(tab: Tab, cluster: ClusterProcess) -> None:
+def test_a_page_switches_to_another_node_when_its_node_is_killed(tab: Tab, cluster: ClusterProcess) -> None:
     tab.visit(f"{cluster.consoles['n2']}/nodes")
     tab.until("() => document.querySelectorAll('#list tbody .state[data-level=good]').length === 3")
     cluster["n2"].kill()
     peers = [cluster.consoles[name] for name in ("n1", "n3")]
     tab.until("(urls) => urls.some((url) => location.href === `${url}/nodes`)", peers)
-    tab.until_text("#toasts", "Node n2 stopped answering: this page goes on here.")
+    tab.until_text("#toasts", "Node n2 does not respond. This page is now served by n")
     tab.until_text("#list tbody .state", "down")
     tab.until("() => document.body.dataset.live === 'live'")
 
 
 @pytest.mark.timeout(300)
-def test_the_page_of_a_proxy_purges_and_those_of_a_node_show_who_is_behind_it(tab: Tab, tmp_path: Path) -> None:
+def test_a_proxy_page_purges_a_queue_and_node_pages_show_the_clients_of_the_proxy(tab: Tab, tmp_path: Path) -> None:
     uri = "bmq://bmq.test.persistent.priority.sc/q"
     with ClusterProcess(tmp_path, proxies=1) as cluster:
         with Session([cluster["p1"].url]) as session, session.open(uri, write=True) as queue:
@@ -127,7 +127,7 @@ def test_the_page_of_a_proxy_purges_and_those_of_a_node_show_who_is_behind_it(ta
                 assert queue.post(b"%d" % number).ok
             tab.visit(f"{cluster.consoles['n1']}/topology")
             tab.until_text("#links tbody tr", "p1")
-            assert tab.texts("#links tbody td:nth-child(3) a") == cluster.names  # dialled, one of them in use
+            assert tab.texts("#links tbody td:nth-child(3) a") == cluster.names  # connected to all nodes
             assert tab.texts(".graph g.proxy > text:first-of-type") == ["proxy p1"]
             tab.visit(f"{cluster.consoles['n1']}/clients")
             tab.until_text("#list tbody td", "proxy p1")
@@ -138,7 +138,7 @@ def test_the_page_of_a_proxy_purges_and_those_of_a_node_show_who_is_behind_it(ta
         tab.fill("dialog input >> nth=1", "made for a test")
         tab.fill("dialog input >> nth=2", uri)
         tab.click("dialog button[type=submit]")
-        tab.until_text("#toasts", f"{STORED} messages with")
+        tab.until_text("#toasts", f"{STORED} messages (")
         tab.until("() => document.querySelector('[data-tile=messages] .value').textContent === '0'")
         for name in ("p1", cluster.leader):
             tab.visit(f"{cluster.consoles[name]}/audit")

@@ -1,4 +1,4 @@
-"""Domains, storage files, a stop that is aborted, traffic to look at: what pages show of them, and what they ask for."""
+"""Pages of domains and storage, an aborted stop, and demonstration traffic."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from browser.conftest import FakeCluster
 Clusters = Callable[..., FakeCluster]
 
 
-def test_a_domain_is_reconfigured_behind_what_would_change(tab: Tab, clusters: Clusters) -> None:
+def test_a_domain_is_reconfigured_after_a_preview_of_the_changes(tab: Tab, clusters: Clusters) -> None:
     cluster = clusters("good")
     tab.visit(f"{cluster.url}/domains")
-    tab.until_text("#list tbody tr", "not used yet")
+    tab.until_text("#list tbody tr", "unused")
     tab.click("text=bmq.test >> nth=0")
     tab.until("() => location.search === '?name=bmq.test'")
-    tab.until_text("#one-state", "1 value of the files is not in force")
-    assert tab.texts("#one-differences tbody tr") == ["messageTtln2360060"]
+    tab.until_text("#domain-state", "1 setting of the files is not active")
+    assert tab.texts("#domain-differences tbody tr") == ["messageTtln2360060"]
     tab.click("text=Reconfigure")
     tab.until_text("dialog", "messageTtl")
-    tab.fill("dialog input[aria-required]", "messages live too long")
+    tab.fill("dialog input[aria-required]", "the time to live is too long")
     tab.click("dialog button[type=submit]")
-    tab.until_text("#one-result", "n3■refusedthe file cannot be read")
-    tab.until_text("#one-state", "What is in force is what the files say.")
-    tab.until_text("#toasts", "bmq.test is not reconfigured at all nodes.")
+    tab.until_text("#domain-result", "n3■refusedthe file cannot be read")
+    tab.until_text("#domain-state", "The active configuration equals the files.")
+    tab.until_text("#toasts", "bmq.test was not reconfigured at all nodes.")
     assert tab.problems() == []
 
 
-def test_files_records_and_copies_are_looked_at(tab: Tab, scenes: Clusters) -> None:
+def test_the_storage_page_shows_files_records_and_equal_copies(tab: Tab, scenes: Clusters) -> None:
     tab.visit(f"{scenes('good').url}/storage")
     tab.until_text("#files tbody tr", "61 % of 95.4 MiB")
     tab.until_text("#records caption", "14,690 records in the journal of partition 0 at n1")
@@ -40,29 +40,29 @@ def test_files_records_and_copies_are_looked_at(tab: Tab, scenes: Clusters) -> N
     tab.click("text=Older records")
     tab.until_text("#journal tbody th", "3 – 70")
     tab.selectOption("#journal-filters select", "CONFIRM")
-    tab.click("text=Find")
+    tab.click("text=Search")
     tab.until("() => [...document.querySelectorAll('#journal tbody tr')]"
               ".every((one) => one.textContent.includes('CONFIRM'))")
     tab.fill("#journal-filters input", "nothing")
-    tab.click("text=Find")
-    assert tab.texts("#journal-filters .wrong:not([hidden])") == ["A GUID has 32 digits 0-9 and A-F."]
-    tab.click("text=Compare the copies")
-    tab.until_text("#compare", "All 3 copies say the same, as far as all of them go: 9,000 records compared.")
-    tab.selectOption("#choice select >> nth=0", "n2")
+    tab.click("text=Search")
+    assert tab.texts("#journal-filters .field-error:not([hidden])") == ["A GUID has 32 digits 0-9 and A-F."]
+    tab.click("text=Compare copies")
+    tab.until_text("#compare", "All 3 copies are equal: 9,000 records compared.")
+    tab.selectOption("#selection select >> nth=0", "n2")
     tab.until("() => location.search.includes('node=n2')")
     tab.until_text("#records caption", "at n2")
     assert tab.problems() == []
 
 
-def test_copies_that_do_not_say_the_same_are_bad_news(tab: Tab, scenes: Clusters) -> None:
+def test_the_comparison_of_copies_lists_differing_blocks_and_unreachable_nodes(tab: Tab, scenes: Clusters) -> None:
     tab.visit(f"{scenes('bad').url}/storage")
-    tab.click("text=Compare the copies")
-    tab.until_text("#compare", "1 block of records do not say the same.")
+    tab.click("text=Compare copies")
+    tab.until_text("#compare", "1 block of records differs.")
     tab.until_text("#compare", "lease 3, sequence numbers 4,000 to 4,999")
     tab.until_text("#compare", "Not compared: n3: no answer in time")
 
 
-def test_a_stop_is_aborted_before_it_begins(tab: Tab, clusters: Clusters) -> None:
+def test_a_stop_is_aborted_during_its_delay(tab: Tab, clusters: Clusters) -> None:
     cluster = clusters("good")
     tab.visit(f"{cluster.url}/node?name=n2")
     tab.click("#actions button")
@@ -70,16 +70,16 @@ def test_a_stop_is_aborted_before_it_begins(tab: Tab, clusters: Clusters) -> Non
     tab.fill("dialog input[type=number]", "600")
     tab.fill("dialog input[aria-required] >> nth=1", "n2")
     tab.click("dialog button[type=submit]")
-    tab.until_text("#stop", "stops soon: scheduled, can be aborted")
-    tab.until_text("#facts", "stops soon")
+    tab.until_text("#stop", "stop scheduled, can be aborted")
+    tab.until_text("#facts", "stop scheduled")
     tab.click("text=Abort the stop")
-    tab.until_text("#toasts", "The stop of n2 is aborted.")
+    tab.until_text("#toasts", "Stop of n2 aborted.")
     tab.until("() => document.querySelector('#stop').hidden")
     tab.until_text("#facts", "up")
 
 
 @pytest.mark.process
-def test_traffic_to_look_at_is_started_and_stopped_at_a_real_broker(tab: Tab, tmp_path: Path) -> None:
+def test_demonstration_traffic_is_started_and_stopped_at_a_real_broker(tab: Tab, tmp_path: Path) -> None:
     port = free_port()
     domains = ["bmq.test.mem.priority", "bmq.test.mem.fanout"]
     with BrokerProcess(tmp_path, app={"bmqtwist": {"http": {"port": port, "demoDomains": domains}}}):
@@ -90,7 +90,7 @@ def test_traffic_to_look_at_is_started_and_stopped_at_a_real_broker(tab: Tab, tm
         tab.until_text("#top tbody th", "bmq://bmq.test.mem.fanout/demo-orders")
         tab.until("() => parseFloat(document.querySelector('[data-tile=put] .value').textContent) > 1")
         tab.click("text=Stop demonstration traffic")
-        tab.until_text("#toasts", "Demonstration traffic has ended.")
+        tab.until_text("#toasts", "Demonstration traffic stopped.")
         tab.until("() => parseFloat(document.querySelector('[data-tile=put] .value').textContent) === 0")
         tab.visit(f"http://127.0.0.1:{port}/audit")
         tab.until_text("#list tbody tr", "start_demo")

@@ -1,8 +1,8 @@
-// Active alarms with buttons to acknowledge and clear them, then cleared alarms.
+// Open alarms with buttons to acknowledge and clear them, then acknowledged and cleared alarms.
 
 import { get, post } from "../api.js";
 import { emptyNote, find, h } from "../dom.js";
-import { actionButton, ask, field, toast } from "../dialog.js";
+import { actionButton, confirmAction, field, toast } from "../dialog.js";
 import { rowsOf } from "../merge.js";
 import { alarmColumns } from "../parts.js";
 import { buttons, table, text, time } from "../table.js";
@@ -11,16 +11,16 @@ const TEXT_MAX = 1000;
 
 export function start({ onCluster }) {
   let newest = null;
-  find("#raise").append(actionButton("Raise an alarm …", "operator", () => raise(newest)));
-  const seen = new Map(); // cleared alarms from the page's own request
+  find("#raise").append(actionButton("Raise an alarm …", "operator", () => openRaiseDialog(newest)));
+  const listed = new Map(); // all alarms at the time of loading; live documents update them
   const open = table({
     caption: "Open alarms",
     key: (alarm) => alarm.id,
-    empty: emptyNote("No alarm is open."),
+    empty: emptyNote("No open alarms."),
     columns: [
       ...alarmColumns,
       buttons("Actions", (current, row) => [
-        actionButton("Acknowledge", "operator", (button) => tell(current(), "acknowledge", "acknowledged", button), {
+        actionButton("Acknowledge", "operator", (button) => postAction(current(), "acknowledge", "acknowledged", button), {
           name: `Acknowledge alarm ${row.category} of ${row.node}`,
         }),
         clearButton(current, row),
@@ -28,9 +28,9 @@ export function start({ onCluster }) {
     ],
   });
   const past = table({
-    caption: "Alarms that somebody acknowledged, or that are over",
+    caption: "Acknowledged and cleared alarms",
     key: (alarm) => `${alarm.id} ${Boolean(alarm.clearedAt)}`,
-    empty: emptyNote("No alarm has been acknowledged or cleared yet."),
+    empty: emptyNote("No acknowledged or cleared alarms."),
     columns: [
       ...alarmColumns,
       text("Acknowledged by", (alarm) => alarm.acknowledgedBy || "–"),
@@ -42,7 +42,7 @@ export function start({ onCluster }) {
   find("#past").append(past.element);
 
   function show(cluster) {
-    const all = new Map(seen);
+    const all = new Map(listed);
     for (const alarm of rowsOf(cluster?.alarms)) all.set(alarm.id, alarm);
     const list = [...all.values()].sort((a, b) => b.raisedAt - a.raisedAt);
     const isOpen = (alarm) => !alarm.clearedAt && !alarm.acknowledgedBy;
@@ -56,58 +56,59 @@ export function start({ onCluster }) {
   });
   get("/api/v1/alarms")
     .then(({ alarms }) => {
-      for (const alarm of rowsOf(alarms)) seen.set(alarm.id, alarm);
+      for (const alarm of rowsOf(alarms)) listed.set(alarm.id, alarm);
       show(newest);
     })
-    .catch((error) => toast(`Alarms that are over cannot be read: ${error.message}`, "warning"));
+    .catch((error) => toast(`Failed to load acknowledged and cleared alarms: ${error.message}`, "warning"));
 }
 
-/** Raises an operator's alarm, which is logged and listed like an alarm of the broker. */
-function raise(cluster) {
+/** Opens the dialog to raise an operator's alarm, which is logged and listed like an alarm of the broker. */
+function openRaiseDialog(cluster) {
   const names = rowsOf(cluster?.nodes, cluster?.nodesOrder).filter((node) => node.state === "up");
-  ask({
+  confirmAction({
     title: "Raise an alarm",
-    button: "Raise it",
+    button: "Raise alarm",
     intro: [
-      h("p", {}, "It goes into the log and to the alarm channel, and stays in this list until somebody clears it."),
+      h("p", {}, "The alarm is written to the log and to the alarm channel, and stays listed until it is cleared."),
     ],
     fields: {
-      text: field("What somebody has to know", { kind: "area", rows: 3, max: TEXT_MAX, required: true }),
+      text: field("Message", { kind: "area", rows: 3, max: TEXT_MAX, required: true }),
       category: field("Category", { value: "OPERATOR", max: 64, hint: "Capital letters, digits and _." }),
       severity: field("Severity", {
         options: [
-          { value: "ALARM", label: "ALARM: somebody has to act" },
-          { value: "PANIC", label: "PANIC: somebody has to act now" },
+          { value: "ALARM", label: "ALARM: action required" },
+          { value: "PANIC", label: "PANIC: immediate action required" },
         ],
         value: "ALARM",
       }),
-      node: field("At node", {
+      node: field("Node", {
         options: [
-          { value: "", label: "the one that serves this page" },
+          { value: "", label: "the node that serves this page" },
           ...names.map(({ name }) => ({ value: name, label: name })),
         ],
         value: "",
       }),
     },
     send: (values) => post("/api/v1/alarms", values),
-    done: () => toast("The alarm is raised."),
+    done: () => toast("Alarm raised."),
   });
 }
 
-/** Clears an alarm; the broker raises it again if its condition persists. */
+/** Button that clears an alarm; the broker raises it again if its condition persists. */
 function clearButton(current, row) {
-  return actionButton("Clear", "operator", (button) => tell(current(), "clear", "cleared", button), {
+  return actionButton("Clear", "operator", (button) => postAction(current(), "clear", "cleared", button), {
     name: `Clear alarm ${row.category} of ${row.node}`,
   });
 }
 
-async function tell(alarm, what, done, button) {
+/** Acknowledges or clears an alarm and reports the result; `verb` is the action, `participle` its past participle. */
+async function postAction(alarm, verb, participle, button) {
   button.disabled = true;
   try {
-    await post(`/api/v1/alarms/${encodeURIComponent(alarm.id)}/${what}`, {});
-    toast(`The alarm is ${done}.`);
+    await post(`/api/v1/alarms/${encodeURIComponent(alarm.id)}/${verb}`, {});
+    toast(`Alarm ${participle}.`);
   } catch (error) {
-    toast(`The alarm could not be ${done}: ${error.message}`, "bad");
+    toast(`Failed to ${verb} the alarm: ${error.message}`, "bad");
   } finally {
     button.disabled = false;
   }

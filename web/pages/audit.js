@@ -8,32 +8,32 @@ import { state, table, text, time } from "../table.js";
 
 export async function start() {
   const list = table({
-    caption: "Actions, the newest first",
+    caption: "Actions, newest first",
     key: (entry, n) => `${entry.at} ${entry.user} ${entry.action} ${entry.target} ${n}`,
-    empty: emptyNote("No action has been asked for yet."),
+    empty: emptyNote("No recorded actions."),
     columns: [
-      time("When", (entry) => entry.at),
-      text("Who", (entry) => entry.user || "nobody logged in", { head: true }),
+      time("Time", (entry) => entry.at),
+      text("User", (entry) => entry.user || "(no login)", { head: true }),
       text("Role", (entry) => entry.role ?? "–"),
-      text("From", (entry) => entry.from ?? "–"),
+      text("Address", (entry) => entry.from ?? "–"),
       text("Action", (entry) => entry.action, { cls: "nowrap" }),
-      text("On what", (entry) => entry.target ?? "–", { cls: "text" }),
+      text("Target", (entry) => entry.target ?? "–", { cls: "text" }),
       text("Reason", (entry) => entry.reason || "–", { cls: "text" }),
       nodeColumn("Node", (entry) => entry.node),
       state(
-        "Outcome",
+        "Result",
         (entry) => entry.outcome ?? "–",
         (entry) => (/^(ok|done|accepted)/i.test(entry.outcome ?? "") ? "good" : "warning"),
       ),
     ],
   });
   const box = find("#list");
-  replace(box, emptyNote("The log is being read …"));
+  replace(box, emptyNote("Loading audit log …"));
   try {
     const { entries } = await get("/api/v1/audit");
     list.show(rowsOf(entries));
     replace(box, list.element);
   } catch (error) {
-    replace(box, h("p", { class: "problem", role: "alert" }, `The audit log cannot be read: ${error.message}`));
+    replace(box, h("p", { class: "problem", role: "alert" }, `Failed to load the audit log: ${error.message}`));
   }
 }

@@ -1,13 +1,13 @@
-// Applications connected to any node, or to a proxy whose console answers.
+// Clients of all nodes, and of the proxies whose consoles respond.
 
 import { get, query, setQuery } from "../api.js";
 import { emptyNote, find, setText } from "../dom.js";
 import { count, counted } from "../format.js";
 import { rowsOf } from "../merge.js";
-import { missingNote, nodeColumn } from "../parts.js";
+import { missingClientsNote, nodeColumn } from "../parts.js";
 import { number, state, table, text, time } from "../table.js";
 
-const AGAIN_MS = 3000;
+const REFRESH_MS = 3000;
 const SHOWN_MAX = 500;
 const isProxy = (client) => client.proxy === true;
 
@@ -20,20 +20,20 @@ export function start() {
   const list = table({
     caption: "Clients",
     key: (client) => `${client.node} ${client.id}`,
-    empty: emptyNote("No application is connected, or none has this text in its name."),
+    empty: emptyNote("No connected clients match."),
     columns: [
       text("Client", (client) => client.client, { head: true, cls: "text" }),
       state("State", (client) => client.state ?? "connected"),
       nodeColumn("Node", (client) => client.node, {}, isProxy),
       text("Address", (client) => client.address || client.host || "–"),
       text("Kind", (client) => client.kind || "–"),
-      text("Library", (client) => client.sdk ?? "–"),
-      time("Since", (client) => client.since),
+      text("SDK", (client) => client.sdk ?? "–"),
+      time("Connected since", (client) => client.since),
       number("Queues", (client) => count(client.queues)),
       number("Unconfirmed", (client) => count(client.unconfirmed)),
     ],
   });
-  const missing = missingNote();
+  const missing = missingClientsNote();
   find("#list").append(missing.element, list.element);
 
   function show() {
@@ -49,7 +49,7 @@ export function start() {
     setText(
       total,
       found.length > SHOWN_MAX
-        ? `${count(SHOWN_MAX)} of ${counted(found.length, "client")} are shown: narrow them by their names`
+        ? `${count(SHOWN_MAX)} of ${counted(found.length, "client")} shown: use the filter to narrow the list`
         : counted(found.length, "client"),
     );
   }
@@ -62,9 +62,9 @@ export function start() {
       missing.show(answer.missing);
       show();
     } catch (error) {
-      setText(total, `The list cannot be read: ${error.message}`);
+      setText(total, `Failed to load clients: ${error.message}`);
     }
-    timer = setTimeout(load, document.hidden ? 4 * AGAIN_MS : AGAIN_MS);
+    timer = setTimeout(load, document.hidden ? 4 * REFRESH_MS : REFRESH_MS);
   }
 
   input.addEventListener("input", () => {

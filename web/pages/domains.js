@@ -1,30 +1,30 @@
-// All domains; one of them with the active configuration and the file of each node, and the button to reload it.
+// All domains; one domain with the active configuration and the file at each node, and the button to reload the files.
 
 import { get, post, query, setQuery } from "../api.js";
 import { flatten } from "../configuration.js";
-import { actionButton, ask, field, toast } from "../dialog.js";
+import { actionButton, confirmAction, field, toast } from "../dialog.js";
 import { emptyNote, find, h, replace, setText, show } from "../dom.js";
 import { bytes, count, counted, percent, seconds } from "../format.js";
 import { rowsOf } from "../merge.js";
 import { bar, custom, number, state, table, text } from "../table.js";
 
-const AGAIN_MS = 5000;
+const REFRESH_MS = 5000;
 
 export function start({ onCluster }) {
   let names = [];
-  let chosen = query().get("name") ?? "";
+  let selected = query().get("name") ?? "";
   let timer = null;
   const list = table({
     caption: "Domains",
     key: (domain) => domain.name,
-    empty: emptyNote("There are no domains: a domain is a file in the directory domains of a node's configuration."),
+    empty: emptyNote("No domains. To create one, add a file to the directory domains of each node's configuration."),
     columns: [
       custom(
         "Domain",
         () => {
           const button = h("button", { type: "button", class: "plain link" });
           let name = "";
-          button.addEventListener("click", () => choose(name));
+          button.addEventListener("click", () => select(name));
           return [
             button,
             (domain) => {
@@ -37,17 +37,17 @@ export function start({ onCluster }) {
       ),
       state(
         "State",
-        (domain) => (domain.inUse ? "in use" : "not used yet"),
+        (domain) => (domain.inUse ? "in use" : "unused"),
         (domain) => (domain.inUse ? "good" : "unknown"),
       ),
       text("Mode", (domain) => domain.mode || "–"),
-      text("Kept in", (domain) => domain.storage || "–"),
-      text("Copies for an ACK", (domain) => domain.copies || "–"),
+      text("Storage", (domain) => domain.storage || "–"),
+      text("Copies before ACK", (domain) => domain.copies || "–"),
       number("Queues", (domain) => count(domain.queues)),
       number("Messages", (domain) => count(domain.messages)),
       number("Bytes", (domain) => bytes(domain.bytes)),
       bar("Quota", used, (domain) => percent(used(domain))),
-      number("Messages live", (domain) => seconds(domain.ttlSeconds)),
+      number("Message TTL", (domain) => seconds(domain.ttlSeconds)),
     ],
   });
   find("#list").append(list.element);
@@ -57,110 +57,110 @@ export function start({ onCluster }) {
     try {
       const { domains, missing } = await get("/api/v1/domains");
       list.show(rowsOf(domains));
-      const silent = Object.keys(missing ?? {});
+      const unreachable = Object.keys(missing ?? {});
       setText(
         find("#missing"),
-        `${counted(domains.length, "domain")}${silent.length ? `, without what is stored at ${silent.join(", ")}` : ""}`,
+        `${counted(domains.length, "domain")}${unreachable.length ? `, not including ${unreachable.join(", ")}` : ""}`,
       );
     } catch (error) {
-      setText(find("#missing"), `The list cannot be read: ${error.message}`);
+      setText(find("#missing"), `Failed to load domains: ${error.message}`);
     }
-    timer = setTimeout(load, document.hidden ? 4 * AGAIN_MS : AGAIN_MS);
+    timer = setTimeout(load, document.hidden ? 4 * REFRESH_MS : REFRESH_MS);
   }
 
-  function choose(name) {
-    chosen = name;
+  function select(name) {
+    selected = name;
     setQuery({ name });
-    replace(find("#one-result"));
-    look().then(() => find("#one").scrollIntoView({ block: "nearest" }));
+    replace(find("#domain-result"));
+    loadSelected().then(() => find("#domain").scrollIntoView({ block: "nearest" }));
   }
 
-  async function look() {
-    show(find("#one"), Boolean(chosen));
-    if (!chosen) return;
-    const name = chosen;
-    setText(find("#one-title"), `Domain ${name}`);
+  async function loadSelected() {
+    show(find("#domain"), Boolean(selected));
+    if (!selected) return;
+    const name = selected;
+    setText(find("#domain-title"), `Domain ${name}`);
     replace(
-      find("#one-actions"),
+      find("#domain-actions"),
       actionButton("Reconfigure …", "admin", () => reconfigure(name)),
     );
     const answers = await Promise.allSettled(names.map((node) => get("/api/v1/domain", { name, node })));
-    if (chosen !== name) return;
+    if (selected !== name) return;
     const found = answers.filter((one) => one.status === "fulfilled").map((one) => one.value);
-    showOne(
+    showSelected(
       found,
       answers.filter((one) => one.status === "rejected").map((one) => one.reason.message),
     );
   }
 
-  function showOne(found, problems) {
+  function showSelected(found, problems) {
     const rows = found.flatMap(differences);
     const unused = found.filter((one) => one.config === null).map((one) => one.node);
-    const wrong = found.filter((one) => one.problem).map((one) => `${one.node}: ${one.problem}`);
+    const invalid = found.filter((one) => one.problem).map((one) => `${one.node}: ${one.problem}`);
     setText(
-      find("#one-state"),
+      find("#domain-state"),
       [
         rows.length
-          ? `${counted(rows.length, "value")} of the files ${rows.length === 1 ? "is" : "are"} not in force: a reconfigure puts them into force.`
+          ? `${counted(rows.length, "setting")} of the files ${rows.length === 1 ? "is" : "are"} not active: reconfigure the domain to activate the files.`
           : found.length
-            ? "What is in force is what the files say."
+            ? "The active configuration equals the files."
             : "",
-        unused.length ? `Not used yet at ${unused.join(", ")}: the file counts as soon as a queue is opened.` : "",
-        ...wrong,
+        unused.length ? `Unused at ${unused.join(", ")}: the file is loaded when a client first opens a queue.` : "",
+        ...invalid,
         ...problems,
       ]
         .filter(Boolean)
         .join(" "),
     );
     const changes = table({
-      caption: "What a reconfigure would change",
+      caption: "Changes on reconfigure",
       key: (row) => `${row.node} ${row.path}`,
       columns: [
-        text("Member", (row) => row.path, { head: true, cls: "text mono" }),
+        text("Setting", (row) => row.path, { head: true, cls: "text mono" }),
         text("Node", (row) => row.node),
-        text("In force", (row) => row.now ?? "not there", { cls: "text" }),
-        text("In the file", (row) => row.file ?? "not there", { cls: "text" }),
+        text("Active", (row) => row.now ?? "not set", { cls: "text" }),
+        text("File", (row) => row.file ?? "not set", { cls: "text" }),
       ],
     });
     changes.show(rows);
-    replace(find("#one-differences"), rows.length ? changes.element : null);
+    replace(find("#domain-differences"), rows.length ? changes.element : null);
     const known = found.filter((one) => one.config !== null || one.file !== null);
     const flat = known.map((one) => flatten(one.config ?? one.file));
     const paths = [...new Set(flat.flatMap((one) => [...one.keys()]))].sort();
     const whole = table({
-      caption: "In force",
+      caption: "Active configuration",
       key: (path) => path,
       columns: [
-        text("Member", (path) => path, { head: true, cls: "text mono" }),
+        text("Setting", (path) => path, { head: true, cls: "text mono" }),
         ...known.map((one, n) =>
-          text(one.config === null ? `${one.node} (file)` : one.node, (path) => flat[n].get(path) ?? "not there", {
+          text(one.config === null ? `${one.node} (file)` : one.node, (path) => flat[n].get(path) ?? "not set", {
             cls: "text",
           }),
         ),
       ],
     });
     whole.show(paths);
-    replace(find("#one-config"), known.length ? whole.element : null);
+    replace(find("#domain-config"), known.length ? whole.element : null);
   }
 
   function reconfigure(name) {
-    ask({
+    confirmAction({
       title: `Reconfigure ${name}`,
-      button: "Read the files again",
-      fields: { reason: field("Reason", { hint: "It stands in the audit log.", required: true }) },
+      button: "Reload files",
+      fields: { reason: field("Reason", { hint: "Recorded in the audit log.", required: true }) },
       intro: [
         h(
           "p",
           {},
-          "Every node reads its own file of this domain again and puts it into force at once; clients stay connected. A file that is wrong changes nothing.",
+          "Every node reloads its file of this domain and activates it at once. Clients stay connected. An invalid file changes nothing.",
         ),
-        find("#one-differences").firstElementChild?.cloneNode(true) ??
-          h("p", {}, "As far as is known, nothing would change."),
+        find("#domain-differences").firstElementChild?.cloneNode(true) ??
+          h("p", {}, "No changes detected."),
       ],
       send: (values) => post(`/api/v1/domains/${encodeURIComponent(name)}/reconfigure`, values),
       done: (answer) => {
         toast(
-          answer.ok ? `${name} is reconfigured at all nodes.` : `${name} is not reconfigured at all nodes.`,
+          answer.ok ? `${name} reconfigured at all nodes.` : `${name} was not reconfigured at all nodes.`,
           answer.ok ? "good" : "bad",
         );
         const results = table({
@@ -173,12 +173,12 @@ export function start({ onCluster }) {
               (row) => (row.ok ? "done" : "refused"),
               (row) => (row.ok ? "good" : "bad"),
             ),
-            text("Why", (row) => row.error || "–", { cls: "text" }),
+            text("Reason", (row) => row.error || "–", { cls: "text" }),
           ],
         });
         results.show(rowsOf(answer.nodes));
-        replace(find("#one-result"), results.element);
-        look();
+        replace(find("#domain-result"), results.element);
+        loadSelected();
       },
     });
   }
@@ -189,7 +189,7 @@ export function start({ onCluster }) {
       .map((node) => node.name);
     if (now.join("\n") === names.join("\n")) return;
     names = now;
-    look();
+    loadSelected();
   });
   load();
 }
@@ -203,7 +203,7 @@ function used(domain) {
   return Math.max(...shares);
 }
 
-/** Members that differ between the active configuration of a node and its file. */
+/** Returns the settings that differ between the active configuration of a node and its file. */
 function differences(one) {
   if (one.config === null || one.file === null) return [];
   const [now, file] = [flatten(one.config), flatten(one.file)];

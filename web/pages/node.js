@@ -1,8 +1,8 @@
-// One node: state, partitions, log; and its graceful stop from the confirmation to the report.
+// One node: state, partitions, events, configuration, log, and its graceful stop.
 
 import { get, query, setQuery } from "../api.js";
 import { emptyNote, find, h, replace, setAttribute, setText, stateMark, timeMark } from "../dom.js";
-import { bytes, count, lapse, milliseconds, percent, seconds } from "../format.js";
+import { bytes, count, duration, milliseconds, percent, seconds } from "../format.js";
 import { field } from "../dialog.js";
 import { rowsOf } from "../merge.js";
 import { configurationPanel } from "../configuration.js";
@@ -32,9 +32,9 @@ export function start({ onCluster, path }) {
     ["sessions", "Sessions"],
     ["memory", "Memory"],
     ["cpu", "CPU"],
-    ["lag", "Loop lag"],
+    ["lag", "Event loop lag"],
     ["files", "Open files"],
-    ["uptime", "Up for"],
+    ["uptime", "Uptime"],
   ]);
   const about = facts(find("#facts"));
   const nodeState = stateMark();
@@ -42,24 +42,24 @@ export function start({ onCluster, path }) {
   const sampled = timeMark();
   const url = h("a");
   const partitions = table({
-    caption: `Partitions with a copy on ${name}`,
+    caption: `Partitions stored at ${name}`,
     key: (row) => row.partition.id,
-    empty: emptyNote("No partition has a copy here."),
+    empty: emptyNote("This node stores no partitions."),
     columns: [
       text("Partition", (row) => `Partition ${row.partition.id}`, { head: true }),
       state("Role", (row) => row.replica.role),
       text("Primary", (row) => row.partition.primary || "none"),
-      number("Sequence", (row) => count(row.replica.sequence)),
-      number("Records behind", (row) => count(row.replica.lagRecords)),
-      number("Bytes behind", (row) => bytes(row.replica.lagBytes)),
-      number("Time behind", (row) => lapse(row.replica.lagMs)),
+      number("Sequence number", (row) => count(row.replica.sequence)),
+      number("Replication lag, records", (row) => count(row.replica.lagRecords)),
+      number("Replication lag, bytes", (row) => bytes(row.replica.lagBytes)),
+      number("Replication lag, time", (row) => duration(row.replica.lagMs)),
       number("Queues", (row) => count(row.partition.queues)),
       number("Messages", (row) => count(row.partition.messages)),
     ],
   });
   find("#partitions").append(partitions.element);
-  const events = eventList(find("#events"), { empty: "Nothing has been told about this node lately." });
-  log(name);
+  const events = eventList(find("#events"), { empty: "No recent events of this node." });
+  showLog(name);
   const configuration = configurationPanel(find("#config"), name);
 
   onCluster((cluster) => {
@@ -78,9 +78,9 @@ export function start({ onCluster, path }) {
     }
     configuration.nodes(rowsOf(cluster.nodes, cluster.nodesOrder).map((one) => one.name));
     panel.show(node, cluster.verdict?.level);
-    setText(problem, node.problem ? `Its console does not answer, the numbers are old: ${node.problem}` : "");
+    setText(problem, node.problem ? `The console of this node does not respond, values may be outdated: ${node.problem}` : "");
     problem.hidden = !node.problem;
-    nodeState.set(node.stop && !node.stop.done ? (node.stop.abortable ? "stops soon" : "stopping") : node.state);
+    nodeState.set(node.stop && !node.stop.done ? (node.stop.abortable ? "stop scheduled" : "stopping") : node.state);
     now.set("sessions", count(node.sessions));
     now.set("memory", bytes(node.memoryBytes));
     now.set("cpu", percent(node.cpuShare));
@@ -94,11 +94,11 @@ export function start({ onCluster, path }) {
       ["Role", node.leader ? "leader" : "follower"],
       ["Primary for", node.primaryFor?.length ? node.primaryFor.map((id) => `partition ${id}`).join(", ") : "none"],
       ["Version", node.version],
-      ["Data centre", node.dataCenter || "–"],
-      ["Number", node.id === undefined ? "–" : String(node.id)],
+      ["Data center", node.dataCenter || "–"],
+      ["Node ID", node.id === undefined ? "–" : String(node.id)],
       ["Started", started.set(node.startedAt)],
       ["Console", url],
-      ["Last heard of", sampled.set(node.sampledAt)],
+      ["Last sample", sampled.set(node.sampledAt)],
     ]);
     partitions.show(
       rowsOf(cluster.partitions, cluster.partitionsOrder).flatMap((partition) => {
@@ -114,10 +114,10 @@ export function start({ onCluster, path }) {
   }
 }
 
-function log(name) {
+function showLog(name) {
   const box = find("#log");
   const level = query().get("level")?.toUpperCase();
-  const chosen = field("Level at least", {
+  const chosen = field("Minimum level", {
     options: LEVELS.map((one) => ({ value: one, label: one })),
     value: LEVELS.includes(level) ? level : "INFO",
   });
@@ -129,7 +129,7 @@ function log(name) {
       on: {
         click: () => {
           setAttribute(follow, "aria-pressed", String(follow.getAttribute("aria-pressed") !== "true"));
-          setText(follow, follow.getAttribute("aria-pressed") === "true" ? "Pause" : "Go on");
+          setText(follow, follow.getAttribute("aria-pressed") === "true" ? "Pause" : "Resume");
           load();
         },
       },
@@ -139,7 +139,7 @@ function log(name) {
   chosen.element.classList.add("inline");
   replace(find("#log-tools"), chosen.element, follow);
   const list = h("ol", { class: "log", tabindex: "0", "aria-label": `Log of ${name}, newest line last` });
-  const note = emptyNote("The log is being read …");
+  const note = emptyNote("Loading log …");
   replace(box, list, note);
   list.hidden = true;
   let newest = "";
@@ -170,12 +170,12 @@ function log(name) {
         );
         list.hidden = lines.length === 0;
         note.hidden = lines.length > 0;
-        setText(note, `No line of level ${chosen.value} or above is kept. Choose a lower level to see more.`);
+        setText(note, `No log lines of level ${chosen.value} or above. Choose a lower level to see more.`);
         if (atEnd) list.scrollTop = list.scrollHeight;
       }
     } catch (error) {
       note.hidden = false;
-      setText(note, `The log cannot be read: ${error.message}`);
+      setText(note, `Failed to load the log: ${error.message}`);
     }
     if (follow.getAttribute("aria-pressed") === "true") timer = setTimeout(load, document.hidden ? 4 * LOG_MS : LOG_MS);
   }

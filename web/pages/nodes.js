@@ -1,8 +1,8 @@
-// All nodes of the cluster, and the rolling restart.
+// All nodes and proxies of the cluster, and the rolling restart.
 
 import { post } from "../api.js";
 import { emptyNote, find, h, setAttribute, setText, show, stateMark, timeMark } from "../dom.js";
-import { actionButton, ask, field, toast } from "../dialog.js";
+import { actionButton, confirmAction, field, toast } from "../dialog.js";
 import { bytes, count, milliseconds, percent, seconds } from "../format.js";
 import { rowsOf } from "../merge.js";
 import { nodeLink } from "../parts.js";
@@ -14,7 +14,7 @@ export function start({ onCluster }) {
   const list = table({
     caption: "Nodes of the cluster",
     key: (node) => node.name,
-    empty: emptyNote("No node is known yet."),
+    empty: emptyNote("No known nodes."),
     columns: [
       link(
         "Node",
@@ -22,12 +22,12 @@ export function start({ onCluster }) {
         (node) => nodeLink(node.name),
         { head: true },
       ),
-      state("State", (node) => (node.stop && !node.stop.done ? (node.stop.abortable ? "stops soon" : "stopping") : node.state)),
+      state("State", (node) => (node.stop && !node.stop.done ? (node.stop.abortable ? "stop scheduled" : "stopping") : node.state)),
       text("Role", (node) => (node.leader ? "leader" : "follower")),
       text("Primary for", (node) => (node.primaryFor?.length ? node.primaryFor.join(", ") : "none")),
-      text("Data centre", (node) => node.dataCenter || "–"),
+      text("Data center", (node) => node.dataCenter || "–"),
       text("Version", (node) => node.version || "–"),
-      custom("Up for", () => {
+      custom("Uptime", () => {
         const words = h("span");
         const since = timeMark();
         return [
@@ -42,7 +42,7 @@ export function start({ onCluster }) {
       number("Sessions", (node) => count(node.sessions)),
       number("Memory", (node) => bytes(node.memoryBytes)),
       number("CPU", (node) => percent(node.cpuShare)),
-      number("Loop lag", (node) => milliseconds(node.loopLagMs)),
+      number("Event loop lag", (node) => milliseconds(node.loopLagMs)),
       bar(
         "Open files",
         (node) => (node.openFilesMax ? node.openFiles / node.openFilesMax : null),
@@ -52,7 +52,7 @@ export function start({ onCluster }) {
     ],
   });
   const proxies = table({
-    caption: "Proxies that are connected with a node",
+    caption: "Connected proxies",
     key: (proxy) => proxy.ident,
     columns: [
       text("Proxy", (proxy) => proxy.name, { head: true }),
@@ -63,32 +63,32 @@ export function start({ onCluster }) {
       number("Sessions", (proxy) => count(proxy.sessions)),
       number("Memory", (proxy) => bytes(proxy.memoryBytes)),
       number("CPU", (proxy) => percent(proxy.cpuShare)),
-      number("Loop lag", (proxy) => milliseconds(proxy.loopLagMs)),
+      number("Event loop lag", (proxy) => milliseconds(proxy.loopLagMs)),
     ],
   });
   proxies.element.hidden = true;
   find("#list").append(list.element, proxies.element);
   find("#actions").append(
     actionButton("Rolling restart …", "admin", () =>
-      ask({
+      confirmAction({
         title: "Rolling restart of all nodes",
         danger: true,
         typed: "restart all",
         button: "Restart all nodes",
         fields: {
-          reason: field("Reason", { hint: "It stands in the audit log.", required: true }),
+          reason: field("Reason", { hint: "Recorded in the audit log.", required: true }),
         },
         intro: [
           h(
             "p",
             {},
-            "Each node in turn is stopped gracefully and waited for until it is back and in step; the node that serves this page comes last. " +
-              "The restart pauses as soon as anything is unhealthy. Something outside must start a node again that has stopped, " +
-              "such as systemd or a container's restart policy.",
+            "The nodes stop gracefully one at a time, each when the previous one is up and in sync again; the node that serves this page " +
+              "stops last. The restart pauses while the cluster is unhealthy. The console does not start nodes: a supervisor must " +
+              "do so, such as systemd or a container's restart policy.",
           ),
         ],
         send: ({ reason }) => post("/api/v1/rolling-restart", { reason, confirm: "restart all" }),
-        done: () => toast("The rolling restart has begun: follow it on this page."),
+        done: () => toast("Rolling restart started. This page shows its progress."),
       }),
     ),
   );
@@ -98,9 +98,9 @@ export function start({ onCluster }) {
   const abort = actionButton("Abort the rolling restart", "admin", async () => {
     try {
       await post("/api/v1/rolling-restart/abort", {});
-      toast("No further node is restarted.");
+      toast("Rolling restart aborted.");
     } catch (error) {
-      toast(`The rolling restart was not aborted: ${error.message}`, "bad");
+      toast(`Failed to abort the rolling restart: ${error.message}`, "bad");
     }
   });
   rolling.append(h("p", { class: "headline" }, headline), more, h("div", { class: "buttons" }, abort));
@@ -119,11 +119,11 @@ export function start({ onCluster }) {
     const level = restart.done ? (restart.text === "done" ? "good" : "bad") : "warning";
     show(abort, !restart.done);
     setAttribute(rolling, "data-level", level);
-    headline.set(`Rolling restart: ${restart.paused ? `paused, since ${restart.paused}` : restart.text}`, level);
+    headline.set(`Rolling restart: ${restart.paused ? `paused: ${restart.paused}` : restart.text}`, level);
     setText(
       more,
       `${restart.by ? `By ${restart.by}: ` : ""}${restart.reason ?? ""}. ${
-        restart.left?.length ? `Still to come: ${restart.left.join(", ")}.` : "No node is left to be restarted."
+        restart.left?.length ? `Remaining nodes: ${restart.left.join(", ")}.` : "No remaining nodes."
       }`,
     );
   }

@@ -1,18 +1,18 @@
-// Overview: verdict, traffic, problems.
+// Overview: cluster health, traffic, nodes, top queues, alarms and events.
 
 import { emptyNote, find, h, replace, setAttribute, show, stateMark } from "../dom.js";
 import { bytes, count, milliseconds, percent, rate, seconds } from "../format.js";
 import { chart } from "../chart.js";
 import { demoPanel } from "../demo.js";
 import { rowsOf } from "../merge.js";
-import { alarmColumns, eventList, kinds, nodeColumn, nodeLink, queueLink, segments, tiles } from "../parts.js";
+import { alarmColumns, eventList, countByKind, nodeColumn, nodeLink, queueLink, segments, tiles } from "../parts.js";
 import { bar, link, number, spark, state, table, text } from "../table.js";
 import { query, setQuery } from "../api.js";
 
 const WINDOW_SECONDS = 900;
 
 export function start({ live, onCluster, cluster, path }) {
-  const headline = stateMark("waiting for the first numbers", "unknown");
+  const headline = stateMark("waiting for data", "unknown");
   const reasons = h("ul");
   const summary = find("#summary");
   replace(summary, h("p", { class: "headline" }, headline), reasons);
@@ -23,18 +23,18 @@ export function start({ live, onCluster, cluster, path }) {
     ["ack", "Acknowledged"],
     ["push", "Delivered"],
     ["confirm", "Confirmed"],
-    ["p50", "Ack latency p50"],
-    ["p99", "Ack latency p99"],
+    ["p50", "ACK latency, p50"],
+    ["p99", "ACK latency, p99"],
     ["messages", "Messages stored"],
     ["leader", "Leader"],
   ]);
   const traffic = chart({
-    caption: "Messages a second",
+    caption: "Messages per second",
     series: [
-      { name: "put", read: (row) => row[1], format: rate },
-      { name: "ack", read: (row) => row[2], format: rate },
-      { name: "push", read: (row) => row[3], format: rate },
-      { name: "confirm", read: (row) => row[4], format: rate },
+      { name: "posted", read: (row) => row[1], format: rate },
+      { name: "acknowledged", read: (row) => row[2], format: rate },
+      { name: "delivered", read: (row) => row[3], format: rate },
+      { name: "confirmed", read: (row) => row[4], format: rate },
     ],
   });
   const depth = chart({
@@ -47,7 +47,7 @@ export function start({ live, onCluster, cluster, path }) {
   const nodes = table({
     caption: "Nodes of the cluster",
     key: (node) => node.name,
-    empty: emptyNote("No node is known yet."),
+    empty: emptyNote("No known nodes."),
     columns: [
       link(
         "Node",
@@ -61,15 +61,15 @@ export function start({ live, onCluster, cluster, path }) {
       number("Sessions", (node) => count(node.sessions)),
       number("Memory", (node) => bytes(node.memoryBytes)),
       number("CPU", (node) => percent(node.cpuShare)),
-      number("Loop lag", (node) => milliseconds(node.loopLagMs)),
+      number("Event loop lag", (node) => milliseconds(node.loopLagMs)),
     ],
   });
   find("#nodes").append(nodes.element);
 
   const top = table({
-    caption: "The ten queues that come first",
+    caption: "Top 10 queues",
     key: (queue) => queue.uri,
-    empty: emptyNote("There are no queues: a queue is there once a client opens it, or has been found in the storage."),
+    empty: emptyNote("No queues. A queue is created when a client first opens it."),
     columns: [
       link(
         "Queue",
@@ -91,37 +91,37 @@ export function start({ live, onCluster, cluster, path }) {
     ],
   });
   find("#top").append(top.element);
-  const wanted = { messages: "depth", oldestSeconds: "age", quota: "use of quota" };
+  const wanted = { messages: "Depth", oldestSeconds: "Age", quota: "Quota used" };
   const by = Object.hasOwn(wanted, query().get("top") ?? "") ? query().get("top") : "messages";
   const params = (sort) => ({ filter: "", sort, order: "desc", offset: 0, limit: 10 });
   if (cluster?.queuesTop && by === "messages") top.show(rowsOf(cluster.queuesTop));
-  const watching = live.subscribe("queues", params(by), (document) => top.show(rowsOf(document).slice(0, 10)));
+  const subscription = live.subscribe("queues", params(by), (document) => top.show(rowsOf(document).slice(0, 10)));
   segments(find("#top-choice"), Object.entries(wanted), by, (sort) => {
     setQuery({ top: sort === "messages" ? "" : sort });
-    watching.change(params(sort));
+    subscription.change(params(sort));
   });
 
   const alarms = table({
-    caption: "Alarms that nobody has acknowledged",
+    caption: "Unacknowledged alarms",
     key: (alarm) => alarm.id,
-    empty: emptyNote("No alarm is open."),
+    empty: emptyNote("No open alarms."),
     columns: [
       alarmColumns[0],
-      text("What", (alarm) => `${alarm.category}: ${alarm.text}`, { cls: "text" }),
+      text("Message", (alarm) => `${alarm.category}: ${alarm.text}`, { cls: "text" }),
       nodeColumn("Node", (alarm) => alarm.node),
     ],
   });
   replace(find("#alarms"), alarms.element, h("p", {}, h("a", { href: path("/alarms") }, "All alarms")));
-  let told = null;
-  const changed = h("ul", { class: "changes", "aria-label": "Changes by kind" });
+  let shownCounts = null;
+  const changed = h("ul", { class: "changes", "aria-label": "Events by kind" });
   const box = h("div");
   replace(find("#events"), changed, box);
-  const events = eventList(box, { empty: "Nothing changed: no election, no stop, no new queue, no alarm." });
+  const events = eventList(box, { empty: "No events in the last 15 minutes." });
 
   onCluster((document) => {
     const level = document.verdict?.level ?? "unknown";
     setAttribute(summary, "data-level", level);
-    headline.set(document.verdict?.text ?? "no verdict yet", level);
+    headline.set(document.verdict?.text ?? "cluster health unknown", level);
     const why = document.verdict?.reasons ?? [];
     if (why.join("\n") !== [...reasons.children].map((one) => one.textContent).join("\n")) {
       replace(
@@ -154,9 +154,9 @@ export function start({ live, onCluster, cluster, path }) {
         .slice(0, 5),
     );
     const recent = rowsOf(document.events).filter((event) => event.at > document.at - WINDOW_SECONDS);
-    const words = kinds(recent);
-    if (words.join() !== told) {
-      told = words.join();
+    const words = countByKind(recent);
+    if (words.join() !== shownCounts) {
+      shownCounts = words.join();
       replace(
         changed,
         words.map((one) => h("li", { class: "tag" }, one)),

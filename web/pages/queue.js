@@ -1,4 +1,4 @@
-// One queue: depth, consumers and producers, distribution tree, stored messages, tools.
+// One queue: depth, apps, consumers, subscriptions, producers, distribution tree, stored messages, tools.
 
 import { query } from "../api.js";
 import { chart } from "../chart.js";
@@ -6,7 +6,7 @@ import { emptyNote, find, h, replace, setText, stateMark } from "../dom.js";
 import { bytes, count, counted, percent, rate, seconds } from "../format.js";
 import { rowsOf } from "../merge.js";
 import { messageBrowser } from "../messages.js";
-import { missingNote, nodeColumn, tiles } from "../parts.js";
+import { missingClientsNote, nodeColumn, tiles } from "../parts.js";
 import { number, state, table, text } from "../table.js";
 import { publishButton, purgeButton, subscriptionButton } from "../tools.js";
 
@@ -22,7 +22,7 @@ export function start({ live, onCluster, main, path }) {
       h(
         "p",
         { class: "problem" },
-        "No queue is named in the address of this page. ",
+        "The address of this page names no queue. ",
         h("a", { href: path("/queues") }, "All queues"),
       ),
     );
@@ -46,24 +46,24 @@ export function start({ live, onCluster, main, path }) {
   find("#history").append(depth.element);
   const appName = (one) => one.app ?? one.appId ?? "";
   const apps = table({
-    caption: "Depth for each app",
+    caption: "Depth by app",
     key: appName,
-    empty: emptyNote("The queue has one reader group and no apps: it is not a fanout queue."),
+    empty: emptyNote("No apps: this is not a fanout queue."),
     columns: [
       text("App", (app) => appName(app) || "(default)", { head: true, cls: "text" }),
       number("Messages", (app) => count(app.messages)),
       number("Bytes", (app) => bytes(app.bytes)),
       number("Unconfirmed", (app) => count(app.unconfirmed)),
-      number("To redeliver", (app) => count(app.redelivery)),
-      number("Put aside", (app) => count(app.aside)),
+      number("Awaiting redelivery", (app) => count(app.redelivery)),
+      number("Put-aside list", (app) => count(app.aside)),
       number("Consumers", (app) => count(app.consumers)),
     ],
   });
   find("#apps").append(apps.element);
   const consumers = table({
-    caption: "Who reads",
+    caption: "Consumers",
     key: (one, n) => `${one.node} ${one.client} ${appName(one)} ${n}`,
-    empty: emptyNote("Nobody reads this queue: its messages stay until a consumer comes or they expire."),
+    empty: emptyNote("No consumers. Messages stay in the queue until they are consumed or expire."),
     columns: [
       text("Client", (one) => one.client, { head: true, cls: "text" }),
       nodeColumn("Node", (one) => one.node, {}, isProxy),
@@ -72,27 +72,27 @@ export function start({ live, onCluster, main, path }) {
       number("Unconfirmed", (one) =>
         one.unconfirmedMax ? `${count(one.unconfirmed)} of ${count(one.unconfirmedMax)}` : count(one.unconfirmed),
       ),
-      number("Gets", (one) => rate(one.pushRate)),
+      number("Delivered", (one) => rate(one.pushRate)),
       number("Bytes", (one) => bytesRate(one.pushBytesRate)),
-      text("Counted over", (one) => queuesOf(one)),
+      text("Rates cover", (one) => queuesOf(one)),
       number("Priority", (one) => count(one.priority)),
       number("Subscriptions", (one) => count(rowsOf(one.subscriptions).length)),
     ],
   });
-  const missing = missingNote();
+  const missing = missingClientsNote();
   find("#consumers").append(missing.element, consumers.element);
   const subscriptions = table({
-    caption: "What each subscription was given since its consumer configured it",
+    caption: "Messages delivered by subscription, since the consumer configured it",
     key: (one, n) => `${one.node} ${one.client} ${appName(one)} ${one.expression} ${n}`,
-    empty: emptyNote("No consumer has a subscription: nothing is delivered."),
+    empty: emptyNote("No subscriptions: no messages are delivered."),
     columns: [
-      text("Expression", (one) => one.expression || "everything", { head: true, cls: "text" }),
-      number("Given", (one) => count(one.given)),
-      number("A second", (one) => rate(one.givenRate)),
+      text("Expression", (one) => one.expression || "(all messages)", { head: true, cls: "text" }),
+      number("Delivered", (one) => count(one.given)),
+      number("Rate", (one) => rate(one.givenRate)),
       number("Unconfirmed", (one) => count(one.unconfirmed)),
       state(
-        "Room",
-        (one) => (one.full ? "full" : "has room"),
+        "Limits",
+        (one) => (one.full ? "full" : "available"),
         (one) => (one.full ? "warning" : "good"),
       ),
       text("App", (one) => appName(one) || "–"),
@@ -101,15 +101,15 @@ export function start({ live, onCluster, main, path }) {
   });
   find("#subscriptions").append(subscriptions.element);
   const producers = table({
-    caption: "Who writes",
+    caption: "Producers",
     key: (one, n) => `${one.node} ${one.client} ${n}`,
-    empty: emptyNote("Nobody has this queue open for writing."),
+    empty: emptyNote("No producers."),
     columns: [
       text("Client", (one) => one.client, { head: true, cls: "text" }),
       nodeColumn("Node", (one) => one.node, {}, isProxy),
-      number("Posts", (one) => rate(one.putRate)),
+      number("Posted", (one) => rate(one.putRate)),
       number("Bytes", (one) => bytesRate(one.putBytesRate)),
-      text("Counted over", (one) => queuesOf(one)),
+      text("Rates cover", (one) => queuesOf(one)),
     ],
   });
   find("#producers").append(producers.element);
@@ -160,11 +160,11 @@ export function start({ live, onCluster, main, path }) {
         tree,
         queue.tree
           ? h("ul", { class: "tree panel" }, branch(queue.tree, 0))
-          : emptyNote("How messages travel is known once the queue is open somewhere."),
+          : emptyNote("The distribution tree is available when a client has the queue open."),
       );
     }
   };
-  live.subscribe("queue", { uri }, show, (problem) => setText(line, `This queue cannot be shown: ${problem}`));
+  live.subscribe("queue", { uri }, show, (problem) => setText(line, `Failed to load this queue: ${problem}`));
   const browser = messageBrowser(find("#messages"), uri);
   onCluster((cluster) => browser.nodes(rowsOf(cluster.nodes, cluster.nodesOrder).map((node) => node.name)));
   replace(find("#tools"), publishButton(uri), subscriptionButton(uri), purgeButton(uri));
@@ -172,16 +172,16 @@ export function start({ live, onCluster, main, path }) {
 
 const isProxy = (one) => one.proxy === true;
 const bytesRate = (value) => (typeof value === "number" ? `${bytes(value)}/s` : "–");
-const queuesOf = (one) => (one.queues > 1 ? `all its ${counted(one.queues, "queue")}` : "this queue");
+const queuesOf = (one) => (one.queues > 1 ? `all ${counted(one.queues, "queue")} of the client` : "this queue");
 const DEPTH_MAX = 12;
 const isNumber = (value) => typeof value === "number";
 
 function branch(one, level) {
   const children = level < DEPTH_MAX ? rowsOf(one.children) : [];
   const edge = [
-    isNumber(one.pushRate) ? `delivers ${rate(one.pushRate)}` : null,
+    isNumber(one.pushRate) ? `${rate(one.pushRate)} delivered` : null,
     isNumber(one.bytesRate) ? `${bytes(one.bytesRate)}/s` : null,
-    one.putRate ? `posts ${rate(one.putRate)}` : null,
+    one.putRate ? `${rate(one.putRate)} posted` : null,
     !isNumber(one.unconfirmed) ? null : `${count(one.unconfirmed)} unconfirmed`,
   ]
     .filter(Boolean)

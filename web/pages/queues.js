@@ -1,4 +1,4 @@
-// All queues: the server sorts, filters and returns the part in view; the page contains only the visible rows.
+// All queues: the server sorts, filters and returns the rows in view; the page contains only these rows.
 
 import { query, setQuery } from "../api.js";
 import { emptyNote, find, h, setAttribute, setText } from "../dom.js";
@@ -11,7 +11,7 @@ const ROW_PX = 32;
 const MARGIN_ROWS = 20;
 const WINDOW_ROWS = 80;
 const HEIGHT_PX_MAX = 15_000_000; // browsers support about twice that
-const SETTLE_MS = 120;
+const DEBOUNCE_MS = 120;
 const VIEWS = [
   ["messages desc", "Deepest"],
   ["oldestSeconds desc", "Oldest"],
@@ -67,7 +67,7 @@ export function start({ live }) {
   };
   let top = Math.max(0, Number.parseInt(given.get("offset") ?? "0", 10) || 0); // the first row in view
   let total = 0;
-  let settled = null;
+  let debounceTimer = null;
 
   const input = find("#filter");
   const totalText = find("#total");
@@ -79,19 +79,19 @@ export function start({ live }) {
     sorted: () => wanted,
     cls: "queues",
   });
-  const nothing = h("div", { class: "nothing", hidden: true });
-  const above = space();
-  const below = space();
+  const placeholder = h("div", { class: "empty-state", hidden: true });
+  const above = spacerRow();
+  const below = spacerRow();
   list.element.classList.add("virtual");
-  find("#list").append(list.element, nothing);
+  find("#list").append(list.element, placeholder);
   setAttribute(list.element, "aria-busy", "true");
   input.value = wanted.filter;
   const views = segments(find("#views"), VIEWS, `${wanted.sort} ${wanted.order}`, (value) => {
     [wanted.sort, wanted.order] = value.split(" ");
-    fromTop();
+    showFromTop();
   });
 
-  // A list beyond the browser's limit is scaled: one pixel of scrolling is then more than one pixel of rows.
+  // A list above the browser's height limit is scaled: one pixel of scrolling covers more than one pixel of rows.
   const rowPx = () => Math.min(ROW_PX, HEIGHT_PX_MAX / Math.max(1, total));
 
   function showRows(document) {
@@ -107,21 +107,21 @@ export function start({ live }) {
     const missing = Object.keys(document.missing ?? {});
     setText(
       totalText,
-      `${counted(total, "queue")}${wanted.filter ? ` with “${wanted.filter}”` : ""}${
-        missing.length ? `, without those of ${missing.join(", ")}, which does not answer` : ""
+      `${counted(total, "queue")}${wanted.filter ? ` matching “${wanted.filter}”` : ""}${
+        missing.length ? `, not including ${missing.join(", ")}: no response` : ""
       }`,
     );
     list.element.hidden = total === 0;
-    nothing.hidden = total > 0;
+    placeholder.hidden = total > 0;
     if (total === 0) {
-      nothing.replaceChildren(
+      placeholder.replaceChildren(
         wanted.filter
           ? emptyNote(
-              `No queue has “${wanted.filter}” in its name. `,
-              h("button", { type: "button", on: { click: clear } }, "Show all queues"),
+              `No queues match “${wanted.filter}”. `,
+              h("button", { type: "button", on: { click: clearFilter } }, "Show all queues"),
             )
           : emptyNote(
-              "There are no queues: a queue is there once a client opens it, or has been found in the storage.",
+              "No queues. A queue is created when a client first opens it.",
             ),
       );
     }
@@ -132,53 +132,53 @@ export function start({ live }) {
   }
 
   wanted.offset = Math.max(0, top - MARGIN_ROWS);
-  const watching = live.subscribe("queues", { ...wanted }, showRows, (problem) => {
-    setText(totalText, `The list cannot be shown: ${problem}`);
+  const subscription = live.subscribe("queues", { ...wanted }, showRows, (problem) => {
+    setText(totalText, `Failed to load queues: ${problem}`);
   });
 
-  function ask() {
+  function requestRows() {
     setQuery({
       filter: wanted.filter,
       sort: wanted.sort === "messages" ? "" : wanted.sort,
       order: wanted.order === "desc" ? "" : wanted.order,
       offset: top || "",
     });
-    watching.change({ ...wanted });
+    subscription.change({ ...wanted });
   }
 
-  function fromTop() {
+  function showFromTop() {
     top = 0;
     wanted.offset = 0;
     list.frame.scrollTop = 0;
     views.set(`${wanted.sort} ${wanted.order}`);
     setAttribute(list.element, "aria-busy", "true");
     list.refreshHead();
-    ask();
+    requestRows();
   }
 
   function sortBy(sort) {
     if (wanted.sort === sort) wanted.order = wanted.order === "desc" ? "asc" : "desc";
     else Object.assign(wanted, { sort, order: sort === "uri" ? "asc" : "desc" });
-    fromTop();
+    showFromTop();
     find(`[data-sort="${sort}"]`, list.table)?.focus();
   }
 
-  function clear() {
+  function clearFilter() {
     input.value = "";
     wanted.filter = "";
-    fromTop();
+    showFromTop();
     input.focus();
   }
 
-  function settle(action) {
-    clearTimeout(settled);
-    settled = setTimeout(action, SETTLE_MS);
+  function debounce(action) {
+    clearTimeout(debounceTimer);
+    debounceTimer = setTimeout(action, DEBOUNCE_MS);
   }
 
   list.frame.addEventListener(
     "scroll",
     () =>
-      settle(() => {
+      debounce(() => {
         const first = Math.max(0, Math.floor(list.frame.scrollTop / rowPx()));
         if (first === top) return;
         top = first;
@@ -188,25 +188,25 @@ export function start({ live }) {
           return;
         }
         wanted.offset = Math.max(0, first - MARGIN_ROWS);
-        ask();
+        requestRows();
       }),
     { passive: true },
   );
   input.addEventListener("input", () =>
-    settle(() => {
+    debounce(() => {
       if (input.value === wanted.filter) return;
       wanted.filter = input.value;
-      fromTop();
+      showFromTop();
     }),
   );
   find("#filters").addEventListener("submit", (event) => event.preventDefault());
 }
 
 /** Placeholder row for the rows above or below those in the page. */
-function space() {
+function spacerRow() {
   const cell = h("td", { colspan: columns.length });
   return {
-    element: h("tr", { class: "space", "aria-hidden": "true" }, cell),
+    element: h("tr", { class: "spacer", "aria-hidden": "true" }, cell),
     size(px) {
       cell.style.height = `${px}px`;
     },

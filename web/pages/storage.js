@@ -17,22 +17,22 @@ export function start({ onCluster, cluster }) {
   let partitions = [];
   let node = given.get("node") ?? cluster?.servedBy ?? "";
   let partition = Number.parseInt(given.get("partition") ?? "0", 10) || 0;
-  const choice = find("#choice");
+  const choice = find("#selection");
   const files = table({
     caption: "Storage files",
     key: (row) => `${row.partition} ${row.kind}`,
-    empty: emptyNote("This node is a member of no cluster, so it has no files."),
+    empty: emptyNote("This node is not a member of a cluster and has no storage files."),
     columns: [
       text("File", (row) => `Partition ${row.partition}, ${row.kind}`, { head: true }),
-      number("Written", (row) => bytes(row.used)),
-      number("Still needed", (row) => bytes(row.outstanding)),
+      number("Used", (row) => bytes(row.used)),
+      number("Live records", (row) => bytes(row.outstanding)),
       bar(
-        "Until the next rollover",
+        "Fill level",
         (row) => (row.max ? row.used / row.max : null),
         (row) => `${percent(row.max ? row.used / row.max : null)} of ${bytes(row.max)}`,
       ),
       number("On disk", (row) => bytes(row.length)),
-      text("Rolls over", (row) => (row.rollingOver ? "now" : "no")),
+      text("Rollover", (row) => (row.rollingOver ? "in progress" : "–")),
       number("Archived files", (row) => count(row.archivedFiles)),
     ],
   });
@@ -42,23 +42,23 @@ export function start({ onCluster, cluster }) {
     options: [{ value: "", label: "all" }, ...KINDS.map((one) => ({ value: one, label: one }))],
     value: KINDS.includes(given.get("kind")) ? given.get("kind") : "",
   });
-  const guid = field("GUID of a message", { kind: "search", value: given.get("guid") ?? "", max: 32 });
-  const go = h("button", { type: "submit" }, "Find");
+  const guid = field("Message GUID", { kind: "search", value: given.get("guid") ?? "", max: 32 });
+  const submit = h("button", { type: "submit" }, "Search");
   for (const one of [kind, guid]) one.element.classList.add("inline");
-  replace(find("#journal-filters"), kind.element, guid.element, go);
+  replace(find("#journal-filters"), kind.element, guid.element, submit);
   find("#journal-filters").addEventListener("submit", (event) => {
     event.preventDefault();
     setQuery({ kind: kind.value, guid: guid.value });
     loadJournal(0);
   });
-  const compare = h("button", { type: "button", on: { click: () => loadComparison() } }, "Compare the copies");
+  const compare = h("button", { type: "button", on: { click: () => loadComparison() } }, "Compare copies");
   replace(find("#compare-actions"), compare);
   replace(
     find("#compare"),
-    emptyNote("The newest records of all nodes are compared when you ask for it; that reads some megabytes at each."),
+    emptyNote("Compares the newest 50,000 records of all nodes. This reads a few megabytes at each node."),
   );
 
-  function chooser() {
+  function showSelection() {
     const nodes = field("Node", { options: names.map((name) => ({ value: name, label: name })), value: node });
     const numbers = field("Partition", {
       options: partitions.map((id) => ({ value: String(id), label: `Partition ${id}` })),
@@ -92,7 +92,7 @@ export function start({ onCluster, cluster }) {
       );
       replace(find("#files"), files.element);
     } catch (error) {
-      replace(find("#files"), problem(`The files of ${node} cannot be read: ${error.message}`));
+      replace(find("#files"), problem(`Failed to load the files of ${node}: ${error.message}`));
     }
   }
 
@@ -104,7 +104,7 @@ export function start({ onCluster, cluster }) {
       const list = table({
         caption: `${counted(all, "record")} in the journal of partition ${partition} at ${node}`,
         key: (row) => row.kind,
-        empty: emptyNote("The journal holds no record yet."),
+        empty: emptyNote("The journal has no records."),
         columns: [
           text("Kind", (row) => row.kind, { head: true }),
           number("Records", (row) => count(row.records)),
@@ -121,24 +121,24 @@ export function start({ onCluster, cluster }) {
       list.show(answer.kinds);
       replace(box, list.element);
     } catch (error) {
-      replace(box, problem(`The journal cannot be read: ${error.message}`));
+      replace(box, problem(`Failed to load the journal: ${error.message}`));
     }
   }
 
   async function loadComparison() {
     const box = find("#compare");
     compare.disabled = true;
-    replace(box, emptyNote("The copies are being read …"));
+    replace(box, emptyNote("Comparing copies …"));
     try {
       const answer = await get("/api/v1/storage/compare", { partition });
-      const silent = Object.entries(answer.missing ?? {}).map(([name, why]) => `${name}: ${why}`);
+      const unreachable = Object.entries(answer.missing ?? {}).map(([name, why]) => `${name}: ${why}`);
       const list = table({
-        caption: "How far each copy goes",
+        caption: "Records of each copy",
         key: (row) => row.node,
         columns: [
           text("Node", (row) => row.node, { head: true }),
-          text("From", (row) => row.first.map(count).join(" – ")),
-          text("To lease – sequence", (row) => row.last.map(count).join(" – ")),
+          text("First record (lease – sequence number)", (row) => row.first.map(count).join(" – ")),
+          text("Last record (lease – sequence number)", (row) => row.last.map(count).join(" – ")),
         ],
       });
       list.show(answer.nodes);
@@ -155,10 +155,10 @@ export function start({ onCluster, cluster }) {
             )
           : null,
         list.element,
-        silent.length ? problem(`Not compared: ${silent.join("; ")}`) : null,
+        unreachable.length ? problem(`Not compared: ${unreachable.join("; ")}`) : null,
       );
     } catch (error) {
-      replace(box, problem(`The copies cannot be compared: ${error.message}`));
+      replace(box, problem(`Failed to compare the copies: ${error.message}`));
     } finally {
       compare.disabled = false;
     }
@@ -166,7 +166,7 @@ export function start({ onCluster, cluster }) {
 
   async function loadJournal(before) {
     const box = find("#journal");
-    guid.refuse(guid.value && !/^[0-9a-fA-F]{32}$/.test(guid.value) ? "A GUID has 32 digits 0-9 and A-F." : "");
+    guid.setError(guid.value && !/^[0-9a-fA-F]{32}$/.test(guid.value) ? "A GUID has 32 digits 0-9 and A-F." : "");
     if (guid.input.getAttribute("aria-invalid")) return;
     try {
       const answer = await get("/api/v1/storage/journal", {
@@ -182,8 +182,8 @@ export function start({ onCluster, cluster }) {
         key: (row) => row.offset,
         empty: emptyNote(
           answer.next
-            ? `None of the last ${count(answer.searched)} records is what you look for. Go on with older ones.`
-            : "The journal holds no such record.",
+            ? `No match in the last ${count(answer.searched)} records. Continue with older records.`
+            : "No matching records.",
         ),
         columns: [
           text("Record", (row) => `${count(row.lease)} – ${count(row.sequence)}`, { head: true, cls: "nowrap" }),
@@ -195,7 +195,7 @@ export function start({ onCluster, cluster }) {
             (row) => (row.queue ? queueLink(row.queue) : null),
             { cls: "text" },
           ),
-          text("What it says", (row) => row.fields.map(([name, value]) => `${name} ${value}`).join(", ") || "–", {
+          text("Fields", (row) => row.fields.map(([name, value]) => `${name} ${value}`).join(", ") || "–", {
             cls: "text mono",
           }),
           number("Offset", (row) => count(row.offset)),
@@ -215,7 +215,7 @@ export function start({ onCluster, cluster }) {
         ),
       );
     } catch (error) {
-      replace(box, problem(`The journal cannot be read: ${error.message}`));
+      replace(box, problem(`Failed to load the journal: ${error.message}`));
     }
   }
 
@@ -232,7 +232,7 @@ export function start({ onCluster, cluster }) {
     [names, partitions] = [nodes, ids];
     if (!names.includes(node)) node = document.servedBy ?? names[0] ?? "";
     if (!partitions.includes(partition)) partition = partitions[0] ?? 0;
-    chooser();
+    showSelection();
     loadAll();
   });
 }
@@ -240,11 +240,11 @@ export function start({ onCluster, cluster }) {
 const problem = (words) => h("p", { class: "problem", role: "alert" }, words);
 
 function verdict(answer) {
-  if (answer.nodes.length < 2) return stateMark("There is one copy: nothing can be compared.", "unknown");
+  if (answer.nodes.length < 2) return stateMark("Only one copy: nothing to compare.", "unknown");
   if (answer.differing.length)
-    return stateMark(`${counted(answer.differing.length, "block")} of records do not say the same.`, "bad");
+    return stateMark(`${counted(answer.differing.length, "block of records differs", "blocks of records differ")}.`, "bad");
   return stateMark(
-    `All ${answer.nodes.length} copies say the same, as far as all of them go: ${counted(
+    `All ${answer.nodes.length} copies are equal: ${counted(
       answer.comparedRecords,
       "record",
     )} compared.`,

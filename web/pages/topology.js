@@ -1,10 +1,10 @@
-// Diagram of the cluster: nodes on a circle, a line from each primary to its replicas, the proxies below with their
-// connections; the same data as tables.
+// Diagram of the cluster: nodes on an ellipse, lines from each primary to its replicas, proxies below with their
+// connections; and tables with the same data.
 
 import { emptyNote, find, levelOf, replace, svg } from "../dom.js";
 import { bytes, count, counted, rate } from "../format.js";
 import { rowsOf } from "../merge.js";
-import { isLate, nodeColumn } from "../parts.js";
+import { isLagging, nodeColumn } from "../parts.js";
 import { number, state, table, text } from "../table.js";
 
 const WIDTH = 900;
@@ -12,11 +12,11 @@ const BOX = { width: 200, height: 74 };
 const PROXY = { width: 200, height: 58, gap: 20, space: 70, row: 96, across: 4, most: 12 }; // most: boxes drawn, the table has all proxies
 
 export function start({ onCluster }) {
-  const picture = find("#picture");
+  const diagram = find("#diagram");
   const edges = table({
-    caption: "Who copies from whom",
+    caption: "Replication",
     key: (edge) => `${edge.partition.id} ${edge.to}`,
-    empty: emptyNote("No replica copies from a primary: the cluster has one node, or no primary."),
+    empty: emptyNote("No replication: the cluster has one node, or no primary."),
     columns: [
       text("Partition", (edge) => `Partition ${edge.partition.id}`, { head: true }),
       nodeColumn("Primary", (edge) => edge.from),
@@ -26,29 +26,29 @@ export function start({ onCluster }) {
         (edge) => edge.state,
         (edge) => edge.level,
       ),
-      number("Records behind", (edge) => count(edge.records)),
-      number("Bytes behind", (edge) => bytes(edge.bytes)),
+      number("Lag, records", (edge) => count(edge.records)),
+      number("Lag, bytes", (edge) => bytes(edge.bytes)),
     ],
   });
   find("#edges").append(edges.element);
   const links = table({
-    caption: "Which proxies are connected with which nodes",
+    caption: "Connections of proxies",
     key: (link) => `${link.ident} ${link.node}`,
-    empty: emptyNote("No proxy is connected with a node of this cluster."),
+    empty: emptyNote("No connected proxies."),
     columns: [
       text("Proxy", (link) => link.name, { head: true }),
       text("Host", (link) => link.host || "–"),
-      nodeColumn("Node", (link) => link.node, {}, (link) => link.behind),
+      nodeColumn("Node", (link) => link.node, {}, (link) => link.isOverProxy),
       text("Address", (link) => link.address || "–"),
-      state("State", (link) => link.state, levelOfLink),
-      number("Posts", (link) => rate(link.putRate)),
-      number("Bytes posted", (link) => bytesRate(link.putBytesRate)),
-      number("Gets", (link) => rate(link.pushRate)),
-      number("Bytes delivered", (link) => bytesRate(link.pushBytesRate)),
-      number("Not read yet", (link) => bytes(link.unread)),
+      state("State", stateOfLink, levelOfLink),
+      number("Posted", (link) => rate(link.putRate)),
+      number("Posted, bytes", (link) => bytesRate(link.putBytesRate)),
+      number("Delivered", (link) => rate(link.pushRate)),
+      number("Delivered, bytes", (link) => bytesRate(link.pushBytesRate)),
+      number("Unread output", (link) => bytes(link.unread)),
       number("Queues", (link) => count(link.queues)),
       number("Unconfirmed", (link) => count(link.unconfirmed)),
-      number("Unacknowledged", (link) => count(link.unacked)),
+      number("Unacknowledged PUTs", (link) => count(link.unacked)),
       text("Console", (link) => link.url || "none", { cls: "text" }),
     ],
   });
@@ -60,19 +60,19 @@ export function start({ onCluster }) {
     edges.show(list);
     const proxies = rowsOf(cluster.proxies);
     const names = new Set(nodes.map((node) => node.name));
-    const wires = proxies.flatMap(({ ident, name, host, url, links: of }) =>
-      rowsOf(of).map((link) => ({ ...link, ident, name, host, url, behind: !names.has(link.node) })),
+    const connections = proxies.flatMap(({ ident, name, host, url, links: of }) =>
+      rowsOf(of).map((link) => ({ ...link, ident, name, host, url, isOverProxy: !names.has(link.node) })),
     );
-    links.show(wires);
+    links.show(connections);
     const words = JSON.stringify([
       nodes.map((node) => [node.name, node.state, node.leader, node.primaryFor, node.sessions]),
       list.map((edge) => [edge.from, edge.to, edge.level]),
       proxies.map((proxy) => [proxy.ident, proxy.state, proxy.sessions]),
-      wires.map((link) => [link.ident, link.node, link.queues, levelOfLink(link), flow(link)]),
+      connections.map((link) => [link.ident, link.node, link.queues, levelOfLink(link), flow(link)]),
     ]);
     if (words === drawn) return;
     drawn = words;
-    replace(picture, nodes.length ? draw(nodes, list, proxies, wires) : emptyNote("No node is known yet."));
+    replace(diagram, nodes.length ? draw(nodes, list, proxies, connections) : emptyNote("No known nodes."));
   });
 }
 
@@ -81,27 +81,29 @@ function edgesOf(partition) {
   return rowsOf(partition.replicas)
     .filter((replica) => replica.node !== partition.primary)
     .map((replica) => {
-      const behind = replica.role === "replica" && isLate(replica);
+      const lagging = replica.role === "replica" && isLagging(replica);
       return {
         partition,
         from: partition.primary,
         to: replica.node,
         records: replica.lagRecords,
         bytes: replica.lagBytes,
-        state: behind ? "behind" : replica.role === "replica" ? "in step" : replica.role,
-        level: behind ? "warning" : replica.role === "replica" ? "good" : levelOf(replica.role),
+        state: lagging ? "lagging" : replica.role === "replica" ? "in sync" : replica.role,
+        level: lagging ? "warning" : replica.role === "replica" ? "good" : levelOf(replica.role),
       };
     });
 }
 
+// The node delivers nothing more to a proxy in the state `behind` until the proxy has read the pending output.
+const stateOfLink = (link) => (link.state === "behind" ? "backpressure" : link.state);
 const levelOfLink = (link) => (link.state === "connected" ? "good" : "warning");
 const bytesRate = (value) => (typeof value === "number" ? `${bytes(value)}/s` : "–");
 const flow = (link) => [
-  `posts ${rate(link.putRate)}, ${bytesRate(link.putBytesRate)}`,
-  `gets ${rate(link.pushRate)}, ${bytesRate(link.pushBytesRate)}`,
+  `posted ${rate(link.putRate)}, ${bytesRate(link.putBytesRate)}`,
+  `delivered ${rate(link.pushRate)}, ${bytesRate(link.pushBytesRate)}`,
 ];
 
-const WORST = ["good", "unknown", "warning", "bad"];
+const LEVELS = ["good", "unknown", "warning", "bad"];
 
 function draw(nodes, edges, proxies, links) {
   const rows = nodes.length <= 3 ? 1 : 2;
@@ -125,7 +127,7 @@ function draw(nodes, edges, proxies, links) {
     const key = JSON.stringify([edge.from, edge.to]);
     const one = between.get(key) ?? { ...edge, partitions: [], level: "good" };
     one.partitions.push(edge.partition.id);
-    if (WORST.indexOf(edge.level) > WORST.indexOf(one.level)) one.level = edge.level;
+    if (LEVELS.indexOf(edge.level) > LEVELS.indexOf(one.level)) one.level = edge.level;
     between.set(key, one);
   }
   const lines = [...between.values()]
@@ -157,9 +159,9 @@ function draw(nodes, edges, proxies, links) {
       "g",
       { "data-level": levelOf(node.state) },
       svg("rect", { x, y, width: BOX.width, height: BOX.height, rx: 8 }),
-      svg("text", { x: x + 12, y: y + 24 }, cut(`${node.name}${node.leader ? " ★ leader" : ""}`, 26)),
+      svg("text", { x: x + 12, y: y + 24 }, truncate(`${node.name}${node.leader ? " ★ leader" : ""}`, 26)),
       svg("text", { class: "small", x: x + 12, y: y + 43 }, `${node.state}, ${counted(node.sessions ?? 0, "session")}`),
-      svg("text", { class: "small", x: x + 12, y: y + 61 }, cut(led, 34)),
+      svg("text", { class: "small", x: x + 12, y: y + 61 }, truncate(led, 34)),
       svg("title", {}, `${node.name}: ${node.state}, ${led}`),
     );
   });
@@ -174,7 +176,7 @@ function draw(nodes, edges, proxies, links) {
       viewBox: `0 ${top} ${WIDTH} ${bottom - top}`,
       role: "img",
       "data-rows": rows,
-      "aria-label": `${counted(nodes.length, "node")} and ${counted(edges.length, "line")} from primaries to replicas, ${counted(proxies.length, "proxy", "proxies")}; the tables below have the same`,
+      "aria-label": `${counted(nodes.length, "node")} and ${counted(edges.length, "line")} from primaries to replicas, ${counted(proxies.length, "proxy", "proxies")}; the tables below have the same data`,
     },
     lines,
     below.lines,
@@ -208,7 +210,7 @@ function drawProxies(proxies, links, nodes, top) {
       "g",
       {},
       svg("path", { class: `edge proxy${link.queues ? "" : " idle"}`, "data-level": levelOfLink(link), d: `M${from.x},${from.y} L${to.x},${to.y}` }),
-      svg("title", {}, `${link.name} to ${link.node}: ${link.state}, ${flow(link).join("; ")}`),
+      svg("title", {}, `${link.name} to ${link.node}: ${stateOfLink(link)}, ${flow(link).join("; ")}`),
     );
   });
   const boxes = shown.map((proxy) => {
@@ -216,14 +218,14 @@ function drawProxies(proxies, links, nodes, top) {
     const [x, y] = [place.x - PROXY.width / 2, place.y - PROXY.height / 2];
     const own = links.filter((link) => link.ident === proxy.ident);
     const busiest = own.toSorted((a, b) => (b.pushRate ?? 0) + (b.putRate ?? 0) - (a.pushRate ?? 0) - (a.putRate ?? 0))[0];
-    const [posts, gets] = busiest ? flow(busiest) : ["connected with no node", ""];
+    const [posted, delivered] = busiest ? flow(busiest) : ["not connected", ""];
     return svg(
       "g",
       { class: "proxy", "data-level": own.some((link) => levelOfLink(link) !== "good") ? "warning" : "good" },
       svg("rect", { x, y, width: PROXY.width, height: PROXY.height, rx: 18 }),
-      svg("text", { x: x + 12, y: y + 20 }, cut(`proxy ${proxy.name}`, 26)),
-      svg("text", { class: "small", x: x + 12, y: y + 36 }, cut(posts, 34)),
-      svg("text", { class: "small", x: x + 12, y: y + 50 }, cut(gets, 34)),
+      svg("text", { x: x + 12, y: y + 20 }, truncate(`proxy ${proxy.name}`, 26)),
+      svg("text", { class: "small", x: x + 12, y: y + 36 }, truncate(posted, 34)),
+      svg("text", { class: "small", x: x + 12, y: y + 50 }, truncate(delivered, 34)),
       svg("title", {}, `proxy ${proxy.name} at ${proxy.host}: ${own.map((link) => link.node).join(", ") || "no node"}`),
     );
   });
@@ -232,4 +234,4 @@ function drawProxies(proxies, links, nodes, top) {
   return { lines, boxes, bottom };
 }
 
-const cut = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
+const truncate = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);

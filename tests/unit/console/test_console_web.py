@@ -492,8 +492,8 @@ def test_a_login_ends(guarded: ConsoleWorld) -> None:
     guarded.log_in("ada")
     guarded.host.reactor.advance(3600.0)
     assert guarded.ask("/api/v1/node").status == 401  # idle
-    shown = guarded.page("/shards?x=1")
-    assert shown.status == 303 and shown.headers["location"] == "/login?next=%2Fshards%3Fx%3D1"
+    shown = guarded.page("/partitions?x=1")
+    assert shown.status == 303 and shown.headers["location"] == "/login?next=%2Fpartitions%3Fx%3D1"
 
 
 def test_a_logout_ends_it_for_the_cookie_too(guarded: ConsoleWorld) -> None:
@@ -569,19 +569,19 @@ def test_a_request_that_was_passed_on_is_not_passed_on_again(console: ConsoleWor
 
 def test_below_a_prefix_everything_is_found_with_it_and_without(tmp_path: Path) -> None:
     console = filled(ConsoleWorld(tmp_path, {"prefix": "/ops/bmq", "url": "https://ops.example/ops/bmq"}))
-    for path in ("/ops/bmq/shards", "/shards"):
+    for path in ("/ops/bmq/partitions", "/partitions"):
         page = console.page(path)
         assert page.status == 200 and 'href="/ops/bmq/static/style.css"' in page.text
     assert console.ask("/ops/bmq/api/v1/cluster").json["nodes"][0]["url"] == "https://ops.example/ops/bmq"
     assert console.ask("/ops/bmqx/api/v1/cluster").status == 404
-    told = console.page("/shards", headers={"X-Forwarded-Prefix": "/other/"})
+    told = console.page("/partitions", headers={"X-Forwarded-Prefix": "/other/"})
     assert 'href="/other/static/style.css"' in told.text
     for hostile in ("//evil.example", '/"><script>', "/a b", "http://evil.example"):
-        assert 'href="/ops/bmq/static/style.css"' in console.page("/shards", headers={"X-Forwarded-Prefix": hostile}).text
+        assert 'href="/ops/bmq/static/style.css"' in console.page("/partitions", headers={"X-Forwarded-Prefix": hostile}).text
 
 
 def test_without_a_prefix_nobody_can_send_one(console: ConsoleWorld) -> None:
-    assert 'href="/static/style.css"' in console.page("/shards", headers={"X-Forwarded-Prefix": "/other"}).text
+    assert 'href="/static/style.css"' in console.page("/partitions", headers={"X-Forwarded-Prefix": "/other"}).text
 
 
 def test_a_mistake_of_ours_is_logged_in_full_and_told_in_short(console: ConsoleWorld,

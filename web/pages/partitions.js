@@ -1,11 +1,11 @@
-// Partitions by nodes: primaries, lag of replicas; moves and rollovers.
+// Partitions with their primaries and the replication lag of each replica; moves and rollovers.
 
 import { post } from "../api.js";
 import { emptyNote, find, h, setAttribute, setText, stateMark } from "../dom.js";
-import { actionButton, ask, field, toast } from "../dialog.js";
-import { bytes, count, counted, lapse, percent } from "../format.js";
+import { actionButton, confirmAction, field, toast } from "../dialog.js";
+import { bytes, count, counted, duration, percent } from "../format.js";
 import { rowsOf } from "../merge.js";
-import { isLate, nodeColumn } from "../parts.js";
+import { isLagging, nodeColumn } from "../parts.js";
 import { bar, buttons, custom, number, state, table, text } from "../table.js";
 
 export function start({ onCluster }) {
@@ -16,7 +16,7 @@ export function start({ onCluster }) {
     key: (partition) => partition.id,
     columns: [],
     empty: emptyNote(
-      "No partition is known. A node that has just started learns them from the leader; see Elections if this stays.",
+      "No known partitions. A starting node receives them from the leader; if this persists, check the page Elections.",
     ),
   });
   find("#grid").append(grid.element);
@@ -37,17 +37,17 @@ function columns(nodes, cluster) {
     state("State", (partition) => partition.state),
     nodeColumn("Primary", (partition) => partition.primary),
     number("Lease", (partition) => count(partition.lease)),
-    number("Sequence", (partition) => count(partition.sequence)),
+    number("Sequence number", (partition) => count(partition.sequence)),
     ...nodes.map((name) => replicaColumn(name)),
     number("Queues", (partition) => count(partition.queues)),
     number("Messages", (partition) => count(partition.messages)),
-    fileColumn("Journal", (partition) => partition.journal),
-    fileColumn("Data", (partition) => partition.data),
+    fileColumn("JOURNAL file", (partition) => partition.journal),
+    fileColumn("DATA file", (partition) => partition.data),
     buttons("Actions", (current, row) => [
-      actionButton("Move …", "operator", () => move(current(), cluster()), {
+      actionButton("Move …", "operator", () => openMoveDialog(current(), cluster()), {
         name: `Move the primary of partition ${row.id}`,
       }),
-      actionButton("Roll over …", "operator", () => rollOver(current()), {
+      actionButton("Roll over …", "operator", () => openRolloverDialog(current()), {
         name: `Roll over the files of partition ${row.id}`,
       }),
     ]),
@@ -77,7 +77,7 @@ function replicaColumn(name) {
           }
           setAttribute(mark, "title", replica.why || null);
           const behind = replica.role !== "primary" && (replica.lagRecords ?? 0) > 0;
-          mark.set(replica.role, replica.role === "replica" && isLate(replica) ? "warning" : undefined);
+          mark.set(replica.role, replica.role === "replica" && isLagging(replica) ? "warning" : undefined);
           setText(
             lag,
             replica.role === "primary"
@@ -86,10 +86,10 @@ function replicaColumn(name) {
                 ? ""
                 : behind
                   ? `${counted(replica.lagRecords, "record")}, ${bytes(replica.lagBytes)} behind`
-                  : "in step",
+                  : "in sync",
           );
           const aged = replica.role !== "primary" && typeof replica.lagMs === "number";
-          setText(age, aged ? `lag ${lapse(replica.lagMs)}` : "");
+          setText(age, aged ? `lag ${duration(replica.lagMs)}` : "");
         },
       ];
     },
@@ -110,33 +110,33 @@ function fileColumn(label, read) {
 
 const share = (file) => (file?.total > 0 ? file.used / file.total : null);
 
-function move(partition, cluster) {
+function openMoveDialog(partition, cluster) {
   const others = rowsOf(cluster.nodes, cluster.nodesOrder).filter(
     (node) => node.name !== partition.primary && node.state === "up",
   );
   if (others.length === 0) {
-    toast(`No other node is up that could be primary of partition ${partition.id}.`, "warning");
+    toast(`No other node is up to become the primary of partition ${partition.id}.`, "warning");
     return;
   }
-  ask({
+  confirmAction({
     title: `Move the primary of partition ${partition.id}`,
     button: "Move the primary",
     fields: {
       to: field("New primary", {
         options: others.map((node) => ({ value: node.name, label: label(partition, node.name) })),
-        value: nearest(partition, others),
+        value: leastLagging(partition, others),
       }),
-      reason: field("Reason", { hint: "It stands in the audit log.", required: true }),
+      reason: field("Reason", { hint: "Recorded in the audit log.", required: true }),
     },
     intro: [
       h(
         "p",
         {},
-        `It is ${partition.primary ?? "without a primary"} now. Clients wait until the new primary has all records; nothing is lost.`,
+        `Current primary: ${partition.primary ?? "none"}. Clients wait until the new primary has all records. No messages are lost.`,
       ),
     ],
     send: (values) => post(`/api/v1/partitions/${encodeURIComponent(partition.id)}/move`, values),
-    done: () => toast(`Partition ${partition.id} is being moved.`),
+    done: () => toast(`Move of partition ${partition.id} started.`),
   });
 }
 
@@ -145,28 +145,28 @@ function label(partition, name) {
   return replica?.lagRecords > 0 ? `${name} (${counted(replica.lagRecords, "record")} behind)` : name;
 }
 
-function nearest(partition, others) {
+function leastLagging(partition, others) {
   const lag = (node) => replicaOf(partition, node.name)?.lagRecords ?? Infinity;
   return others.reduce((best, node) => (lag(node) < lag(best) ? node : best)).name;
 }
 
-function rollOver(partition) {
-  ask({
+function openRolloverDialog(partition) {
+  confirmAction({
     title: `Roll over the files of partition ${partition.id}`,
     button: "Roll over",
     fields: {
-      reason: field("Reason", { hint: "It stands in the audit log.", required: true }),
+      reason: field("Reason", { hint: "Recorded in the audit log.", required: true }),
     },
     intro: [
       h(
         "p",
         {},
-        `Its primary copies what is still needed into a new file set; the journal holds ${bytes(
+        `The primary copies all live records into a new file set. Current sizes: JOURNAL file ${bytes(
           partition.journal?.used,
-        )} and the data file ${bytes(partition.data?.used)} now.`,
+        )}, DATA file ${bytes(partition.data?.used)}.`,
       ),
     ],
     send: (values) => post(`/api/v1/partitions/${encodeURIComponent(partition.id)}/rollover`, values),
-    done: () => toast(`Partition ${partition.id} gets new files.`),
+    done: () => toast(`Rollover of partition ${partition.id} started.`),
   });
 }
