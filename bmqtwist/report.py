@@ -3,9 +3,10 @@
 A line is a %-template with arguments, formatted only if its level is enabled: a disabled `debug` costs one call. Code that
 runs once per message tests `report.debugging` first, or logs nothing.
 
+>>> from bmqtwist import alarms
 >>> report = ListReport()
 >>> report.info("%s: open queue [queue: '%s']", "task:17", "bmq://d/q")
->>> report.alarm("QUEUE_STUCK", "Queue '%s' seems to be stuck.", "bmq://d/q")
+>>> report.alarm(alarms.QUEUE_STUCK, "Queue '%s' seems to be stuck.", "bmq://d/q")
 >>> report.lines
 [('INFO', "task:17: open queue [queue: 'bmq://d/q']"), ('ALARM', "[QUEUE_STUCK] Queue 'bmq://d/q' seems to be stuck.")]
 """
@@ -16,7 +17,8 @@ import traceback
 from collections.abc import Mapping
 from typing import Final, NamedTuple, Protocol
 
-INTERNAL_ERROR: Final = "INTERNAL_ERROR"  # category of alarms about unexpected exceptions
+from bmqtwist.alarms import AlarmKind
+
 NAME_CHARS_MAX: Final = 128  # shown of a name that a peer sent
 
 
@@ -54,8 +56,8 @@ class Watcher(Protocol):
     def on_event(self, kind: str, text: str, detail: Mapping[str, object]) -> None:
         """Record an event; the arguments are those of `Report.note`."""
 
-    def on_alarm(self, severity: str, category: str, text: str) -> None:
-        """Record an alarm; `severity` is ALARM or PANIC."""
+    def on_alarm(self, kind: AlarmKind, text: str) -> None:
+        """Record an alarm."""
 
 
 class Report(Protocol):
@@ -77,11 +79,9 @@ class Report(Protocol):
     def error(self, text: str, *args: object) -> None:
         """Log a failed operation."""
 
-    def alarm(self, category: str, text: str, *args: object) -> None:
-        """Log `ALARM [CATEGORY] text`, and copy it to the alarm channel: an operator has to act."""
-
-    def panic(self, category: str, text: str, *args: object) -> None:
-        """Log `PANIC [CATEGORY] text`, and copy it to the alarm channel: an operator has to act at once."""
+    def alarm(self, kind: AlarmKind, text: str, *args: object) -> None:
+        """Log `ALARM [CATEGORY] id: text`, or PANIC if the kind has this severity, and copy it to the alarm channel;
+        `alarms.py` declares the kinds."""
 
     def note(self, kind: str, text: str, **detail: object) -> None:
         """Record an event for the event log of the node, without a log line. `kind` is one of `view.events.KINDS`; `detail`
@@ -152,17 +152,11 @@ class ListReport(Watched):
     def error(self, text: str, *args: object) -> None:
         self._add("ERROR", text, *args)
 
-    def _raise(self, severity: str, category: str, text: str, *args: object) -> None:
+    def alarm(self, kind: AlarmKind, text: str, *args: object) -> None:
         text = text % args if args else text
-        self._add(severity, f"[{category}] {text}")
+        self._add(kind.severity, f"{kind.head()}{text}")
         if self.watcher is not None:
-            self.watcher.on_alarm(severity, category, text)
-
-    def alarm(self, category: str, text: str, *args: object) -> None:
-        self._raise("ALARM", category, text, *args)
-
-    def panic(self, category: str, text: str, *args: object) -> None:
-        self._raise("PANIC", category, text, *args)
+            self.watcher.on_alarm(kind, text)
 
     def tail(self, count: int = 200, level: str = "TRACE", after: int = 0) -> list[LogLine]:
         """The last lines of all severities, without their time."""

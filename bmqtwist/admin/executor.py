@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from bmqtwist import alarms
 from bmqtwist.admin.commands import AdminContext, AnswerEncoding, AnswerKind, Command, CommandError, publish_intervals
 from bmqtwist.admin.json import dump
 from bmqtwist.admin.parse import parse
 from bmqtwist.admin.table import DONE, ERROR
 from bmqtwist.errors import LocalError, Refused
 from bmqtwist.link.admin import AdminAnswer
-from bmqtwist.report import INTERNAL_ERROR, shown, stack
+from bmqtwist.report import shown, stack
 from bmqtwist.steps import Steps
 from bmqtwist.view.events import NodeHistory
 from bmqtwist.view.snapshot import ProcessState
@@ -54,7 +55,7 @@ class AdminExecutor:
                           else dump({kind.name: kind.tree(result)}, encoding is AnswerEncoding.JSON_PRETTY))
                 failed = kind is ERROR
             except Exception as error:
-                report.alarm(INTERNAL_ERROR, "Command '%s' [source: %s]: %s", logged, source, stack(error))
+                report.alarm(alarms.INTERNAL_ERROR, "Command '%s' [source: %s]: %s", logged, source, stack(error))
                 answer = f"Internal error: {type(error).__name__}. See the broker's log.\n"
         report.info("Send response message to '%s': %d characters", source, len(answer))
         answer = answer.encode("utf-8", "replace").decode()  # JSON may contain half a surrogate pair

@@ -426,8 +426,8 @@ def alarms(found: Iterable[AlarmState]) -> str:
     for each in found:
         state = (f"cleared at {timestamp_text(each.cleared_at)}" if each.cleared_at else
                  f"acknowledged by {shown(each.acknowledged_by)}" if each.acknowledged_by else "active")
-        lines += [f"{each.number:>5}  {each.severity} [{each.category}]  {state}; raised {each.count} time(s), first "
-                  f"{timestamp_text(each.raised_at)}, last {timestamp_text(each.last_at)}",
+        lines += [f"{each.number:>5}  {each.severity} [{each.category}] {each.kind}  {state}; raised {each.count} time(s), "
+                  f"first {timestamp_text(each.raised_at)}, last {timestamp_text(each.last_at)}",
                   f"       {shown(each.text.partition(chr(10))[0], 400)}"]
     return _joined(lines, "There are no alarms.")
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from bmqtwist import alarms
 from bmqtwist.cluster.streams import NOT_PRIMARY
 from bmqtwist.config.broker import Configuration
 from bmqtwist.config.clusters import ClusterProxyDefinition, QueueOperations
@@ -70,8 +71,10 @@ class Domains:
                 else:
                     cluster.adopt_domain(known)
             except Refused as refused:
-                self._loop.report.alarm("DOMAIN", f"Domain '{name}' of stored queues cannot be loaded: {refused.message}. "
-                                                  f"Its messages are kept.")
+                self._loop.report.alarm(
+                    alarms.DOMAIN_NOT_LOADED,
+                    f"Domain '{name}' of stored queues cannot be loaded: {refused.message}. "
+                    f"Its messages are kept.")
 
     def reconfigure(self, name: str) -> None:
         """DOMAINS RECONFIGURE: read the domain's file again and apply it. Raises LocalError."""

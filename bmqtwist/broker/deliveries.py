@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from bmqtwist import alarms
 from bmqtwist.broker.storage_turn import StorageTurn
 from bmqtwist.link.client import ClientSession
 from bmqtwist.link.session import Session
@@ -55,7 +56,7 @@ class Deliveries:
 
     def client_failed(self, client: Client, error: Exception) -> None:
         """A client raised during a delivery: end its deliveries, and close it after the present delivery."""
-        self._loop.isolation.alarm(f"{client.description}: delivery", error)
+        self._loop.isolation.alarm(f"{client.description}: delivery", error, alarms.SESSION_FAILED)
         if isinstance(client, ClientSession):
             self._failed[client.session] = None
             client.window.close()
@@ -67,15 +68,15 @@ class Deliveries:
         if now - self._poison_alarm_at >= POISON_ALARM_PERIOD_S:
             self._poison_alarm_at = now
             self._loop.isolation.run(f"Queue '{queue.uri}': the alarm about a poison pill", lambda: self.report.alarm(
-                "POISON_PILL", describe.poison_alarm(queue, app, message, self._loop.performer.dump)))
+                alarms.POISON_PILL, describe.poison_alarm(queue, app, message, self._loop.performer.dump)))
 
     def metered(self, queue: RootQueue) -> None:
         self._loop.isolation.run(f"Queue '{queue.uri}': the alarm about its meters", partial(self._report_meters, queue))
 
     def _report_meters(self, queue: RootQueue) -> None:
         for event in queue.meter.take_events():
-            if event.alarm:
-                self.report.alarm(event.category, f"{event.text}\n{describe.apps(queue)}")
+            if event.alarm is not None:
+                self.report.alarm(event.alarm, f"{event.text}\n{describe.apps(queue)}")
             else:
                 self.report.info(event.text)
 

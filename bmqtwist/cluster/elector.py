@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any, get_args
 
+from bmqtwist import alarms
+from bmqtwist.alarms import AlarmKind
 from bmqtwist.cluster import election_events as ev
 from bmqtwist.cluster.election_events import ElectionMode, ElectionReason, ElectionState, ElectionTimer
 from bmqtwist.cluster.election_parts import Ballot, ElectionTimers, Scouting, Support, TermInquiry
@@ -99,7 +101,7 @@ class Elector:
         if not message.term and message.choice not in _TERMLESS:
             return
         if message.term > TERM_MAX:
-            self.alarm(f"node {sender} speaks of term {message.term}, which is left unread")
+            self.alarm(alarms.TERM_OUT_OF_RANGE, f"node {sender} speaks of term {message.term}, which is left unread")
             return
         if message.choice == "electorNodeStatus":
             event = ev.PeerUp(sender) if message.value.is_available else ev.PeerDown(sender)
@@ -175,8 +177,8 @@ class Elector:
         for node_id in self.others:
             self.send(node_id, value, term)
 
-    def alarm(self, text: str) -> None:
-        self.outputs.append(Alarm(f"{self.name}: {text}"))
+    def alarm(self, kind: AlarmKind, text: str) -> None:
+        self.outputs.append(Alarm(kind, f"{self.name}: {text}"))
 
     def schedule_candidacy(self) -> None:
         """Become a candidate after a random wait, unless a leader is known by then."""
@@ -194,8 +196,10 @@ def _on_start(elector: Elector, event: ev.Start) -> None:
     elector.ballot.load(event.term, event.vote, event.damaged)
     elector.inquiry = TermInquiry(elector.others, event.damaged)
     if event.damaged:
-        elector.alarm("it is not known how this node has voted: it neither votes nor follows until all other nodes have "
-                      "told it their terms")
+        elector.alarm(
+            alarms.VOTE_UNKNOWN,
+            "it is not known how this node has voted: it neither votes nor follows until all other nodes have "
+            "told it their terms")
     elector.change_state(FOLLOWER, None, ElectionReason.STARTED, "start")
     elector.timers.arm(ElectionTimer.INITIAL, elector.timing.initial_wait if elector.others else 0.0)
 
@@ -248,7 +252,7 @@ def _on_vote_write_failed(elector: Elector, event: WriteFailed) -> None:
     if not elector.ballot.is_current(event.number):
         return
     elector.ballot.on_write_failed()
-    elector.alarm(f"the vote in term {elector.term} cannot be written: {event.reason}")
+    elector.alarm(alarms.VOTE_NOT_WRITTEN, f"the vote in term {elector.term} cannot be written: {event.reason}")
     if elector.state is CANDIDATE:
         _become_follower(elector, ElectionReason.QUORUM_NOT_ACHIEVED, "its own vote cannot be written")
     elif elector.tentative is not None:
@@ -549,7 +553,7 @@ def _on_rival_heartbeat(elector: Elector, event: ev.Received) -> None:
     sender, term = event.sender, event.message.term
     if term <= elector.term:
         if term == elector.term:
-            elector.alarm(f"node {sender} says that it leads term {term}, too")
+            elector.alarm(alarms.SECOND_LEADER, f"node {sender} says that it leads term {term}, too")
         _send_heartbeat(elector, sender)
         return
     _follow_leader(elector, sender, term)
@@ -567,7 +571,9 @@ def _on_supporter_down(elector: Elector, event: ev.PeerDown) -> None:
 def _on_other_cession(elector: Elector, event: ev.Received) -> None:
     sender, term = event.sender, event.message.term
     if term > elector.term:
-        elector.alarm(f"node {sender} has ceded in term {term}, but this node leads term {elector.term}")
+        elector.alarm(
+            alarms.NEWER_TERM_CEDED,
+            f"node {sender} has ceded in term {term}, but this node leads term {elector.term}")
     else:
         _send_heartbeat(elector, sender)
 
@@ -579,11 +585,13 @@ def _on_transfer(elector: Elector, event: ev.Transfer) -> None:
         elector.timers.arm(ElectionTimer.ELECTION, elector.timing.election_result)
         _send_heartbeat(elector, event.target)
     else:
-        elector.alarm(f"node {event.target} cannot lead: it does not follow this node")
+        elector.alarm(alarms.TRANSFER_REFUSED, f"node {event.target} cannot lead: it does not follow this node")
 
 
 def _on_transfer_timer(elector: Elector, event: ElectionTimer) -> None:
-    elector.alarm(f"node {elector.support.successor} does not lead: it lacks metadata, or does not answer")
+    elector.alarm(
+        alarms.TRANSFER_FAILED,
+        f"node {elector.support.successor} does not lead: it lacks metadata, or does not answer")
     elector.support.successor = None
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from bmqtwist.alarms import AlarmKind
 from bmqtwist.cluster.changes import Change, Primaries
 from bmqtwist.cluster.state import Changes
 from bmqtwist.errors import PeerError
@@ -185,8 +186,9 @@ class LeadershipLost:
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """Raise an alarm for the operator."""
+    """Raise an alarm."""
 
+    kind: AlarmKind
     text: str
 
 

@@ -14,6 +14,8 @@ from collections.abc import Collection
 from enum import Enum
 from typing import get_args
 
+from bmqtwist import alarms
+from bmqtwist.alarms import AlarmKind
 from bmqtwist.cluster import log_events as ev
 from bmqtwist.cluster.changes import LEADER_IS_MASTER_ALL, Judge
 from bmqtwist.cluster.leader_term import LeaderTerm
@@ -114,7 +116,7 @@ class MetadataLog:
         self._out = []
         found = read_ledger(data)
         for text in found.alarms:
-            self._alarm(text)
+            self._alarm(alarms.LEDGER_DAMAGED, text)
         if data:
             records = [each.record for each in found.entries]
             loaded = load_single(records) if self.alone else load_log(records)
@@ -122,7 +124,7 @@ class MetadataLog:
             for record in loaded.applied:
                 self._apply_record(record, False)
             if loaded.alarm:
-                self._alarm(loaded.alarm)
+                self._alarm(alarms.LEDGER_DAMAGED, loaded.alarm)
             damaged = found.damaged or bool(loaded.alarm)
             self.log.load(loaded.base, loaded.records, 0, found.end, found.log_id, damaged)
             self.term = self.log.last[0]
@@ -135,15 +137,19 @@ class MetadataLog:
         taken = event.term == self.term and self.leader is not None
         if self._incoming is not None or event.term <= self.log.last[0] or event.term < self.term or taken:
             self._decide(event.token, NotDone(f"node {self.node_id} cannot lead term {event.term}", False))
-            self._alarm(f"node {self.node_id} was elected for term {event.term}, and knows of a record "
-                        f"({self.log.last[0]}, {self.log.last[1]}) and of term {self.term}")
+            self._alarm(
+                alarms.ELECTED_WITH_STALE_TERM,
+                f"node {self.node_id} was elected for term {event.term}, and knows of a record "
+                f"({self.log.last[0]}, {self.log.last[1]}) and of term {self.term}")
             return
         self.role, self.leader, self.term = Role.LEADING, self.node_id, event.term
         before, led = self.leading, LeaderTerm(self.node_id, event.term, self.members - {self.node_id}, self.log, self.state,
                                                event.primaries, self._judge)
         stray = sorted({queue.partition_id for queue in led.head.queues.values()} - set(range(event.primaries.partitions)))
         if stray:
-            self._alarm(f"queues are mapped to the partitions {stray}, but only {event.primaries.partitions} are configured")
+            self._alarm(
+                alarms.PARTITIONS_NOT_CONFIGURED,
+                f"queues are mapped to the partitions {stray}, but only {event.primaries.partitions} are configured")
         if before is not None:
             led.continue_from(before)
         self.leading = led
@@ -207,8 +213,10 @@ class MetadataLog:
         for record in event.records:
             lsn = record.term, record.sequence_number
             if not follows(previous, lsn) or lsn[0] > self.term or record.type is LedgerRecordType.ACK:
-                self._alarm(f"node {event.sender} sent a record ({lsn[0]}, {lsn[1]}) that does not follow ({previous[0]}, "
-                            f"{previous[1]})")
+                self._alarm(
+                    alarms.LEDGER_RECORD_OUT_OF_ORDER,
+                    f"node {event.sender} sent a record ({lsn[0]}, {lsn[1]}) that does not follow ({previous[0]}, "
+                    f"{previous[1]})")
                 return
             previous = lsn
             if lsn > covered:
@@ -300,7 +308,7 @@ class MetadataLog:
     def _on_write_failed(self, event: ev.WriteFailed) -> None:
         if event.number != self.log.writing:
             return
-        self._alarm(f"the ledger cannot be written: {event.reason}")
+        self._alarm(alarms.LEDGER_NOT_WRITTEN, f"the ledger cannot be written: {event.reason}")
         self._incoming = None
         outcome = NotDone(f"the metadata ledger cannot be written: {event.reason}", True)
         led, removed = self.leading, self.log.on_write_failed()
@@ -364,13 +372,13 @@ class MetadataLog:
         try:
             changes = self.state.apply(record.message)
         except StateMismatch as error:
-            self._alarm(f"record ({lsn[0]}, {lsn[1]}) of the ledger is left out: {error}")
+            self._alarm(alarms.LEDGER_RECORD_SKIPPED, f"record ({lsn[0]}, {lsn[1]}) of the ledger is left out: {error}")
             return
         if is_reported:
             self._out.append(ev.StateChanged(lsn, changes))
 
-    def _alarm(self, text: str) -> None:
-        self._out.append(ev.Alarm(f"{self.name}: {text}"))
+    def _alarm(self, kind: AlarmKind, text: str) -> None:
+        self._out.append(ev.Alarm(kind, f"{self.name}: {text}"))
 
 
 # -- without a leader -------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
+from bmqtwist import alarms
 from bmqtwist.cluster.election_events import PeerDown, PeerUp, Stop, TickAt
 from bmqtwist.cluster.partition_events import (
     Assigned,
@@ -160,7 +161,7 @@ class PartitionMachine:
         if standing.reject_stale(event):
             return
         if event.lease == standing.lease and standing.leads:
-            standing.alarm(f"node {sender} leads under lease {event.lease}, too")
+            standing.alarm(alarms.SECOND_PRIMARY, f"node {sender} leads under lease {event.lease}, too")
             return
         if event.lease > standing.lease or standing.primary != sender or standing.role in (UNKNOWN, WAITING):
             self._wait_for_primary(sender, event.lease, f"node {sender} leads under lease {event.lease}")
@@ -249,7 +250,7 @@ class PartitionMachine:
             standing.decline(standing.lease, False, "it does not come forward")
 
     def on_log_failed(self, event: LogFailed) -> None:
-        self.standing.alarm(event.reason)
+        self.standing.alarm(alarms.PARTITION_LOG_FAILED, event.reason)
         self.reception.cancel_append()
 
     def on_log_failed_stg2(self, event: LogFailed) -> None:

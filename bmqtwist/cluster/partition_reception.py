@@ -5,6 +5,7 @@ A replica receives them from its primary, a new primary from the node whose log 
 
 from __future__ import annotations
 
+from bmqtwist import alarms
 from bmqtwist.cluster.partition_events import (
     Append,
     Committed,
@@ -81,8 +82,10 @@ class Reception:
     def _truncate(self, behind: Psn) -> None:
         committed = self._standing.committed
         if behind < committed:
-            self._standing.alarm(f"record {behind[0]}-{behind[1]} is to be the last one, but {committed[0]}-{committed[1]} "
-                                 "is committed: nothing is cut off")
+            self._standing.alarm(
+                alarms.COMMITTED_RECORDS_DIFFER,
+                f"record {behind[0]}-{behind[1]} is to be the last one, but {committed[0]}-{committed[1]} "
+                "is committed: nothing is cut off")
             return
         self._report_due = True
         self._standing.outputs.append(Cut(behind))
@@ -92,8 +95,10 @@ class Reception:
         if not self._is_accepted(event) or standing.log.busy or standing.log.broken:
             return
         if event.at < committed:
-            standing.alarm(f"an image ends with record {event.at[0]}-{event.at[1]}, but {committed[0]}-{committed[1]} is "
-                           "committed: it is not taken")
+            standing.alarm(
+                alarms.IMAGE_REFUSED,
+                f"an image ends with record {event.at[0]}-{event.at[1]}, but {committed[0]}-{committed[1]} is "
+                "committed: it is not taken")
         elif event.number and event.number != self._parts:
             self._report_mismatch()
         else:

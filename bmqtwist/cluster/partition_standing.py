@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from bmqtwist.alarms import AlarmKind
 from bmqtwist.cluster.log_events import Alarm
 from bmqtwist.cluster.partition_events import (
     Assigned,
@@ -77,8 +78,8 @@ class PartitionStanding:
         """Ask the leader for a newer lease, or for another primary."""
         self.outputs.append(Decline(lease, able, self.used, cause, successor))
 
-    def alarm(self, text: str) -> None:
-        self.outputs.append(Alarm(f"{self.name}: {text}"))
+    def alarm(self, kind: AlarmKind, text: str) -> None:
+        self.outputs.append(Alarm(kind, f"{self.name}: {text}"))
 
     # -- leases ---------------------------------------------------------------------------------------------------------
 

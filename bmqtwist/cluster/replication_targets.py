@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from bmqtwist import alarms
 from bmqtwist.cluster.partition_events import (
     Committed,
     Fed,
@@ -148,7 +149,7 @@ class ReplicationTargets:
 
     def on_feed_failed(self, event: FeedFailed) -> None:
         """Handle unreadable records: send an image after `retry` seconds, since it may be unreadable, too."""
-        self._standing.alarm(event.reason)
+        self._standing.alarm(alarms.REPLICATION_READ_FAILED, event.reason)
         target = self.by_node.get(event.node_id)
         if target is not None:
             target.begin_image(self._standing.now + self._standing.timing.retry)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from bmqtwist import alarms
 from bmqtwist.config.clusters import ClusterProxyDefinition
 from bmqtwist.config.declare import ConfigError, Finding, decode_text
 from bmqtwist.config.domain import Consistency, DomainConfig, DomainDefinition, DomainVariant, Eventual
@@ -243,9 +244,11 @@ def normalise(config: DomainConfig, resolved: Resolved, report: Report) -> Domai
     """Correct a configuration and log it: strong consistency of a broadcast domain, too many delivery attempts. Strong
     consistency of a domain in memory is only logged."""
     if config.mode.kind == QueueMode.BROADCAST and config.strong:
-        report.alarm("DOMAIN", "%s, %s: A broadcast domain cannot be of strong consistency. Updated this domain's "
-                     "consistency to eventual. Say so in the domain's file to silence this.", resolved.cluster,
-                     resolved.name)
+        report.alarm(
+            alarms.BROADCAST_DOMAIN_STRONG,
+            "%s, %s: A broadcast domain cannot be of strong consistency. Updated this domain's "
+            "consistency to eventual. Say so in the domain's file to silence this.", resolved.cluster,
+            resolved.name)
         config = replace(config, consistency=Consistency(eventual=Eventual()), ack_copies=None)
     elif config.in_memory and config.strong:
         report.warn("%s, %s: strong consistency of a domain in memory outlives no restart", resolved.cluster,

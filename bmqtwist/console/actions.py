@@ -9,6 +9,7 @@ from typing import Any
 
 from twisted.internet.defer import Deferred, inlineCallbacks
 
+from bmqtwist import alarms
 from bmqtwist.admin import operations as admin
 from bmqtwist.broker import local_producer
 from bmqtwist.console import operation as api
@@ -19,7 +20,7 @@ from bmqtwist.console.topics import text
 from bmqtwist.errors import LocalError, Refused
 from bmqtwist.ids import parse_uri
 from bmqtwist.report import shown
-from bmqtwist.view import alarms, typed_properties
+from bmqtwist.view import typed_properties
 
 PAYLOAD_CHARS_MAX = 48 << 10  # of a test message, in its encoding
 ALARM_CHARS_MAX = 1000
@@ -133,13 +134,13 @@ def raise_alarm(operations: api.Operations, asked: api.Asked) -> Document:
         raise Refusal(400, "The text of an alarm must not be empty.", "text")
     if _CATEGORY.fullmatch(category) is None:
         raise Refusal(400, "A category consists of capital letters, digits and _, and begins with a letter.", "category")
-    if category in alarms.CONDITIONS:
+    if any(each.category == category and each.clears for each in alarms.CATALOGUE.values()):
         raise Refusal(400, f"Category {category} is reserved: the broker raises and clears its alarms.",
                       "category")
     if severity not in ("ALARM", "PANIC"):
         raise Refusal(400, "The severity must be ALARM or PANIC.", "severity")
-    (report.panic if severity == "PANIC" else report.alarm)(
-        category, "%s", f"{shown(said, ALARM_CHARS_MAX)} (raised by {shown(asked.who.user)})")
+    report.alarm(alarms.operator_alarm(category, severity == "PANIC"), "%s",
+                 f"{shown(said, ALARM_CHARS_MAX)} (raised by {shown(asked.who.user)})")
     return _done(operations)
 
 

@@ -10,6 +10,7 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 from twisted.internet.defer import inlineCallbacks
 
+from bmqtwist.alarms import CATALOGUE
 from bmqtwist.config.text import plain
 from bmqtwist.console import operation as api
 from bmqtwist.console.access import Refusal, Role
@@ -117,6 +118,12 @@ def node_clients(operations: api.Operations, asked: api.Asked) -> Document:
 def alarms(operations: api.Operations, asked: api.Asked) -> Any:
     """Alarms of all nodes: active ones first, then the newest."""
     return {"alarms": (yield operations.collector.cluster())["alarms"]}
+
+
+@api.get("alarms/catalogue", answer={"alarms": "array"})
+def alarm_catalogue(operations: api.Operations, asked: api.Asked) -> Document:
+    """Declarations of all alarms: id, category, severity, meaning, effect, remedy, and the condition of clearing."""
+    return {"alarms": [kind.tree() for kind in CATALOGUE.values()]}
 
 
 @api.get("events", api.Argument("after", "seconds since the epoch: only later events", "number", api.moment),

@@ -16,8 +16,8 @@ from bmqtwist import __version__
 from bmqtwist.console.access import OPEN_NONCE, Who, origin_of
 
 # path -> name of the page and its template
-PAGES = {"/": "overview", "/partitions": "partitions", "/queues": "queues", "/queue": "queue", "/nodes": "nodes", "/node": "node",
-         "/elections": "elections", "/topology": "topology", "/clients": "clients",
+PAGES = {"/": "overview", "/partitions": "partitions", "/queues": "queues", "/queue": "queue", "/nodes": "nodes",
+         "/node": "node", "/elections": "elections", "/topology": "topology", "/clients": "clients",
          "/domains": "domains", "/storage": "storage", "/alarms": "alarms", "/audit": "audit"}
 HEADERS = {"X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Referrer-Policy": "same-origin",
            "Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Resource-Policy": "same-origin",

@@ -16,6 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from bmqtwist import alarms
 from bmqtwist.broker.broker import Broker
 from bmqtwist.cluster.metadata_log import MetadataLog, unsafe_of
 from bmqtwist.config.broker import Configuration
@@ -154,9 +155,11 @@ class Node:
             raise StartFailure(f"{title}: the metadata ledger in '{definition.partition_config.location}' is that of node "
                                f"{unsafe.node_id}, which runs alone, and not of node {node_id}")
         since = timestamp_text(unsafe.since)
-        self.broker.report.alarm("CLUSTER", f"{title}: UNSAFE: this node runs alone since {since}, by `bmq cluster "
-                                            "unsafe-force`: records stored only at other members are lost, and nothing is "
-                                            "replicated. docs/operations.md describes how the cluster is restored")
+        self.broker.report.alarm(
+            alarms.UNSAFE_NODE_ALONE,
+            f"{title}: UNSAFE: this node runs alone since {since}, by `bmq cluster "
+            "unsafe-force`: records stored only at other members are lost, and nothing is "
+            "replicated. docs/operations.md describes how the cluster is restored")
         return replace(definition, nodes=tuple(each for each in definition.nodes if each.id == node_id))
 
     def _join(self, cluster: Cluster, metadata: ClusterMetadata) -> None:
@@ -260,7 +263,7 @@ class Node:
         try:
             self.broker.close(self.clock.now())
         except OSError as error:
-            self.broker.report.panic("FILE_IO", "Storage could not be closed cleanly: %s", error)
+            self.broker.report.alarm(alarms.STORAGE_NOT_CLOSED, "Storage could not be closed cleanly: %s", error)
         self.broker.security.stop()
         for each in (*self._files, *self._locks):
             each.close()

@@ -17,10 +17,11 @@ from typing import Any
 from twisted.internet.abstract import FileDescriptor
 from twisted.python.failure import Failure
 
+from bmqtwist import alarms
 from bmqtwist.errors import LocalError
 from bmqtwist.link.admin import AdminAnswer
 from bmqtwist.logs.format import date_text
-from bmqtwist.report import INTERNAL_ERROR, Report, shown, stack
+from bmqtwist.report import Report, shown, stack
 from bmqtwist.view.metrics import interval_text
 
 LINE_BYTES_MAX = 65536  # longer lines are dropped
@@ -91,7 +92,9 @@ class ControlPipe(FileDescriptor):
                 try:
                     self._take(text)
                 except Exception as error:  # the reactor would close the pipe
-                    self._report.alarm(INTERNAL_ERROR, "Error processing command [rc: -1]: '%s': %s", text, stack(error))
+                    self._report.alarm(
+                        alarms.INTERNAL_ERROR,
+                        "Error processing command [rc: -1]: '%s': %s", text, stack(error))
 
     def _take(self, text: str) -> None:
         self._record(text)

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from bmqtwist import alarms
 from bmqtwist.admin.commands import QueueContents
 from bmqtwist.admin.operations import listed
 from bmqtwist.admin.text import handle_parameters, message_rows, queue_contents, window_text
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from bmqtwist.queue.root import RootQueue
     from bmqtwist.storage.message import Message
 
-CATEGORY = "QUEUE_STUCK"
 STUCK_POLL_S = 0.5  # period of the check for due and stuck queues
 STUCK_GAP_S = 0.1  # shortest time between two additional checks, which run when a message becomes overdue
 LISTED_MAX = 10  # oldest messages in the alarm
@@ -82,7 +82,7 @@ class StuckMonitor:
                 found.apps.add(app.app_id)
                 found.due = now
                 if app.app_id not in before:
-                    self._report.alarm(CATEGORY, "%s", stuck_text(queue, app, waiting[0], wall_offset))
+                    self._report.alarm(alarms.QUEUE_STUCK, "%s", stuck_text(queue, app, waiting[0], wall_offset))
                 continue
             if overdue_at is not None:
                 found.due = min(found.due, overdue_at)
@@ -152,4 +152,5 @@ class Housekeeping:
                     if queue.is_collectable(now, keepalive, broker.identity.started):
                         cluster.changes.delete_queue(queue, broker.loop.wall(now))
                 except Exception as error:
-                    broker.loop.isolation.alarm(f"Queue '{queue.uri}': the deletion of an unused queue", error)
+                    broker.loop.isolation.alarm(f"Queue '{queue.uri}': the deletion of an unused queue", error,
+                                                alarms.QUEUE_FAILED)

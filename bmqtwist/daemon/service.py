@@ -25,6 +25,7 @@ from twisted.internet.defer import Deferred, inlineCallbacks, maybeDeferred
 from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 
+from bmqtwist import alarms
 from bmqtwist.config.broker import Configuration
 from bmqtwist.config.load import DomainReader
 from bmqtwist.daemon.assemble import StartFailure, assemble
@@ -136,7 +137,7 @@ class BrokerService(Service):
                         "which %d are reserved for storage. Raise its limit (ulimit -n, LimitNOFILE=).",
                         self.performer.admission.connections_max, self._connections_max, self._files_max, FILES_RESERVE)
         if not self.configuration.app.plugins.enabled:
-            report.alarm("PLUGIN_MISSING", "No plugin is enabled at all. Please double check if this is intended.")
+            report.alarm(alarms.PLUGIN_MISSING, "No plugin is enabled at all. Please double check if this is intended.")
         self.node.open()
         self.performer.start()
         self.node.start()

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from bmqtwist import alarms
 from bmqtwist.config.broker import Heartbeats
 from bmqtwist.errors import AckStatus, PeerError
 from bmqtwist.limits import INFLATE_STEP_BYTES, SLICE_BYTES
@@ -199,7 +200,7 @@ class ClientSession(SessionKind):
                 self.push(handle, sub_id, message, redelivered)
 
     def _not_converted(self, message: Message, error: PeerError) -> None:
-        self.context.report.alarm("CLIENT_INVALID_PUSH", f"{self.description}: properties of message "
+        self.context.report.alarm(alarms.CLIENT_INVALID_PUSH, f"{self.description}: properties of message "
                                f"[GUID: {message.guid.hex().upper()}] cannot be converted: {error}")
 
     def _push(self, handle: Handle, sub_id: int, message: Message, redelivered: bool, compression: int, schema_id: int,

@@ -21,6 +21,7 @@ from itertools import islice
 from twisted.logger import ILogObserver, Logger, LogLevel, eventAsText, formatEvent
 from zope.interface import implementer  # type: ignore[import-untyped]
 
+from bmqtwist.alarms import AlarmKind
 from bmqtwist.config.broker import LogController
 from bmqtwist.errors import LocalError
 from bmqtwist.logs.background import Stream
@@ -66,17 +67,21 @@ class TwistedReport(Watched):
     def error(self, text: str, *args: object) -> None:
         self._emit("ERROR", text, args)
 
-    def alarm(self, category: str, text: str, *args: object) -> None:
-        self._raise("ALARM", category, text % args if args else text)
-
-    def panic(self, category: str, text: str, *args: object) -> None:
-        self._raise("PANIC", category, text % args if args else text)
+    def alarm(self, kind: AlarmKind, text: str, *args: object) -> None:
+        text = text % args if args else text
+        line = f"{kind.severity} {kind.head()}{text}"
+        self._emit("ERROR", line, ())
+        caller = sys._getframe(1)
+        if self._throttle.passes((kind.category, caller.f_code.co_filename, caller.f_lineno), self._clock()):
+            _write(self._alarms, f"{kind.severity}: {line}\n")
+        if self.watcher is not None:
+            self.watcher.on_alarm(kind, text)
 
     def tail(self, count: int = 200, level: str = "TRACE", after: int = 0) -> list[LogLine]:
         return self._lines.lines(count, level, after)
 
-    def _emit(self, severity: str, text: str, args: tuple[object, ...], depth: int = 2) -> None:
-        frame = sys._getframe(depth)
+    def _emit(self, severity: str, text: str, args: tuple[object, ...]) -> None:
+        frame = sys._getframe(2)
         category = frame.f_globals.get("__name__", "")
         if SEVERITIES[severity] > self._levels.threshold(category):
             return
@@ -85,15 +90,6 @@ class TwistedReport(Watched):
             logger = self._loggers[category] = Logger(category, observer=self._observer)
         logger.emit(_LEVELS[severity], "{text}", text=text % args if args else text, file=frame.f_code.co_filename,
                     line=frame.f_lineno)
-
-    def _raise(self, kind: str, category: str, text: str) -> None:
-        record = f"{kind} [{category}] {text}"
-        self._emit("ERROR", record, (), depth=3)
-        caller = sys._getframe(2)
-        if self._throttle.passes((category, caller.f_code.co_filename, caller.f_lineno), self._clock()):
-            _write(self._alarms, f"{kind}: {record}\n")
-        if self.watcher is not None:
-            self.watcher.on_alarm(kind, category, text)
 
 
 class LogFile:

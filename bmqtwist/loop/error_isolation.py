@@ -14,9 +14,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+from bmqtwist import alarms
+from bmqtwist.alarms import AlarmKind
 from bmqtwist.link.session import Session
 from bmqtwist.loop.performer import Performer
-from bmqtwist.report import INTERNAL_ERROR, LineLimiter, Report, stack
+from bmqtwist.report import LineLimiter, Report, stack
 
 if TYPE_CHECKING:
     from bmqtwist.queue.queue import Queue
@@ -34,10 +36,10 @@ class ErrorIsolation:
         self._lines = LineLimiter()
         self._failures: WeakKeyDictionary[Queue, deque[float]] = WeakKeyDictionary()
 
-    def alarm(self, what: str, error: Exception) -> None:
+    def alarm(self, what: str, error: Exception, kind: AlarmKind = alarms.INTERNAL_ERROR) -> None:
         """Raise the alarm with the traceback; at most LineLimiter.LINES_PER_S per second."""
         if self._lines.admits(self._clock()):
-            self._report.alarm(INTERNAL_ERROR, "%s: %s", what, stack(error))
+            self._report.alarm(kind, "%s: %s", what, stack(error))
 
     def run(self, what: str, action: Callable[[], object]) -> None:
         """Call `action`; an exception raises the alarm and has no further effect."""
@@ -50,7 +52,7 @@ class ErrorIsolation:
 
     def session_failed(self, session: Session, doing: str, error: Exception) -> None:
         """Raise the alarm and close the session."""
-        self.alarm(f"{session.description}: {doing}", error)
+        self.alarm(f"{session.description}: {doing}", error, alarms.SESSION_FAILED)
         self.close(session)
 
     def output_failed(self, session: Session, error: Exception) -> None:
@@ -63,7 +65,7 @@ class ErrorIsolation:
         try:
             session.close("#INTERNAL_ERROR %s: closing", session.description)
         except Exception as error:
-            self.alarm(f"{session.description}: close", error)
+            self.alarm(f"{session.description}: close", error, alarms.SESSION_FAILED)
             self._finish(session)
         self._performer.turn_due()
 
@@ -77,14 +79,15 @@ class ErrorIsolation:
         now = self._clock()
         failures = self._failures.setdefault(queue, deque(maxlen=QUEUE_FAILURES_MAX))
         failures.append(now)
-        self.alarm(f"Queue '{queue.uri}': {doing}", error)
+        self.alarm(f"Queue '{queue.uri}': {doing}", error, alarms.QUEUE_FAILED)
         often = len(failures) == QUEUE_FAILURES_MAX and now - failures[0] <= QUEUE_FAILURES_S
         if (disable or often) and not queue.disabled:
             queue.disable(now, f"{doing}: {type(error).__name__}")
-            self._report.alarm(INTERNAL_ERROR, "Queue '%s' is disabled until a restart (failures: %d). Its messages "
+            self._report.alarm(alarms.QUEUE_DISABLED, "Queue '%s' is disabled until a restart (failures: %d). Its messages "
                                       "are kept.", queue.uri, len(failures))
 
     def partition_failed(self, partition: Partition, doing: str, error: Exception) -> None:
         """Raise the alarm and close the partition to producers: the state of its files is unknown."""
         partition.fail()
-        self.alarm(f"Partition [{partition.partition_id}]: {doing}; it is closed to producers until a restart", error)
+        self.alarm(f"Partition [{partition.partition_id}]: {doing}; it is closed to producers until a restart", error,
+                   alarms.PARTITION_FAILED)

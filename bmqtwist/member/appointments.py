@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from bmqtwist import alarms
 from bmqtwist.cluster.changes import AssignPartitions, Move, Primaries, next_move, successor_of
 from bmqtwist.cluster.election_events import ElectionState
 from bmqtwist.cluster.log_events import Outcome
@@ -102,7 +103,7 @@ class Appointments:
         others = [node_id for node_id in self._candidates() if node_id != primary.node_id]
         text = (f"Cluster ({self.name}) Partition [{index}]: node {primary.node_id} has been its primary for "
                 f"{self._rules.passive_seconds_max:g} s and is not active")
-        self._loop.report.alarm("CLUSTER", "%s", text)
+        self._loop.report.alarm(alarms.PRIMARY_NOT_ACTIVE, "%s", text)
         if others:
             self._propose(AssignPartitions(self._prefer_available(others), self._connected(), {index: primary.lease}), now)
 

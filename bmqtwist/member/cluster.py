@@ -14,6 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from bmqtwist import alarms
 from bmqtwist.cluster.changes import AdoptQueue
 from bmqtwist.cluster.election_events import ElectionMode
 from bmqtwist.cluster.state import Changes, ClusterState, QueueRecord
@@ -148,14 +149,18 @@ class Cluster:
             self.dormant[uri] = record
         for key, (index, queue) in found.items():
             if queue.messages and queue.uri and queue.uri not in self.metadata.state.queues:
-                self.report.alarm("RECOVERY", f"Cluster ({self.name}): queue '{queue.uri}' was not in the metadata; "
-                                              f"registered again with its {len(queue.messages)} message(s)")
+                self.report.alarm(
+                    alarms.QUEUE_ADOPTED,
+                    f"Cluster ({self.name}): queue '{queue.uri}' was not in the metadata; "
+                    f"registered again with its {len(queue.messages)} message(s)")
                 record = QueueRecord(queue.uri, key, index, {app.app_id: app.key for app in queue.apps.values()})
                 self.metadata.propose(AdoptQueue(record), self.changes.log_failure, wall)
                 self.dormant[queue.uri] = record
             else:
-                self.report.alarm("RECOVERY", f"Cluster ({self.name}): queue key {key.hex().upper()} in partition "
-                                              f"[{index}] is unknown to the metadata; its deletion was completed")
+                self.report.alarm(
+                    alarms.QUEUE_DELETION_COMPLETED,
+                    f"Cluster ({self.name}): queue key {key.hex().upper()} in partition "
+                    f"[{index}] is unknown to the metadata; its deletion was completed")
                 self.try_append(self.partitions[index].queues.delete, key, wall)
 
     def check_stored(self, name: str, mode: QueueMode, in_memory: bool) -> None:
@@ -214,7 +219,7 @@ class Cluster:
         if isinstance(error, PartitionUnavailable):
             self.report.error(f"Cluster ({self.name}): queue '{record.uri}' cannot be used: {error}")
         else:
-            self.loop.isolation.alarm(f"Queue '{record.uri}': activation", error)
+            self.loop.isolation.alarm(f"Queue '{record.uri}': activation", error, alarms.QUEUE_FAILED)
         if record.uri not in self.queues:
             self.dormant[record.uri] = record
         if opened and record.uri in self.changes.pending_opens:
@@ -276,8 +281,10 @@ class Cluster:
             if key in known:
                 continue
             if store.messages:
-                self.report.alarm("CLUSTER", f"Cluster ({self.name}): queue key {key.hex().upper()} in partition "
-                                             f"[{partition_id}] is unknown to the metadata; its messages are kept")
+                self.report.alarm(
+                    alarms.QUEUE_NOT_IN_METADATA,
+                    f"Cluster ({self.name}): queue key {key.hex().upper()} in partition "
+                    f"[{partition_id}] is unknown to the metadata; its messages are kept")
             else:
                 self.try_append(partition.queues.delete, key, wall)
         self.domains.activate(self)
@@ -419,8 +426,8 @@ class Cluster:
     def report_alarms(self) -> None:
         """Raise the alarms that the partitions have collected since the last call."""
         for partition in self.partitions:
-            for category, text in partition.take_alarms():
-                (self.report.panic if category == "PARTITION_READONLY" else self.report.alarm)(category, text)
+            for kind, text in partition.take_alarms():
+                self.report.alarm(kind, text)
 
 
 def _not_primary(uri: str, partition_id: int) -> Refused:

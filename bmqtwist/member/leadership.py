@@ -251,7 +251,7 @@ class Leadership:
             case ElectionChanged():
                 self._on_election_changed(output, wall)
             case Alarm():
-                self._loop.report.alarm("CLUSTER", "%s", output.text)
+                self._loop.report.alarm(output.kind, "%s", output.text)
             case _:
                 assert_never(output)
 

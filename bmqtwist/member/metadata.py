@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, assert_never
 
+from bmqtwist import alarms
 from bmqtwist.cluster.changes import AssignQueue, Change, Primaries
 from bmqtwist.cluster.log_events import (
     Alarm,
@@ -35,7 +36,7 @@ from bmqtwist.cluster.log_events import (
 from bmqtwist.cluster.metadata_log import MetadataLog
 from bmqtwist.cluster.state import ClusterState
 from bmqtwist.errors import LocalError
-from bmqtwist.report import INTERNAL_ERROR, Report, stack
+from bmqtwist.report import Report, stack
 from bmqtwist.storage.ledger_file import LedgerFile
 
 OnDecided = Callable[[Outcome, int], None]  # outcome of a change, wall clock
@@ -172,7 +173,7 @@ class ClusterMetadata:
                 case Decided():
                     self._on_decided(output, wall)
                 case Alarm():
-                    self._report.alarm("CLUSTER", "%s", output.text)
+                    self._report.alarm(output.kind, "%s", output.text)
                 case Send():
                     if user is not None:
                         user.send(output.node_id, output.message)
@@ -189,7 +190,7 @@ class ClusterMetadata:
         try:
             self._callbacks.pop(decided.token)(decided.outcome, wall)
         except Exception as error:  # the other changes continue
-            self._report.alarm(INTERNAL_ERROR, "Metadata: callback of a decided change: %s", stack(error))
+            self._report.alarm(alarms.INTERNAL_ERROR, "Metadata: callback of a decided change: %s", stack(error))
         for undecided, _ in self._barriers:
             undecided.discard(decided.token)
         while self._barriers and not self._barriers[0][0]:

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from bmqtwist import alarms
 from bmqtwist.cluster.partition_events import (
     Append,
     Fed,
@@ -129,7 +130,7 @@ class PartitionLogs:
                 damage = (
                     "its file set is damaged and was moved away: all of it is fetched from the other nodes" if found.lost
                     else f"its JOURNAL is damaged, {found.cut} B of it are ignored and fetched from the other nodes")
-                report.alarm("RECOVERY", "%s", f"{title}: {damage}")
+                report.alarm(alarms.REPLICA_DAMAGED, "%s", f"{title}: {damage}")
             elif found.cut:
                 report.warn(f"{title}: the last {found.cut} B of JOURNAL are ignored: they were being written when the node "
                             "died")

@@ -198,7 +198,7 @@ class PartitionRunner:
             case Alarm():
                 if self._lines.admits(now):
                     before = hosted.machine.transition_log.lines(now, SHOWN_MAX)
-                    self._loop.report.alarm("CLUSTER", "%s", f"{output.text}. Before:\n{before}")
+                    self._loop.report.alarm(output.kind, "%s", f"{output.text}. Before:\n{before}")
             case _:
                 assert_never(output)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from bmqtwist import alarms
 from bmqtwist.loop.loop import Loop
 from bmqtwist.storage.slot_file import PromiseFile, StoredPromise
 
@@ -28,8 +29,10 @@ class Promises:
         self._durable = [*stored, *[StoredPromise()] * partitions][:max(partitions, len(stored))]
         self.wanted = list(self._durable)
         if self.lost:
-            self._loop.report.alarm("CLUSTER", "%s", f"{self._title}: the promises of this node are unknown: its partitions "
-                                                     "do not take part in the cluster until it follows a leader")
+            self._loop.report.alarm(
+                alarms.PROMISES_UNKNOWN, "%s",
+                f"{self._title}: the promises of this node are unknown: its partitions "
+                "do not take part in the cluster until it follows a leader")
 
     def mark_doubtful(self, index: int) -> None:
         """Store at once that durable records of a partition may be missing; raises OSError."""
@@ -57,5 +60,5 @@ class Promises:
 
     def _on_failed(self, error: OSError, now: float) -> None:
         self._saving = False
-        self._loop.report.alarm("CLUSTER", "%s", f"{self._title}: a promise cannot be written: {error}")
+        self._loop.report.alarm(alarms.PROMISE_NOT_WRITTEN, "%s", f"{self._title}: a promise cannot be written: {error}")
         self._loop.timers.at(now + RETRY_S, self._write)

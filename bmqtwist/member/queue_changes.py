@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 
+from bmqtwist import alarms
 from bmqtwist.cluster.changes import AssignQueue, Change, UnassignQueue, UpdateApps
 from bmqtwist.cluster.log_events import LEDGER_FAILURE, LIMIT_REACHED, NotDone, Outcome
 from bmqtwist.cluster.state import ClusterState, QueueRecord
@@ -140,11 +141,13 @@ class QueueChanges:
             return
         count = self.queue_count(domain.name) + 1
         if count > limit:
-            self._report.panic("DOMAIN_QUEUE_LIMIT_FULL", f"domain 'bmq://{domain.name}' has reached the maximum number "
-                                                          f"of queues (limit: {limit}).")
+            self._report.alarm(
+                alarms.DOMAIN_QUEUE_LIMIT_FULL,
+                f"domain 'bmq://{domain.name}' has reached the maximum number "
+                f"of queues (limit: {limit}).")
             raise Refused(Category.E_REFUSED, "maximum number of queues reached", LIMIT_REACHED)
         if count == limit * 4 // 5:
-            self._report.alarm("DOMAIN_QUEUE_LIMIT_HIGH_WATERMARK",
+            self._report.alarm(alarms.DOMAIN_QUEUE_LIMIT_HIGH_WATERMARK,
                               f"domain 'bmq://{domain.name}' has reached the 80% watermark limit for the number of queues "
                               f"(current: {count}, limit: {limit}).")
 

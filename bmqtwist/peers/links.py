@@ -12,6 +12,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol, assert_never
 
+from bmqtwist import alarms
+from bmqtwist.alarms import AlarmKind
 from bmqtwist.cluster.election_events import PeerDown, PeerUp, TickAt
 from bmqtwist.cluster.membership import PROXY, Dial, LinkEvent, Membership
 from bmqtwist.config.clusters import ClusterDefinition, ClusterProxyDefinition
@@ -167,16 +169,18 @@ class ClusterLinks:
         known = self._sessions.get(node_id)
         if reason and known is not None:
             if known.session.channel.last_received > self._refused.get(node_id, session.now):
-                self._alarm(node_id, f"two brokers say to be node {self.name(node_id)}: '{known.session.peer}', which is "
-                            f"connected and speaks, and '{session.peer}'. Give one of them an id of its own.")
+                self._alarm(
+                    alarms.DUPLICATE_NODE_ID, node_id,
+                    f"two brokers say to be node {self.name(node_id)}: '{known.session.peer}', which is "
+                    f"connected and speaks, and '{session.peer}'. Give one of them an id of its own.")
             self._refused[node_id] = session.now
         return reason or self._unfit(session)
 
-    def _alarm(self, node_id: int, text: str) -> None:
+    def _alarm(self, kind: AlarmKind, node_id: int, text: str) -> None:
         """Raise an alarm, once for each node."""
         if node_id in self._nodes and node_id not in self._alarmed:
             self._alarmed.add(node_id)
-            self._host.report.alarm("CLUSTER_CONFIGURATION", f"Cluster ({self.definition.name}): {text}")
+            self._host.report.alarm(kind, f"Cluster ({self.definition.name}): {text}")
 
     def _unfit(self, session: Session) -> str:
         lacks = welcome.missing_member_features(session.remote.features)
@@ -188,7 +192,9 @@ class ClusterLinks:
                    if isinstance(self.definition, ClusterDefinition) else "")
         if differs:
             node_id = session.remote.identity.cluster_node_id
-            self._alarm(node_id, f"node {self.name(node_id)}: {differs}. All members need the same.")
+            self._alarm(
+                alarms.NODE_CONFIGURATION_DIFFERS, node_id,
+                f"node {self.name(node_id)}: {differs}. All members need the same.")
         return differs
 
     def _introduction(self, session_number: int) -> ClientIdentity:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from bmqtwist import alarms
 from bmqtwist.errors import Category, Refused
 from bmqtwist.ids import DEFAULT_APP_ID
 from bmqtwist.limits import MESSAGES_AT_ONCE, RESERVED_ID_MIN, SUBSCRIPTIONS_MAX
@@ -95,7 +96,8 @@ def open_queue(queue: Queue, client: Client, handle: Handle | None, request: Ope
             if not app.registered and not app.alarmed:
                 app.alarmed = True
                 queue.context.report.alarm(
-                    "FANOUT_UNREGISTERED_APPID", f"AppId '{app.app_id}' is not authorized for queue '{queue.uri}' - please "
+                    alarms.FANOUT_UNREGISTERED_APPID,
+                    f"AppId '{app.app_id}' is not authorized for queue '{queue.uri}' - please "
                     f"update the domain configuration to include the appId to enable consumption.")
         substream.read_count += request.read_count
     handle.flags |= request.flags

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
+from bmqtwist import alarms
+from bmqtwist.alarms import AlarmKind
 from bmqtwist.errors import AckStatus
 from bmqtwist.textformat import grouped, pretty_bytes
 
@@ -36,13 +38,18 @@ class MeterState(IntEnum):
     STATE_FULL = 2
 
 
+_ALARMS: Final[dict[MeterState, AlarmKind]] = {
+    MeterState.STATE_HIGH_WATERMARK: alarms.CAPACITY_STATE_HIGH_WATERMARK,
+    MeterState.STATE_FULL: alarms.CAPACITY_STATE_FULL}
+
+
 @dataclass(frozen=True, slots=True)
 class MeterEvent:
-    """State change of a meter. `alarm`: raise an alarm with `category` and `text`; false: log `text` as information."""
+    """Change of a meter to `state`. `alarm`: alarm to raise with `text`; None = log `text` as information."""
 
     meter: Meter
-    category: str  # CAPACITY_STATE_HIGH_WATERMARK, CAPACITY_STATE_FULL or CAPACITY_STATE_NORMAL
-    alarm: bool
+    state: MeterState
+    alarm: AlarmKind | None
     text: str
 
 
@@ -168,7 +175,7 @@ class Meter:
         after = self.state
         if silent or after == before or (before > after > MeterState.STATE_NORMAL):
             return
-        self.events.append(MeterEvent(self, f"CAPACITY_{after.name}", after > before, self.describe()))
+        self.events.append(MeterEvent(self, after, _ALARMS[after] if after > before else None, self.describe()))
 
     def _set_marks(self) -> None:
         """Set the values at which a state changes next; most updates compare with these only."""

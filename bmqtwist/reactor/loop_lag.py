@@ -6,6 +6,7 @@ import gc
 from collections.abc import Callable
 from typing import Any
 
+from bmqtwist import alarms
 from bmqtwist.report import Report
 
 LAG_PERIOD_S = 1.0  # between two measurements
@@ -41,7 +42,7 @@ class LoopLag:
         self.last = max(0.0, now - due)
         self.longest = max(self.longest, self.last)
         if self._alarm_after and self.last >= self._alarm_after:
-            self._report.alarm("DISPATCHER", "The event loop was busy for %.3f s", self.last)
+            self._report.alarm(alarms.DISPATCHER, "The event loop was busy for %.3f s", self.last)
         elif self._warn_after and self.last >= self._warn_after:
             self._report.warn("The event loop was busy for %.3f s", self.last)
         gc.collect(1)  # promotes new containers while they are small: the cost of a traversal grows with their size

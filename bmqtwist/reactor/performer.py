@@ -23,6 +23,7 @@ from twisted.internet.threads import deferToThreadPool
 from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
 
+from bmqtwist import alarms
 from bmqtwist.errors import LocalError
 from bmqtwist.link.authentication import Authenticate, Denied, Outcome, attempt
 from bmqtwist.link.batching import BATCH_MAX_S, BATCH_MIN_S, PAUSED_READ_BYTES_MAX
@@ -34,7 +35,7 @@ from bmqtwist.reactor.epoll_round import ReactorRounds, Rounds, rounds_of
 from bmqtwist.reactor.loop_lag import LoopLag
 from bmqtwist.reactor.tcp import Connection, DialFactory
 from bmqtwist.reactor.watchdog import SLOW_S, Watchdog
-from bmqtwist.report import INTERNAL_ERROR, LineLimiter, Report
+from bmqtwist.report import LineLimiter, Report
 
 if TYPE_CHECKING:
     from bmqtwist.broker.broker import Broker
@@ -351,7 +352,7 @@ class ReactorPerformer:
         return path
 
     def _alarm_failure(self, failure: Failure, when: str) -> None:
-        self.report.alarm(INTERNAL_ERROR, "Internal error %s: %s", when, failure.getTraceback())
+        self.report.alarm(alarms.INTERNAL_ERROR, "Internal error %s: %s", when, failure.getTraceback())
 
 
 def _authenticate(session: Session, effect: Authenticate) -> Outcome:

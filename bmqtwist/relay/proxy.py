@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, assert_never
 
+from bmqtwist import alarms
 from bmqtwist.cluster.election_events import Tick, TickAt
 from bmqtwist.cluster.upstream import (
     Lost,
@@ -117,7 +118,7 @@ class ProxyCluster:
                     self._upstream = None
                     self.relays.detach(self.relays.opened.values())
                 case NoUpstream():
-                    report.alarm("CLUSTER_ACTIVE_NODE_UNKNOWN", f"{self.title}: none is available; clients wait")
+                    report.alarm(alarms.CLUSTER_ACTIVE_NODE_UNKNOWN, f"{self.title}: none is available; clients wait")
                 case TickAt():
                     if output.moment is not None:
                         self._loop.timers.at(output.moment, lambda later: self._select(Tick(), later))

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Protocol, assert_never
 
+from bmqtwist import alarms
 from bmqtwist.cluster.streams import (
     Answered,
     AppStream,
@@ -353,7 +354,7 @@ class Relays:
                 f"'{opened.name}', appId: '{stream.app_id}', error response: {response}. Attempt number was: "
                 f"{output.attempts}. Attempting again after {output.seconds * 1000:.0f} milliseconds")
         if output.attempts == most:
-            self._loop.report.alarm("QUEUE_REOPEN_FAILURE", text)
+            self._loop.report.alarm(alarms.QUEUE_REOPEN_FAILURE, text)
         else:
             self._loop.report.warn(text)
         self._loop.timers.at(self._loop.now + output.seconds, partial(self._retry, opened, stream, opened.upstream))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from ipaddress import ip_address
 
+from bmqtwist import alarms
 from bmqtwist.config.broker import PASSWORD_HASH_PREFIX, AppConfig, AuthenticatorConfig, Configuration
 from bmqtwist.errors import LocalError
 from bmqtwist.link.authentication import Authentication, Authenticator, Credential, Denied, Granted, Outcome
@@ -232,7 +233,7 @@ def _add_anonymous(credential: Credential, known: dict[str, Authenticator], repo
 
 def _check_users(basic: BasicAuthenticator, report: Report) -> None:
     if not basic.users:
-        report.alarm("CREDENTIALS_MISSING", "No credentials found in configuration. Please double check if this is "
+        report.alarm(alarms.CREDENTIALS_MISSING, "No credentials found in configuration. Please double check if this is "
                                             "intended.")
     if basic.literal_users:
         report.warn("#AUTHENTICATION Passwords of %d user(s) are readable in the configuration: replace them by hashes "

@@ -17,6 +17,8 @@ from datetime import UTC, datetime
 from threading import Lock
 from typing import NoReturn
 
+from bmqtwist import alarms
+from bmqtwist.alarms import AlarmKind
 from bmqtwist.storage.journal import JournalScan, check_file_header
 from bmqtwist.storage.records import MARK_OFFSET, FileType, file_headers, pack_mark
 from bmqtwist.storage.store import DATA_HEADER_BYTES, PREWRITE_BYTES, Disk, File, FileSizes
@@ -41,17 +43,17 @@ class Reports:
     def __init__(self, partition_id: int) -> None:
         self.subject = f"Partition [{partition_id}]"
         self.listener: Callable[[str], None] = lambda text: None  # receives log lines
-        self._alarms: list[tuple[str, str]] = []
+        self._alarms: list[tuple[AlarmKind, str]] = []
 
     def inform(self, text: str) -> None:
         self.listener(f"{self.subject}: {text}")
 
-    def alarm(self, category: str, text: str) -> None:
+    def alarm(self, kind: AlarmKind, text: str) -> None:
         """Raise an alarm; `text` follows the name of the partition."""
-        self._alarms.append((category, self.subject + text))
+        self._alarms.append((kind, self.subject + text))
 
-    def take(self) -> list[tuple[str, str]]:
-        """Return the alarms since the last call as (category, text)."""
+    def take(self) -> list[tuple[AlarmKind, str]]:
+        """Return the alarms since the last call as (kind, text)."""
         alarms, self._alarms = self._alarms, []
         return alarms
 
@@ -206,11 +208,15 @@ class SetDirectory:
             data.close()
         lost = holds_messages and (chosen is None or base > chosen)
         if lost:
-            self._reports.alarm("RECOVERY", f": the journal of file set {base} is missing or empty, its DATA cannot be read"
-                                            f" without it. The set is kept as {DAMAGED_PREFIX}* in the archive.")
+            self._reports.alarm(
+                alarms.JOURNAL_MISSING,
+                f": the journal of file set {base} is missing or empty, its DATA cannot be read"
+                f" without it. The set is kept as {DAMAGED_PREFIX}* in the archive.")
         elif rank is not None:
-            self._reports.alarm("RECOVERY", f": file set {base} was left by an unfinished rollover; {chosen} is used, the"
-                                            " other is archived.")
+            self._reports.alarm(
+                alarms.ROLLOVER_UNFINISHED,
+                f": file set {base} was left by an unfinished rollover; {chosen} is used, the"
+                " other is archived.")
         self.archive(base, lost, kinds)
 
     def _open_set(self, base: str, kinds: set[FileType]) -> FileSet:
@@ -221,8 +227,10 @@ class SetDirectory:
             if not files[kind].size():
                 files[kind].write(0, [file_headers(kind, self._partition_id)])
                 self.broken = True
-                self._reports.alarm("RECOVERY", f": the {kind.name} file of set {base} is missing or empty; an empty one"
-                                                " takes its place.")
+                self._reports.alarm(
+                    alarms.FILE_MISSING,
+                    f": the {kind.name} file of set {base} is missing or empty; an empty one"
+                    " takes its place.")
         return FileSet(base, files)
 
     def path(self, base: str, kind: FileType) -> str:
@@ -264,7 +272,7 @@ class SetDirectory:
             try:
                 self._disk.remove(self.path(base, kind))
             except OSError as error:
-                self._reports.alarm("FILE_IO", f": new set {base} cannot be removed: {error}.")
+                self._reports.alarm(alarms.FILE_SET_NOT_REMOVED, f": new set {base} cannot be removed: {error}.")
 
     # ---- archive -------------------------------------------------------------------------------------------------
 
@@ -279,7 +287,7 @@ class SetDirectory:
             self._disk.sync_directory(self._archive)
             self.sync()
         except OSError as error:
-            self._reports.alarm("ROLLOVER", f": file set {base} cannot be archived: {error}.")
+            self._reports.alarm(alarms.FILE_SET_NOT_ARCHIVED, f": file set {base} cannot be archived: {error}.")
 
     def thin_archive(self) -> None:
         """Delete the oldest archived sets beyond the configured number."""
@@ -291,7 +299,7 @@ class SetDirectory:
                 if name.split(".")[1] in doomed and self._is_ours(name):
                     self._disk.remove(f"{self._archive}/{name}")
         except OSError as error:
-            self._reports.alarm("ROLLOVER", f": the archive cannot be thinned out: {error}.")
+            self._reports.alarm(alarms.ARCHIVE_NOT_CLEANED, f": the archive cannot be thinned out: {error}.")
 
     def _is_ours(self, name: str) -> bool:
         """Return whether an archived file belongs to this partition, by its header."""
@@ -360,8 +368,10 @@ class FileSets:
             try:
                 each.file.resize(size, self._preallocate)
             except OSError as error:
-                self.reports.alarm("FILE_IO", f": {kind.name} cannot be preallocated to {size} B: {error}. Writing may fail"
-                                              " later.")
+                self.reports.alarm(
+                    alarms.PREALLOCATION_FAILED,
+                    f": {kind.name} cannot be preallocated to {size} B: {error}. Writing may fail"
+                    " later.")
                 each.file.resize(size, False)
             each.end = end
 
@@ -424,7 +434,7 @@ class FileSets:
             if not damaged:
                 old.truncate()
         except OSError as error:
-            self.reports.alarm("FILE_IO", f": old set {old.base}: {error}.")
+            self.reports.alarm(alarms.FILE_SET_NOT_TRUNCATED, f": old set {old.base}: {error}.")
         old.close()
         self.directory.archive(old.base, damaged)
         self.directory.thin_archive()

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from crc32c import crc32c
 
+from bmqtwist import alarms
+from bmqtwist.alarms import AlarmKind
 from bmqtwist.errors import LocalError
 from bmqtwist.storage.availability import WriterEvent
 from bmqtwist.storage.fileset import FileSets
@@ -72,7 +74,7 @@ class Payloads:
         payload = self._files.read_data(offset, message.size)
         if len(payload) != message.size or crc32c(payload) != message.crc:
             what = f"the stored data of message {message.guid.hex().upper()} at offset {offset} is damaged"
-            self._files.reports.alarm("STORAGE", f": {what}; it is not delivered.")
+            self._files.reports.alarm(alarms.PAYLOAD_DAMAGED, f": {what}; it is not delivered.")
             raise PayloadDamaged(what)
         return payload
 
@@ -103,7 +105,7 @@ class Partition:
         self.copies = CopyMarks()  # positions up to which replicas have stored the records
         if recovered is not None:
             for text in recovered.alarms:
-                files.reports.alarm("RECOVERY", f": {text}")
+                files.reports.alarm(alarms.RECOVERY_DAMAGE, f": {text}")
             if not recovered.damaged:
                 files.resume(recovered.journal_end, recovered.data_end, recovered.qlist_end)
         self._rewrite = recovered is not None and recovered.damaged  # copy the files before the next lease
@@ -377,9 +379,11 @@ class Partition:
             self.gate.mark_all_durable()
             released = self.gate.release_durable()
         if log.pending_records or self.tail.journal:
-            log.reports.alarm("FILE_IO", f" stops with {len(log.pending_records)} confirm(s) and deletion(s) and "
-                                         f"{len(self.tail.journal)} record(s) that it could not write: their messages come"
-                                         " back at the next start.")
+            log.reports.alarm(
+                alarms.RECORDS_NOT_WRITTEN,
+                f" stops with {len(log.pending_records)} confirm(s) and deletion(s) and "
+                f"{len(self.tail.journal)} record(s) that it could not write: their messages come"
+                " back at the next start.")
         # recovery takes a truncated file that does not end with a sync point for one cut by a crash
         self.files.close(truncate=written and not self._rewrite and self.leading)
         return released if self.leading else []
@@ -390,6 +394,6 @@ class Partition:
         """Raise the soft alarm if a file's outstanding part is large; call it every 20 s."""
         self.room.check(wall)
 
-    def take_alarms(self) -> list[tuple[str, str]]:
+    def take_alarms(self) -> list[tuple[AlarmKind, str]]:
         """Return the alarms since the last call as (category, text)."""
         return self.log.reports.take()

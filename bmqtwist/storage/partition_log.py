@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from bmqtwist import alarms
 from bmqtwist.storage.availability import Availability, WriterEvent, WriterState
 from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.gate import Gate
@@ -142,8 +143,10 @@ class PartitionLog:
         """Refuse all records and writes until a restart."""
         self.on_event(event, str(error or ""))
         if event is WriterEvent.SYNC_FAILS:
-            self.reports.alarm("FILE_IO", f" cannot be synced: {error}. It is closed to producers; check the disk and"
-                                          " restart.")
+            self.reports.alarm(
+                alarms.SYNC_FAILED,
+                f" cannot be synced: {error}. It is closed to producers; check the disk and"
+                " restart.")
 
     # ---- writing -------------------------------------------------------------------------------------------------
 
@@ -162,7 +165,7 @@ class PartitionLog:
         except OSError as error:
             if not self._unwritable:
                 self._unwritable = True
-                self.reports.alarm("FILE_IO",
+                self.reports.alarm(alarms.WRITE_FAILED,
                                    f" cannot be written: {error}. Producers are refused until a retry succeeds.")
                 self.on_event(WriterEvent.WRITE_FAILS, str(error))
             return False

@@ -23,6 +23,7 @@ from enum import Enum
 from functools import partial
 from threading import Lock
 
+from bmqtwist import alarms
 from bmqtwist.machine import Cell, TransitionLog, check, table, to
 from bmqtwist.storage.compaction import LiveCopy, Relocation
 from bmqtwist.storage.layout import JOURNAL_OP_RECORD, MESSAGE_RECORD, QUEUE_OP_RECORD
@@ -347,8 +348,10 @@ class Rollover:
         phase, state = self.phase, self._log.state
         if phase in (Phase.COPYING, Phase.MARKING):
             done = 100 if self._copied is None else round(100 * self._copied.progress)
-            self._log.reports.alarm("ROLLOVER", f": a file is full before its live records were copied in slices ({done} %):"
-                                                " the rest is done at once. Larger files would leave more time.")
+            self._log.reports.alarm(
+                alarms.ROLLOVER_BLOCKING,
+                f": a file is full before its live records were copied in slices ({done} %):"
+                " the rest is done at once. Larger files would leave more time.")
         clean = self._cancel_job()
         if phase in (Phase.IDLE, Phase.CREATING):
             return self.rewrite(wall, damaged=False, announced=True)
@@ -427,7 +430,7 @@ def _inform(log: PartitionLog, what: str) -> None:
 
 
 def _report_failure(log: PartitionLog, what: str, error: OSError, retry_s: int) -> None:
-    log.reports.alarm("ROLLOVER", f": {what}: {error}. Next try in {retry_s} s at the earliest.")
+    log.reports.alarm(alarms.ROLLOVER_FAILED, f": {what}: {error}. Next try in {retry_s} s at the earliest.")
 
 
 def _end_both(log: PartitionLog, wall: int, announced: bool) -> int:

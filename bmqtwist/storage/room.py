@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from bmqtwist import alarms
 from bmqtwist.storage.availability import WriterEvent, WriterState
 from bmqtwist.storage.partition_log import NORMAL_RESERVE, PartitionLog
 from bmqtwist.storage.rollover import Rollover
@@ -59,7 +60,7 @@ class Room:
             raise PartitionUnavailable(f"{subject} is full until a purge is complete")
         if not self.full_alarmed:
             self.full_alarmed = True
-            log.reports.alarm("PARTITION_READONLY", self.text(
+            log.reports.alarm(alarms.PARTITION_READONLY, self.text(
                 f" cannot take more: its {name} file is full and a rollover would not free {AVAILABLE_PERCENT_MIN}%."
                 " Purge a queue as a whole."))
         if name == "JOURNAL":
@@ -114,4 +115,4 @@ class Room:
         if wall >= self._soft_until and self._log.files.sizes.passes(state.outstanding(), SOFT_LIMIT_PERCENT):
             self._soft_until = wall + SOFT_ALARM_PERIOD_S
             text = self.text(f" has passed {SOFT_LIMIT_PERCENT}% of a file.")
-            self._log.reports.alarm("PARTITION_AVAILABLESPACE_SOFTLIMIT", f"{text} {state.biggest_text()}")
+            self._log.reports.alarm(alarms.PARTITION_AVAILABLESPACE_SOFTLIMIT, f"{text} {state.biggest_text()}")

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from bmqtwist.alarms import INTERNAL_ERROR
 from bmqtwist.config.broker import Configuration
 from bmqtwist.config.provider import DomainSource
 from bmqtwist.errors import LocalError
 from bmqtwist.ids import make_client_id
 from bmqtwist.link.authentication import Authenticate, attempt
 from bmqtwist.link.session import Session
-from bmqtwist.report import INTERNAL_ERROR
 from bmqtwist.storage.memory import Died
 from bmqtwist.testing.clock import WALL_S
 from bmqtwist.testing.network import ConnectionEnd, ConnectionHandler, Network
@@ -228,7 +228,7 @@ class SimulatedNode(MemoryNode):
             return
         for severity, text in lines[self._lines_recorded:] if len(lines) > self._lines_recorded else ():
             self._trace(f"{severity} {text}")
-            assert self.allow_internal_errors or f"[{INTERNAL_ERROR}]" not in text, text
+            assert self.allow_internal_errors or f"[{INTERNAL_ERROR.category}]" not in text, text
         for operation, path in steps[self._steps_recorded:] if len(steps) > self._steps_recorded else ():
             self._trace(f"{operation} {path}")
         self._lines_recorded, self._steps_recorded = len(lines), len(steps)

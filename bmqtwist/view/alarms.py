@@ -1,8 +1,8 @@
 """Alarm state of a node: raised, repeated, acknowledged, cleared.
 
-An alarm repeats an active alarm if both have the same category and name the same queue, domain, partition, node or cluster;
-then only the count of the active alarm increases. The broker clears `ended_alarms`, whose condition it can check; all other
-alarms stay active until an operator clears them.
+An alarm repeats an active alarm if both have the same kind and category and name the same queue, domain, partition, node or
+cluster; then only the count of the active alarm increases. The broker clears `ended_alarms`, whose condition it can check;
+all other alarms stay active until an operator clears them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from bmqtwist import alarms as kinds
+from bmqtwist.alarms import AlarmKind
 from bmqtwist.errors import LocalError
 from bmqtwist.ids import InvalidUri, parse_uri
 from bmqtwist.queue.meter import Meter, MeterState
@@ -54,10 +56,11 @@ def subject_of(text: str) -> str:
 
 
 class AlarmState(Struct, frozen=True):
-    """Alarm. Times are seconds since the epoch, 0 = never; `text` is that of the last repetition; `cleared_by` is empty if
-    the broker cleared it."""
+    """Alarm. `kind`: id of its declaration in `alarms.CATALOGUE`; times are seconds since the epoch, 0 = never; `text` is
+    that of the last repetition; `cleared_by` is empty if the broker cleared it."""
 
     number: int
+    kind: str
     severity: str
     category: str
     subject: str
@@ -70,10 +73,16 @@ class AlarmState(Struct, frozen=True):
     cleared_by: str = ""
     cleared_at: float = 0.0
 
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Kind, category and subject; an alarm with the same key repeats this one."""
+        return self.kind, self.category, self.subject
+
     def tree(self) -> dict[str, Any]:
-        return {"id": str(self.number), "severity": self.severity, "category": self.category, "subject": self.subject,
-                "text": self.text, "raisedAt": self.raised_at, "lastAt": self.last_at, "count": self.count,
-                "acknowledgedBy": self.acknowledged_by or None, "acknowledgedAt": self.acknowledged_at or None,
+        return {"id": str(self.number), "kind": self.kind, "severity": self.severity, "category": self.category,
+                "subject": self.subject, "text": self.text, "raisedAt": self.raised_at, "lastAt": self.last_at,
+                "count": self.count, "acknowledgedBy": self.acknowledged_by or None,
+                "acknowledgedAt": self.acknowledged_at or None,
                 "clearedBy": self.cleared_by or None, "clearedAt": self.cleared_at or None}
 
 
@@ -84,32 +93,33 @@ class AlarmBook:
     def __init__(self, wall: Callable[[], float], note: Callable[[str, dict[str, object]], None]) -> None:
         self._wall, self._note = wall, note
         self._alarms: dict[int, AlarmState] = {}
-        self._active: dict[tuple[str, str], int] = {}  # (category, subject) -> number of the alarm that is not cleared
+        self._active: dict[tuple[str, str, str], int] = {}  # (kind, category, subject) -> number of the alarm not cleared
         self._newest = 0
 
-    def raised(self, severity: str, category: str, text: str) -> None:
+    def raised(self, kind: AlarmKind, text: str) -> None:
         """Add an alarm, or count the repetition of an active one."""
-        now, subject = self._wall(), subject_of(text)
+        now, subject, category = self._wall(), subject_of(text), kind.category
+        key = kind.id, category, subject
         if len(text) > TEXT_CHARS_MAX:
             text = f"{text[:TEXT_CHARS_MAX]}... ({len(text)} characters)"
-        number = self._active.get((category, subject))
+        number = self._active.get(key)
         if number is not None:
             known = self._alarms[number]
-            self._alarms[number] = replace(known, severity=severity, text=text, last_at=now, count=known.count + 1)
+            self._alarms[number] = replace(known, severity=kind.severity, text=text, last_at=now, count=known.count + 1)
             return
         self._newest += 1
-        self._alarms[self._newest] = AlarmState(self._newest, severity, category, subject, text, now, now)
-        self._active[category, subject] = self._newest
+        self._alarms[self._newest] = AlarmState(self._newest, kind.id, kind.severity, category, subject, text, now, now)
+        self._active[key] = self._newest
         self._note(f"[{category}] {text.partition(chr(10))[0]}",
-                   {"id": str(self._newest), "category": category, "subject": subject, "state": "raised"})
+                   {"id": str(self._newest), "kind": kind.id, "category": category, "subject": subject, "state": "raised"})
         if len(self._alarms) > ALARMS_MAX:
             self._drop_least_relevant()
 
     def _drop_least_relevant(self) -> None:
         least = min(self._alarms.values(), key=lambda each: (not each.cleared_at, not each.acknowledged_by, each.number))
         del self._alarms[least.number]
-        if self._active.get((least.category, least.subject)) == least.number:
-            del self._active[least.category, least.subject]
+        if self._active.get(least.key) == least.number:
+            del self._active[least.key]
 
     @property
     def active(self) -> list[AlarmState]:
@@ -123,7 +133,7 @@ class AlarmBook:
     def clear_ended(self, ended: Iterable[AlarmState]) -> None:
         """Clear alarms whose condition has ended."""
         for alarm in ended:
-            if self._active.get((alarm.category, alarm.subject)) == alarm.number:
+            if self._active.get(alarm.key) == alarm.number:
                 self._clear(alarm.number, "")
 
     def acknowledge(self, alarm_id: str, by: str) -> AlarmState:
@@ -148,20 +158,21 @@ class AlarmBook:
 
     def _clear(self, number: int, by: str) -> AlarmState:
         known = self._alarms[number] = replace(self._alarms[number], cleared_by=by, cleared_at=self._wall())
-        self._active.pop((known.category, known.subject), None)
+        self._active.pop(known.key, None)
         self._note_change(known, "cleared", by)
         return known
 
     def _note_change(self, alarm: AlarmState, state: str, by: str) -> None:
         self._note(f"[{alarm.category}] {alarm.subject}: {state}{f' by {by}' if by else ''}",
-                   {"id": str(alarm.number), "category": alarm.category, "subject": alarm.subject, "state": state, "by": by})
+                   {"id": str(alarm.number), "kind": alarm.kind, "category": alarm.category, "subject": alarm.subject,
+                    "state": state, "by": by})
 
 
 def ended_alarms(broker: Broker, alarms: Iterable[AlarmState], wall: float) -> list[AlarmState]:
     """Return the alarms whose condition has ended. `wall`: present time, seconds since the epoch."""
     found = []
     for alarm in alarms:
-        condition = CONDITIONS.get(alarm.category)
+        condition = CONDITIONS.get(alarm.kind)
         if condition is not None and condition(broker, alarm, wall):
             found.append(alarm)
     return found
@@ -233,9 +244,9 @@ def _has_space(broker: Broker, alarm: AlarmState, wall: float) -> bool:
 
 
 def _is_led(broker: Broker, alarm: AlarmState, wall: float) -> bool:
-    """Return whether the primary of an alarm "... is not active" is active; other alarms of a cluster stay."""
+    """Return whether the partition of an alarm has an active primary."""
     found = _partitions(broker, alarm)
-    return alarm.text.endswith("is not active") and bool(found) and all(
+    return bool(found) and all(
         cluster.replication is not None
         and cluster.replication.known_primaries.active.find(partition.partition_id) is not None
         for cluster, partition in found)
@@ -246,18 +257,19 @@ def _has_upstream(broker: Broker, alarm: AlarmState, wall: float) -> bool:
                if alarm.subject in ("", f"ClusterProxy ({proxy.name})"))
 
 
-# Categories of alarms that the broker clears, each with the condition under which it does.
+# Ids of the alarms that the broker clears, each with the condition under which it does.
 CONDITIONS: dict[str, Callable[[Broker, AlarmState, float], bool]] = {
-    "CAPACITY_STATE_HIGH_WATERMARK": _below(MeterState.STATE_HIGH_WATERMARK),
-    "CAPACITY_STATE_FULL": _below(MeterState.STATE_FULL),
-    "QUEUE_STUCK": _is_not_stuck,
-    "FANOUT_UNREGISTERED_APPID": _is_registered,
-    "DOMAIN_QUEUE_LIMIT_FULL": _fewer_queues(100),
-    "DOMAIN_QUEUE_LIMIT_HIGH_WATERMARK": _fewer_queues(80),
-    "PARTITION_READONLY": _takes_records,
-    "FILE_IO": _takes_records,
-    "PARTITION_AVAILABLESPACE_SOFTLIMIT": _has_space,
-    "CLUSTER": _is_led,
-    "CLUSTER_ACTIVE_NODE_UNKNOWN": _has_upstream,
-    "DISPATCHER": lambda broker, alarm, wall: wall - alarm.last_at >= MOMENTARY_S,
+    kinds.CAPACITY_STATE_HIGH_WATERMARK.id: _below(MeterState.STATE_HIGH_WATERMARK),
+    kinds.CAPACITY_STATE_FULL.id: _below(MeterState.STATE_FULL),
+    kinds.QUEUE_STUCK.id: _is_not_stuck,
+    kinds.FANOUT_UNREGISTERED_APPID.id: _is_registered,
+    kinds.DOMAIN_QUEUE_LIMIT_FULL.id: _fewer_queues(100),
+    kinds.DOMAIN_QUEUE_LIMIT_HIGH_WATERMARK.id: _fewer_queues(80),
+    kinds.PARTITION_READONLY.id: _takes_records,
+    **dict.fromkeys((each.id for each in kinds.CATALOGUE.values()
+                     if each.category == kinds.WRITE_FAILED.category and each.clears), _takes_records),
+    kinds.PARTITION_AVAILABLESPACE_SOFTLIMIT.id: _has_space,
+    kinds.PRIMARY_NOT_ACTIVE.id: _is_led,
+    kinds.CLUSTER_ACTIVE_NODE_UNKNOWN.id: _has_upstream,
+    kinds.DISPATCHER.id: lambda broker, alarm, wall: wall - alarm.last_at >= MOMENTARY_S,
 }

@@ -16,6 +16,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from bmqtwist.alarms import AlarmKind
 from bmqtwist.view.alarms import AlarmBook
 
 KINDS = ("election", "primary", "node", "session", "alarm", "stop", "queue", "config")
@@ -90,6 +91,6 @@ class NodeHistory:
         """Called by the report for an event."""
         self.events.note(kind, text, detail)
 
-    def on_alarm(self, severity: str, category: str, text: str) -> None:
+    def on_alarm(self, kind: AlarmKind, text: str) -> None:
         """Called by the report for an alarm."""
-        self.alarms.raised(severity, category, text)
+        self.alarms.raised(kind, text)

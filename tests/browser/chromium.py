@@ -92,7 +92,8 @@ class Chromium:
 
 
 class Tab:
-    """Page of the browser; methods of Playwright's Page are available by their names: tab.click("#x"), tab.keyboard.press("Tab"), tab.evaluate("() => 1")."""
+    """Page of the browser; methods of Playwright's Page are available by their names: tab.click("#x"),
+    tab.keyboard.press("Tab"), tab.evaluate("() => 1")."""
 
     def __init__(self, browser: Chromium, number: int) -> None:
         self._browser, self._number = browser, number

@@ -22,6 +22,7 @@ from klein import Klein
 from twisted.internet import reactor, task
 from twisted.web.server import Site
 
+from bmqtwist.alarms import CATALOGUE
 from browser.scripted import Script, patch, wire
 from browser.scripted_clients import NO_CONSOLE
 
@@ -135,6 +136,7 @@ class FakeConsole:
             "messages": lambda: script.messages(now, given["uri"], given.get("after", ""), given.get("guid", "")),
             "message": lambda: script.message(now, given["guid"]),
             "alarms": lambda: {"alarms": script.alarms(now)},
+            "alarms/catalogue": lambda: {"alarms": [kind.tree() for kind in CATALOGUE.values()]},
             "audit": lambda: {"entries": list(reversed(script.audit))},
             "clients": lambda: {"clients": script.clients(), "missing": {script.proxy_names[1]: NO_CONSOLE}},
             "config": lambda: {"node": given["node"], "config": script.config(given["node"])},
@@ -188,12 +190,14 @@ class FakeConsole:
             if body.get("confirm") != parts[1]:
                 return _json(request, {"error": "This is not the name of the node.", "field": "confirm"}, 400)
             begins = now + (body.get("delay") or 0)
-            self._apply_everywhere({"stop": parts[1], "at": begins, "given": {"reason": body["reason"], "by": self.options.user}})
+            given = {"reason": body["reason"], "by": self.options.user}
+            self._apply_everywhere({"stop": parts[1], "at": begins, "given": given})
         elif parts[-1] == "abort-stop":
             self._apply_everywhere({"abort": parts[1]})
         elif path == "alarms":
             node = body["node"] or self.script.serving
-            self._apply_everywhere({"raise": {**body, "node": node, "id": f"{node}:77", "raisedAt": now, "count": 1}})
+            self._apply_everywhere({"raise": {**body, "kind": "operator", "node": node, "id": f"{node}:77", "raisedAt": now,
+                                              "count": 1}})
         elif parts[0] == "alarms":
             self._apply_everywhere({parts[2]: parts[1], "by": self.options.user, "at": now})
         elif parts[0] == "partitions" and parts[-1] == "move":

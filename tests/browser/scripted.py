@@ -25,7 +25,8 @@ SORTS = (
 
 
 class Script:
-    """Documents of one scene. `urls`: consoles of the nodes by name; `began`: start of the nodes, seconds since the epoch."""
+    """Documents of one scene. `urls`: consoles of the nodes by name; `began`: start of the nodes in seconds since the
+    epoch."""
 
     def __init__(self, scene: str, serving: str, urls: dict[str, str], began: float) -> None:
         assert scene in SCENES
@@ -197,6 +198,7 @@ class Script:
         found = [
             {
                 "id": "n1:1",
+                "kind": "capacity-state-high-watermark",
                 "category": "CAPACITY_STATE_HIGH_WATERMARK",
                 "text": text,
                 "node": "n1",
@@ -207,6 +209,7 @@ class Script:
             },
             {
                 "id": "n2:4",
+                "kind": "partition-log-failed",
                 "category": "REPLICATION",
                 "text": "partition 2 was behind",
                 "node": "n2",
@@ -220,6 +223,7 @@ class Script:
             found.append(
                 {
                     "id": "n1:2",
+                    "kind": "primary-not-active",
                     "category": "CLUSTER",
                     "text": "partition 1 has no primary since 40 s",
                     "node": "n1",

@@ -99,6 +99,7 @@ MERGES: list[tuple[Any, Any, Any]] = [  # examples of RFC 7386, appendix A
 
 
 @pytest.mark.parametrize("target, patch, result", MERGES)
-def test_patches_are_merged_as_in_the_examples_of_rfc_7386(tab: Tab, scenes: Clusters, target: Any, patch: Any, result: Any) -> None:
+def test_patches_are_merged_as_in_the_examples_of_rfc_7386(
+        tab: Tab, scenes: Clusters, target: Any, patch: Any, result: Any) -> None:
     tab.goto(f"{scenes('good').url}/login")
     assert tab.evaluate("([a, b]) => import('/static/merge.js').then(({merge}) => merge(a, b))", [target, patch]) == result

@@ -226,7 +226,8 @@ def test_rates_and_depths_of_pages_equal_the_counts_of_the_applications(
     assert_between(tab, row("apps", "audit", 2), producer.acknowledged, lambda: producer.begun)
     assert tab.evaluate(NUMBER, row("apps", "billing", 2)) < WARM_UP, "confirmed messages are not counted"
     for kind, expression in expressions.items():
-        assert_between(tab, row("subscriptions", expression, 2), consumer.received[expression], partial(producer.posted, kind))
+        assert_between(tab, row("subscriptions", expression, 2), consumer.received[expression],
+                       partial(producer.posted, kind))
     queue_document = document(f"{cluster.consoles[second]}/api/v1/queue?uri={quote(QUEUE)}")
     assert queue_document["messages"] <= producer.begun and queue_document["producers"][0]["node"] == first
 
@@ -241,7 +242,8 @@ def test_rates_and_depths_of_pages_equal_the_counts_of_the_applications(
     assert tab.problems() == []
     queue_document = document(f"{cluster.consoles[second]}/api/v1/queue?uri={quote(QUEUE)}")
     assert {each["app"]: each["messages"] for each in queue_document["apps"]} == {"audit": stored, "billing": 0}
-    assert {each["expression"]: each["given"] for each in queue_document["consumers"][0]["subscriptions"]} == dict(consumer.received)
+    subscriptions = queue_document["consumers"][0]["subscriptions"]
+    assert {each["expression"]: each["given"] for each in subscriptions} == dict(consumer.received)
     listed = json.loads(cluster[leader].admin(json.dumps({"encoding": "JSON_COMPACT", "domains": {"domain": {
         "name": "f", "command": {"info": {}}}}})))
     assert listed["domainInfo"]["capacityMeter"]["numMessages"] == stored

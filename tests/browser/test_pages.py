@@ -262,13 +262,23 @@ def test_alarms_are_acknowledged_and_cleared(tab: Tab, clusters: Clusters) -> No
     tab.visit(f"{cluster.url}/alarms")
     tab.until_text("#past", "partition 2 was behind")
     assert tab.texts("#alarm-count") == ["1"]
-    tab.click("#open button")
+    tab.click("#open .actions button")
     tab.until_text("#open", "No open alarms.")
     tab.until_text("#past", "uses 91 % of its quota")
-    tab.click("#past button")
-    tab.until("() => document.querySelectorAll('#past button').length === 0")
+    tab.click("#past .actions button")
+    tab.until("() => document.querySelectorAll('#past .actions button').length === 0")
     tab.visit(f"{cluster.url}/audit")
     tab.until_text("#list tbody tr", "alarms/n1:1/acknowledge")
+
+
+def test_the_id_of_an_alarm_shows_its_meaning_effect_and_remedy(tab: Tab, scenes: Clusters) -> None:
+    tab.visit(f"{scenes('warning').url}/alarms")
+    tab.click("text=capacity-state-high-watermark")
+    tab.until_text("dialog h2", "Alarm capacity-state-high-watermark")
+    tab.until_text("dialog dd", "Check the consumers of the queue.")
+    assert "domainLimits" in tab.texts("dialog dd code")
+    assert tab.axe() == []
+    assert tab.problems() == []
 
 
 def test_an_operator_raises_an_alarm(tab: Tab, clusters: Clusters) -> None:
@@ -318,7 +328,8 @@ def test_the_queue_page_shows_consumers_connected_to_a_proxy(tab: Tab, scenes: C
     tab.visit(f"{scenes('good').url}/queue?uri=bmq%3A%2F%2Fbmq.test%2Fqueue-1")
     tab.until_text("#consumers tbody tr", "proxy p1")
     assert tab.texts("#consumers .missing") == ["Clients of edge are not shown: it has no console."]
-    assert tab.evaluate("() => document.querySelectorAll('#consumers tbody a:not([hidden])').length") == 1  # the node; a proxy has no page
+    # the node has a page, the proxy has none
+    assert tab.evaluate("() => document.querySelectorAll('#consumers tbody a:not([hidden])').length") == 1
     branch = "#tree .tree > li > ul > li > ul > li"
     assert tab.texts(f"{branch} > .tag") + tab.texts(f"{branch} > strong") == ["proxy", "p1"]
     assert tab.texts(f"{branch} > ul > li > .tag") == ["client"]

@@ -29,7 +29,7 @@ def cluster(tmp_path: Path) -> Iterator[ClusterProcess]:
 
 
 class Load(threading.Thread):
-    """Producer that posts one message at a time and counts successful and failed ACKs. `started`: set after the first ACK."""
+    """Producer that posts one message at a time and counts its ACKs. `started`: set after the first ACK."""
 
     def __init__(self, urls: list[str]) -> None:
         super().__init__(daemon=True)

@@ -37,7 +37,7 @@ def test_the_storage_page_shows_files_records_and_equal_copies(tab: Tab, scenes:
     tab.until_text("#files tbody tr", "61 % of 95.4 MiB")
     tab.until_text("#records caption", "14,690 records in the journal of partition 0 at n1")
     tab.until_text("#journal tbody th", "3 – 120")
-    tab.click("text=Older records")
+    tab.click("#journal .buttons button")
     tab.until_text("#journal tbody th", "3 – 70")
     tab.selectOption("#journal-filters select", "CONFIRM")
     tab.click("text=Search")

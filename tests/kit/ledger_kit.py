@@ -104,7 +104,7 @@ class Ledger:
         self.outputs += outputs
         for output in outputs:
             if isinstance(output, Alarm):
-                self.report.alarm("CLUSTER", output.text)
+                self.report.alarm(output.kind, output.text)
             elif isinstance(output, Decided):
                 self.outcomes[output.token] = output.outcome
 

@@ -36,7 +36,7 @@ def test_every_jump_from_every_state(before: MeterState, value: int, what: str) 
     else:
         for _ in range(change):
             meter.try_add(0)
-    events = [event.category.removeprefix("CAPACITY_STATE_") for event in meter.take_events()]
+    events = [event.state.name.removeprefix("STATE_") for event in meter.take_events()]
     heard = events[-1] if events else ""
     assert (meter.state, heard) == (after, category)
     assert all(event in ("HIGH_WATERMARK", "FULL", "NORMAL") for event in events)

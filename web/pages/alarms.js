@@ -1,11 +1,11 @@
 // Open alarms with buttons to acknowledge and clear them, then acknowledged and cleared alarms.
 
 import { get, post } from "../api.js";
-import { emptyNote, find, h } from "../dom.js";
-import { actionButton, confirmAction, field, toast } from "../dialog.js";
+import { emptyNote, find, h, replace, setText } from "../dom.js";
+import { actionButton, confirmAction, field, openDialog, toast } from "../dialog.js";
 import { rowsOf } from "../merge.js";
 import { alarmColumns } from "../parts.js";
-import { buttons, table, text, time } from "../table.js";
+import { buttons, custom, table, text, time } from "../table.js";
 
 const TEXT_MAX = 1000;
 
@@ -18,7 +18,9 @@ export function start({ onCluster }) {
     key: (alarm) => alarm.id,
     empty: emptyNote("No open alarms."),
     columns: [
-      ...alarmColumns,
+      alarmColumns[0],
+      kindColumn,
+      ...alarmColumns.slice(1),
       buttons("Actions", (current, row) => [
         actionButton("Acknowledge", "operator", (button) => postAction(current(), "acknowledge", "acknowledged", button), {
           name: `Acknowledge alarm ${row.category} of ${row.node}`,
@@ -32,7 +34,9 @@ export function start({ onCluster }) {
     key: (alarm) => `${alarm.id} ${Boolean(alarm.clearedAt)}`,
     empty: emptyNote("No acknowledged or cleared alarms."),
     columns: [
-      ...alarmColumns,
+      alarmColumns[0],
+      kindColumn,
+      ...alarmColumns.slice(1),
       text("Acknowledged by", (alarm) => alarm.acknowledgedBy || "–"),
       time("Cleared", (alarm) => alarm.clearedAt),
       buttons("Actions", (current, row) => (row.clearedAt ? [] : [clearButton(current, row)])),
@@ -60,6 +64,54 @@ export function start({ onCluster }) {
       show(newest);
     })
     .catch((error) => toast(`Failed to load acknowledged and cleared alarms: ${error.message}`, "warning"));
+}
+
+// Id of an alarm's declaration; the button shows its meaning, effect and remedy.
+const kindColumn = custom("Alarm", () => {
+  const button = h("button", { type: "button", class: "plain link", on: { click: () => openReference(button.textContent) } });
+  return [button, (alarm) => setText(button, alarm.kind ?? "–")];
+});
+
+/** Shows the declaration of an alarm, which docs/alarms.md has, too. */
+async function openReference(id) {
+  const body = h("div", { class: "stack" }, h("p", { class: "empty" }, "Loading …"));
+  const close = h("button", { type: "button", on: { click: () => dialog.close() } }, "Close");
+  const title = h("h2", { id: "reference-title", class: "long" }, `Alarm ${id}`);
+  const dialog = openDialog(
+    h("div", { class: "stack" }, title, body, h("div", { class: "dialog-buttons" }, close)),
+    "reference-title",
+    "wide",
+  );
+  try {
+    const { alarms } = await get("/api/v1/alarms/catalogue");
+    const kind = alarms.find((one) => one.id === id);
+    if (!kind) {
+      replace(body, emptyNote("The serving node does not declare this alarm."));
+      return;
+    }
+    const rows = [
+      ["Severity and category", `${kind.severity} ${kind.category}`],
+      ["Meaning", kind.meaning],
+      ["Effect", kind.effect],
+      ["What to do", kind.remedy],
+      ["Cleared by the broker when", kind.clears || "never"],
+    ];
+    replace(
+      body,
+      h(
+        "dl",
+        { class: "facts" },
+        rows.map(([name, words]) => h("div", {}, h("dt", {}, name), h("dd", {}, withCode(words)))),
+      ),
+    );
+  } catch (error) {
+    replace(body, h("p", { class: "problem", role: "alert" }, `Failed to load the alarm catalogue: ${error.message}`));
+  }
+}
+
+/** Returns a text with the parts in backticks as code elements. */
+function withCode(words) {
+  return words.split("`").map((part, n) => (n % 2 ? h("code", {}, part) : part));
 }
 
 /** Opens the dialog to raise an operator's alarm, which is logged and listed like an alarm of the broker. */

@@ -61,7 +61,7 @@ export function start({ live, onCluster, main, path }) {
   });
   find("#apps").append(apps.element);
   const consumers = table({
-    caption: "Consumers",
+    caption: "Consumers of this queue",
     key: (one, n) => `${one.node} ${one.client} ${appName(one)} ${n}`,
     empty: emptyNote("No consumers. Messages stay in the queue until they are consumed or expire."),
     columns: [
@@ -101,7 +101,7 @@ export function start({ live, onCluster, main, path }) {
   });
   find("#subscriptions").append(subscriptions.element);
   const producers = table({
-    caption: "Producers",
+    caption: "Producers of this queue",
     key: (one, n) => `${one.node} ${one.client} ${n}`,
     empty: emptyNote("No producers."),
     columns: [

@@ -14,7 +14,7 @@ const PROXY = { width: 200, height: 58, gap: 20, space: 70, row: 96, across: 4, 
 export function start({ onCluster }) {
   const diagram = find("#diagram");
   const edges = table({
-    caption: "Replication",
+    caption: "Replicas and their lag",
     key: (edge) => `${edge.partition.id} ${edge.to}`,
     empty: emptyNote("No replication: the cluster has one node, or no primary."),
     columns: [

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from kit.console import PASSWORDS, ConsoleWorld, between, users
 
+from bmqtwist import alarms
 from bmqtwist.config.broker import Http
 from bmqtwist.console.access import NodeTokens, Role
 from bmqtwist.console.pages import PAGES
@@ -194,7 +195,7 @@ def test_programs_get_the_short_status_at_the_root(console: ConsoleWorld) -> Non
 
 def test_texts_of_strangers_stay_texts(console: ConsoleWorld) -> None:
     """Names of clients, apps and domains and texts of alarms may contain markup."""
-    console.world.report.alarm("DOMAIN", f"Domain '{HOSTILE}' is strange")
+    console.world.report.alarm(alarms.DOMAIN_NOT_LOADED, f"Domain '{HOSTILE}' is strange")
     client = console.world.connect("client")
     client.identity["processName"] = HOSTILE
     client.negotiate()
@@ -320,7 +321,7 @@ def test_test_messages_are_posted_and_expressions_tried(console: ConsoleWorld) -
 
 
 def test_alarms_are_acknowledged_and_cleared(console: ConsoleWorld) -> None:
-    console.world.report.alarm("DISK", "Partition [0] is nearly full")
+    console.world.report.alarm(alarms.WRITE_FAILED, "Partition [0] is nearly full")
     console.settle(1.0)
     (alarm,) = console.ask("/api/v1/alarms").json["alarms"]
     assert alarm["id"] == "n1:1" and not alarm["acknowledgedBy"]
@@ -340,7 +341,7 @@ def test_an_alarm_is_raised_by_hand_as_one_of_the_brokers_own(console: ConsoleWo
     (alarm,) = console.ask("/api/v1/alarms").json["alarms"]
     assert (alarm["category"], alarm["severity"], alarm["node"]) == ("FIRE", "PANIC", "n1")
     assert alarm["text"] == f"Rack 7 burns {HOSTILE}\\x0aand 100 % of it is lost (raised by local)"
-    assert console.world.report.texts("PANIC") == [f"[FIRE] {alarm['text']}"], "it is logged, in one line"
+    assert console.world.report.texts("PANIC") == [f"[FIRE] operator: {alarm['text']}"], "it is logged, in one line"
     assert console.post("/api/v1/alarms", {"text": "Look at this"}).status == 200
     console.settle(1.0)
     alarms = {each["category"]: each for each in console.ask("/api/v1/alarms").json["alarms"]}
@@ -577,7 +578,8 @@ def test_below_a_prefix_everything_is_found_with_it_and_without(tmp_path: Path) 
     told = console.page("/partitions", headers={"X-Forwarded-Prefix": "/other/"})
     assert 'href="/other/static/style.css"' in told.text
     for hostile in ("//evil.example", '/"><script>', "/a b", "http://evil.example"):
-        assert 'href="/ops/bmq/static/style.css"' in console.page("/partitions", headers={"X-Forwarded-Prefix": hostile}).text
+        answer = console.page("/partitions", headers={"X-Forwarded-Prefix": hostile})
+        assert 'href="/ops/bmq/static/style.css"' in answer.text
 
 
 def test_without_a_prefix_nobody_can_send_one(console: ConsoleWorld) -> None:

@@ -3,58 +3,29 @@
 from __future__ import annotations
 
 import ast
-import re
-from collections.abc import Iterator
-from functools import cache
-from pathlib import Path
+import runpy
 
-from kit.layers import MODULES, PACKAGE, ROOT, dotted, tree
+from kit.layers import MODULES, ROOT, dotted, tree
 
-from bmqtwist.queue.meter import MeterState
+from bmqtwist import alarms
+from bmqtwist.alarms import AlarmKind
 
 PAGE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
-CATEGORY = re.compile(r"[A-Z][A-Z_]+")
 
 
-@cache
-def constants(path: Path) -> dict[str, str]:
-    """Texts that a module gives a name."""
-    named = [(node.targets[0], node.value) for node in tree(path).body if isinstance(node, ast.Assign)]
-    named += [(node.target, node.value) for node in tree(path).body if isinstance(node, ast.AnnAssign) and node.value]
-    return {target.id: value.value for target, value in named if isinstance(target, ast.Name)
-            and isinstance(value, ast.Constant) and isinstance(value.value, str)}
+def test_every_declared_alarm_is_raised() -> None:
+    """A declaration without a use describes an alarm that operators never see."""
+    names = {name for name, value in vars(alarms).items() if isinstance(value, AlarmKind)}
+    assert len(names) == len(alarms.CATALOGUE) > 60
+    used = {node.attr for path in MODULES if dotted(path) != "alarms" for node in ast.walk(tree(path))
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "alarms"}
+    assert names - used - {"OPERATOR"} == set(), "declared, and not raised"
 
 
-def raised(path: Path) -> Iterator[str]:
-    """The categories of alarms that a module raises, or notes for somebody who does."""
-    names = dict(constants(path))
-    for node in ast.walk(tree(path)):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(PACKAGE.name):
-            source = PACKAGE.joinpath(*node.module.split(".")[1:]).with_suffix(".py")  # type: ignore[union-attr]
-            known = constants(source) if source.exists() else {}
-            names |= {alias.name: known[alias.name] for alias in node.names if alias.name in known}
-    for node in ast.walk(tree(path)):
-        if not isinstance(node, ast.Call) or not node.args:
-            continue
-        function, first = ast.unparse(node.func), node.args[0]
-        if function.endswith("alarms.append") and isinstance(first, ast.Tuple):
-            first = first.elts[0]
-        elif not function.endswith((".alarm", ".panic", "alarm")):
-            continue
-        text = first.value if isinstance(first, ast.Constant) else names.get(ast.unparse(first))
-        if isinstance(text, str) and CATEGORY.fullmatch(text):
-            yield text
-
-
-def test_every_category_of_alarms_is_explained_and_no_other() -> None:
-    found = {category for path in MODULES if not dotted(path).startswith(("sdk", "cli", "kombu", "testing", "storagetool"))
-             for category in raised(path)}
-    found |= {f"CAPACITY_{state.name}" for state in MeterState if state != MeterState.STATE_NORMAL}
-    table = PAGE.partition("## Log and alarms")[2].partition("\n## ")[0]
-    explained = {category for row in table.splitlines() if row.startswith("| `")
-                 for category in re.findall(r"`([A-Z][A-Z_]+)`", row.split(" | ")[0])}
-    assert found == explained, f"missing: {found - explained}, unknown: {explained - found}"
-    assert len(found) > 15
+def test_the_page_of_alarms_is_up_to_date() -> None:
+    page = ROOT / "docs" / "alarms.md"
+    refresh = runpy.run_path(str(ROOT / "docs" / "make_alarms.py"))["refresh"]
+    assert refresh(page.read_text(encoding="utf-8")) == page.read_text(encoding="utf-8"), "run: python docs/make_alarms.py"
 
 
 def test_the_table_of_limits_gives_the_numbers_of_the_program() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 
+from bmqtwist import alarms
 from bmqtwist.logs.format import Levels
 from bmqtwist.logs.observer import SOURCES_MAX, AlarmThrottle, TwistedReport
 
@@ -12,10 +13,18 @@ def test_an_alarm_reads_as_operators_know_it() -> None:
     """Monitoring systems match on this format."""
     copies, lines = io.StringIO(), list[object]()
     report = TwistedReport(Levels("INFO"), copies, lambda: 0.0, lambda event: lines.append(event["text"]))
-    report.alarm("QUEUE_STUCK", "Queue '%s' seems to be stuck.", "q")
-    report.panic("C", "t")
-    assert lines == ["ALARM [QUEUE_STUCK] Queue 'q' seems to be stuck.", "PANIC [C] t"]
-    assert copies.getvalue() == "ALARM: ALARM [QUEUE_STUCK] Queue 'q' seems to be stuck.\nPANIC: PANIC [C] t\n"
+    report.alarm(alarms.QUEUE_STUCK, "Queue '%s' seems to be stuck.", "q")
+    report.alarm(alarms.STORAGE_NOT_CLOSED, "t")
+    assert lines == ["ALARM [QUEUE_STUCK] Queue 'q' seems to be stuck.", "PANIC [FILE_IO] storage-not-closed: t"]
+    assert copies.getvalue() == ("ALARM: ALARM [QUEUE_STUCK] Queue 'q' seems to be stuck.\n"
+                                 "PANIC: PANIC [FILE_IO] storage-not-closed: t\n")
+
+
+def test_a_line_names_the_id_of_its_alarm_unless_the_category_identifies_it() -> None:
+    assert alarms.QUEUE_STUCK.head() == "[QUEUE_STUCK] " and alarms.DISPATCHER.head() == "[DISPATCHER] "
+    assert alarms.BROADCAST_DOMAIN_STRONG.head() == "[DOMAIN] ", "the line of BlazingMQ"
+    assert alarms.DOMAIN_NOT_LOADED.head() == "[DOMAIN] domain-not-loaded: "
+    assert alarms.operator_alarm("FIRE", True).head() == "[FIRE] operator: "
 
 
 def test_copies_of_one_source_pass_once_a_minute() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from twisted.logger import Logger, LogPublisher
 
+from bmqtwist import alarms
 from bmqtwist.config.broker import LogController
 from bmqtwist.errors import LocalError
 from bmqtwist.logs.format import MESSAGE_CHARS_MAX, SEVERITIES, FileNames, Levels, LineFormat, Record, date_text
@@ -134,35 +135,35 @@ def _observer(console: io.StringIO, threshold: str = "INFO") -> LogPublisher:
 
 def test_a_report_names_category_and_place_of_its_caller() -> None:
     """The line must not name the log module as its source."""
-    console, alarms = io.StringIO(), io.StringIO()
-    report = TwistedReport(Levels("INFO"), alarms, lambda: 0.0, _observer(console))
+    console, copies = io.StringIO(), io.StringIO()
+    report = TwistedReport(Levels("INFO"), copies, lambda: 0.0, _observer(console))
     report.info("%s and %d", "text", 5)
     report.warn("100% plain")
     report.debug("unwanted %s", "line")
-    report.alarm("CAT", "about %s", "something")
+    report.alarm(alarms.SYNC_FAILED, "about %s", "something")
     here = __name__
     assert console.getvalue().splitlines() == [
         f"INFO test_logs.py {here} text and 5", f"WARN test_logs.py {here} 100% plain",
-        f"ERROR test_logs.py {here} ALARM [CAT] about something"]
+        f"ERROR test_logs.py {here} ALARM [FILE_IO] sync-failed: about something"]
     assert not report.debugging
 
 
 def test_an_alarm_is_logged_each_time_and_copied_once_a_minute() -> None:
     """Operators read the copy."""
-    console, alarms, now = io.StringIO(), io.StringIO(), [0.0]
-    report = TwistedReport(Levels("INFO"), alarms, lambda: now[0], _observer(console))
+    console, copies, now = io.StringIO(), io.StringIO(), [0.0]
+    report = TwistedReport(Levels("INFO"), copies, lambda: now[0], _observer(console))
     for moment in (0.0, 30.0, 61.0):
         now[0] = moment
-        report.panic("STORAGE", "disk is full")
+        report.alarm(alarms.PARTITION_READONLY, "disk is full")
     assert len(console.getvalue().splitlines()) == 3
-    assert alarms.getvalue() == "PANIC: PANIC [STORAGE] disk is full\n" * 2
+    assert copies.getvalue() == "PANIC: PANIC [PARTITION_READONLY] disk is full\n" * 2
 
 
 def test_a_broken_console_stops_nothing() -> None:
     """`bmqbrkr | head` closes the pipe."""
     console = io.StringIO()
     console.close()
-    TwistedReport(Levels("INFO"), console, lambda: 0.0, _observer(console)).alarm("C", "t")
+    TwistedReport(Levels("INFO"), console, lambda: 0.0, _observer(console)).alarm(alarms.DISPATCHER, "t")
 
 
 def test_failures_of_libraries_are_logged_with_their_traceback() -> None:
@@ -180,11 +181,11 @@ def test_failures_of_libraries_are_logged_with_their_traceback() -> None:
 
 def test_the_configuration_decides_what_goes_where(tmp_path: Path) -> None:
     """The verbosity limits the file, the console threshold the console."""
-    console, alarms = io.StringIO(), io.StringIO()
+    console, copies = io.StringIO(), io.StringIO()
     logs = Logs(LogController(file_name=str(tmp_path / "l"), console_severity_threshold="ERROR",
-                              logging_verbosity="DEBUG", categories=()), console, alarms)
+                              logging_verbosity="DEBUG", categories=()), console, copies)
     publisher = LogPublisher(logs.observer)
-    report = TwistedReport(Levels("DEBUG"), alarms, observer=publisher)
+    report = TwistedReport(Levels("DEBUG"), copies, observer=publisher)
     report.debug("one")
     report.error("two")
     logs.close()

@@ -23,7 +23,7 @@ class Bench:
         file: Any = SimpleNamespace(read=lambda: (stored, lost), write=self.written.append)
         host: Any = SimpleNamespace(
             now=1.0, timers=self.timers, in_thread=lambda *job: self.jobs.append(job),
-            report=SimpleNamespace(alarm=lambda category, form, text: self.alarms.append(text)))
+            report=SimpleNamespace(alarm=lambda kind, form, text: self.alarms.append(text)))
         self.promises = Promises("Cluster (c)", file, host, lambda *saved: self.saved.append(saved))
         self.promises.read(2)
 

@@ -16,7 +16,7 @@ def pair(queue=(PLENTY, PLENTY), domain=(PLENTY, PLENTY)):
 
 
 def said(meter):
-    return [(event.category, event.alarm) for event in meter.take_events()]
+    return [(f"CAPACITY_{event.state.name}", event.alarm is not None) for event in meter.take_events()]
 
 
 @pytest.mark.spec("broker", 176)

@@ -430,7 +430,7 @@ def test_damage_met_while_serving_is_not_delivered() -> None:
     change_in_place(disk, "data", message.data_offset * 8 + 20)
     with pytest.raises(PayloadDamaged):
         partition.payloads.whole(message)
-    assert [category for category, _ in partition.take_alarms()] == ["STORAGE"]
+    assert [kind.category for kind, _ in partition.take_alarms()] == ["STORAGE"]
 
 
 def change_in_place(disk: MemoryDisk, kind: str, offset: int) -> None:
@@ -448,7 +448,7 @@ def test_a_damaged_set_is_not_touched_when_there_is_no_room_for_a_copy() -> None
     with pytest.raises(PartitionUnavailable):
         partition.activate(2, WALL)
     assert {path: disk.content(path) for path in disk.paths()} == before
-    assert [category for category, _ in partition.take_alarms()] == ["RECOVERY", "ROLLOVER"]
+    assert [kind.category for kind, _ in partition.take_alarms()] == ["RECOVERY", "ROLLOVER"]
     disk.capacity = None
     partition.activate(2, WALL + 60)
     partition.stop(WALL + 61)

@@ -264,7 +264,7 @@ def test_a_journal_full_of_live_records_is_read_only_until_a_whole_queue_is_purg
     partition = running(disk, TINY, durability="none")
     partition.queues.create(OTHER, "bmq://d/o", DEFAULT, WALL)
     stored = fill(partition, [KEY, OTHER])
-    assert [category for category, _ in partition.take_alarms()] == ["PARTITION_READONLY"]
+    assert [kind.category for kind, _ in partition.take_alarms()] == ["PARTITION_READONLY"]
     assert not partition.available
     with pytest.raises(PartitionUnavailable):
         put(partition, 9999)
@@ -289,7 +289,7 @@ def test_a_journal_full_of_live_records_is_read_only_until_a_whole_queue_is_purg
 def test_a_full_data_file_refuses_messages_but_takes_confirms() -> None:
     partition = running(MemoryDisk(), FileSizes(1 << 20, 10000, 1 << 16), durability="none")
     stored = fill(partition, [KEY], 500)[KEY]
-    assert [category for category, _ in partition.take_alarms()] == ["PARTITION_READONLY"]
+    assert [kind.category for kind, _ in partition.take_alarms()] == ["PARTITION_READONLY"]
     assert partition.available
     for message in stored[:len(stored) // 2]:
         partition.append_deletion(KEY, message, 0, WALL)
@@ -323,8 +323,8 @@ def test_the_soft_alarm_names_the_biggest_queues_and_keeps_quiet_for_a_while() -
         put(partition, number, b"x" * 500)
     partition.check_space(WALL)
     partition.check_space(WALL + 899)
-    (category, text), = partition.take_alarms()
-    assert category == "PARTITION_AVAILABLESPACE_SOFTLIMIT" and "bmq://d/q: 12 messages" in text
+    (kind, text), = partition.take_alarms()
+    assert kind.id == "partition-availablespace-softlimit" and "bmq://d/q: 12 messages" in text
     partition.check_space(WALL + 900)
     assert len(partition.take_alarms()) == 1
 
@@ -355,7 +355,7 @@ def test_a_failed_write_holds_back_the_effects_and_is_repeated() -> None:
     partition.hold(Held("ack"))
     failing(disk, "write", code=errno.ENOSPC)
     assert partition.flush(WALL) == [] and partition.flush(WALL) == []
-    assert [category for category, _ in partition.take_alarms()] == ["FILE_IO"]
+    assert [kind.category for kind, _ in partition.take_alarms()] == ["FILE_IO"]
     with pytest.raises(PartitionUnavailable):
         put(partition, 2)
     assert partition.payloads.whole(message) == b"payload"
@@ -393,7 +393,7 @@ def test_after_a_failed_sync_nothing_is_promised_any_more() -> None:
     failing(disk)
     assert partition.flush(WALL) == [] and partition.wants_sync() is None
     assert not partition.available
-    assert [category for category, _ in partition.take_alarms()] == ["FILE_IO"]
+    assert [kind.category for kind, _ in partition.take_alarms()] == ["FILE_IO"]
     assert partition.stop(WALL) == []
 
 
@@ -423,7 +423,7 @@ def test_a_disk_without_room_for_a_new_set_does_not_lose_the_old_one() -> None:
             refused_at = number
             break
         partition.flush(WALL)
-    assert refused_at and [category for category, _ in partition.take_alarms()] == ["ROLLOVER"]
+    assert refused_at and [kind.category for kind, _ in partition.take_alarms()] == ["ROLLOVER"]
     assert len(disk.paths()) == 3 and partition.available
     disk.capacity = None
     with pytest.raises(PartitionUnavailable):

@@ -9,13 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kit.admin_kit import STARTED_WALL, Bench
+from msgspec.structs import replace
 
+from bmqtwist import alarms
+from bmqtwist.alarms import AlarmKind
 from bmqtwist.errors import LocalError
 from bmqtwist.logs.format import Record
 from bmqtwist.logs.observer import CHARS_MAX as LOG_CHARS_MAX
 from bmqtwist.logs.observer import LINES_MAX, LogTail
 from bmqtwist.report import ListReport
-from bmqtwist.view.alarms import ALARMS_MAX, MOMENTARY_S, AlarmBook, AlarmState, ended_alarms, subject_of
+from bmqtwist.view.alarms import ALARMS_MAX, CONDITIONS, MOMENTARY_S, AlarmBook, AlarmState, ended_alarms, subject_of
 from bmqtwist.view.events import CHARS_MAX, DETAIL_CHARS_MAX, EVENTS_MAX, KINDS, TEXT_CHARS_MAX, EventLog, NodeHistory
 
 
@@ -114,16 +117,16 @@ def test_what_an_alarm_is_about_is_read_from_its_text(text: str, subject: str) -
 
 
 def test_an_alarm_that_comes_again_is_counted_until_it_is_over(book: AlarmBook, wall: Moment, log: EventLog) -> None:
-    book.raised("ALARM", "QUEUE_STUCK", "Queue 'bmq://d/q' is stuck: 5")
+    book.raised(alarms.QUEUE_STUCK, "Queue 'bmq://d/q' is stuck: 5")
     wall.now += 5
-    book.raised("ALARM", "QUEUE_STUCK", "Queue 'bmq://d/q' is stuck: 7")
-    book.raised("PANIC", "QUEUE_STUCK", "Queue 'bmq://d/other' is stuck")
+    book.raised(alarms.QUEUE_STUCK, "Queue 'bmq://d/q' is stuck: 7")
+    book.raised(replace(alarms.QUEUE_STUCK, severity="PANIC"), "Queue 'bmq://d/other' is stuck")
     other, first = book.alarms()
     assert (first.count, first.raised_at, first.last_at, first.text) == (2, 1000.0, 1005.0, "Queue 'bmq://d/q' is stuck: 7")
     assert (other.count, other.severity, unseen(book)) == (1, "PANIC", 2)
     book.clear_ended([first])
     assert unseen(book) == 1 and book.alarms()[1].cleared_at == 1005.0 and not book.alarms()[1].cleared_by
-    book.raised("ALARM", "QUEUE_STUCK", "Queue 'bmq://d/q' is stuck again")
+    book.raised(alarms.QUEUE_STUCK, "Queue 'bmq://d/q' is stuck again")
     assert [(each.number, each.count) for each in book.alarms()] == [(3, 1), (2, 1), (1, 2)]
     book.clear_ended([first])
     assert unseen(book) == 2, "what was over before is not over again"
@@ -131,12 +134,12 @@ def test_an_alarm_that_comes_again_is_counted_until_it_is_over(book: AlarmBook, 
 
 
 def test_an_alarm_is_acknowledged_once_and_cleared_once(book: AlarmBook, wall: Moment, log: EventLog) -> None:
-    book.raised("ALARM", "POISON_PILL", "bmq://d/q")
+    book.raised(alarms.POISON_PILL, "bmq://d/q")
     assert book.acknowledge("1", "anna").acknowledged_by == "anna"
     wall.now += 1
     assert book.acknowledge("1", "bert").acknowledged_by == "anna"
     assert unseen(book) == 0 and len(book.active) == 1
-    book.raised("ALARM", "POISON_PILL", "bmq://d/q")
+    book.raised(alarms.POISON_PILL, "bmq://d/q")
     assert unseen(book) == 0 and book.alarms()[0].count == 2, "it has been seen"
     assert book.clear("1", "bert").cleared_by == "bert" and book.clear("1", "carl").cleared_by == "bert"
     assert book.active == []
@@ -149,29 +152,29 @@ def test_an_alarm_is_acknowledged_once_and_cleared_once(book: AlarmBook, wall: M
 
 
 def test_the_book_forgets_what_is_over_before_what_is_not(book: AlarmBook) -> None:
-    book.raised("ALARM", "C", "bmq://d/open")
+    book.raised(alarms.OPERATOR, "bmq://d/open")
     for number in range(ALARMS_MAX - 1):
-        book.raised("ALARM", "C", f"bmq://d/{number}")
+        book.raised(alarms.OPERATOR, f"bmq://d/{number}")
     book.clear("100", "x")
     book.acknowledge("50", "x")
     for number in range(3):
-        book.raised("ALARM", "C", f"bmq://d/new{number}")
+        book.raised(alarms.OPERATOR, f"bmq://d/new{number}")
     numbers = [each.number for each in book.alarms()]
     assert len(numbers) == ALARMS_MAX and not {100, 50, 1} & set(numbers)
     assert len(book.active) == ALARMS_MAX
-    book.raised("ALARM", "C", "bmq://d/open")
+    book.raised(alarms.OPERATOR, "bmq://d/open")
     assert book.alarms()[0].count == 1, "it is forgotten, and new"
 
 
 # -- alarms whose condition has ended -------------------------------------------------------------------------------------
 
 
-def alarm(category: str, text: str, at: float = STARTED_WALL) -> AlarmState:
-    return AlarmState(1, "ALARM", category, subject_of(text), text, at, at)
+def alarm(kind: AlarmKind, text: str, at: float = STARTED_WALL) -> AlarmState:
+    return AlarmState(1, kind.id, kind.severity, kind.category, subject_of(text), text, at, at)
 
 
-def over(bench: Bench, category: str, text: str) -> bool:
-    return bool(ended_alarms(bench.broker, [alarm(category, text)], STARTED_WALL))
+def over(bench: Bench, kind: AlarmKind, text: str) -> bool:
+    return bool(ended_alarms(bench.broker, [alarm(kind, text)], STARTED_WALL))
 
 
 def test_a_full_queue_is_over_when_it_is_not_as_full_any_more() -> None:
@@ -199,38 +202,41 @@ def test_a_stuck_queue_is_over_when_somebody_takes_its_messages() -> None:
     writer = bench.open()
     bench.post(writer, b"x")
     bench.advance(6.0)
-    assert not over(bench, "QUEUE_STUCK", "Queue 'bmq://d/q' appears to be stuck.")
-    assert over(bench, "QUEUE_STUCK", "Queue 'bmq://d/gone' appears to be stuck.")
+    assert not over(bench, alarms.QUEUE_STUCK, "Queue 'bmq://d/q' appears to be stuck.")
+    assert over(bench, alarms.QUEUE_STUCK, "Queue 'bmq://d/gone' appears to be stuck.")
     bench.open(read=True)
-    assert over(bench, "QUEUE_STUCK", "Queue 'bmq://d/q' appears to be stuck.")
+    assert over(bench, alarms.QUEUE_STUCK, "Queue 'bmq://d/q' appears to be stuck.")
 
 
 def test_a_partition_that_takes_records_again_is_no_alarm() -> None:
     bench = Bench()
     text = "Partition [1] cannot be written: disk"
     bench.cluster.partitions[1].disable()
-    assert not over(bench, "FILE_IO", text) and not over(bench, "PARTITION_READONLY", text)
+    assert not over(bench, alarms.WRITE_FAILED, text) and not over(bench, alarms.PARTITION_READONLY, text)
     bench.cluster.partitions[1].enable()
-    assert over(bench, "FILE_IO", text) and over(bench, "PARTITION_READONLY", text)
-    assert over(bench, "PARTITION_AVAILABLESPACE_SOFTLIMIT", "Partition [1] has passed 60% of a file.")
-    assert not over(bench, "FILE_IO", "Partition [7] cannot be written"), "there is none"
+    assert over(bench, alarms.WRITE_FAILED, text) and over(bench, alarms.PARTITION_READONLY, text)
+    assert over(bench, alarms.PARTITION_AVAILABLESPACE_SOFTLIMIT, "Partition [1] has passed 60% of a file.")
+    assert not over(bench, alarms.WRITE_FAILED, "Partition [7] cannot be written"), "there is none"
 
 
 def test_what_cannot_be_seen_is_not_over_and_a_moment_passes() -> None:
     bench = Bench()
-    assert not over(bench, "POISON_PILL", "bmq://d/q") and not over(bench, "CLUSTER", "Partition [0]: a record is missing")
-    busy = alarm("DISPATCHER", "The event loop was busy for 5 s")
+    assert not over(bench, alarms.POISON_PILL, "bmq://d/q")
+    assert not over(bench, alarms.IMAGE_REFUSED, "Partition [0]: an image is not taken")
+    busy = alarm(alarms.DISPATCHER, "The event loop was busy for 5 s")
     assert not ended_alarms(bench.broker, [busy], STARTED_WALL + MOMENTARY_S - 1)
     assert ended_alarms(bench.broker, [busy], STARTED_WALL + MOMENTARY_S) == [busy]
 
 
-@pytest.mark.parametrize("category", ["CAPACITY_STATE_FULL", "QUEUE_STUCK", "FANOUT_UNREGISTERED_APPID", "FILE_IO",
-                                      "DOMAIN_QUEUE_LIMIT_FULL", "CLUSTER", "PARTITION_READONLY", "DISPATCHER",
-                                      "CLUSTER_ACTIVE_NODE_UNKNOWN", "PARTITION_AVAILABLESPACE_SOFTLIMIT"])
+def test_the_broker_clears_the_alarms_whose_declaration_says_so() -> None:
+    assert set(CONDITIONS) == {kind.id for kind in alarms.CATALOGUE.values() if kind.clears}
+
+
+@pytest.mark.parametrize("kind", CONDITIONS)
 @given(text=st.text(max_size=60))
-def test_no_text_of_an_alarm_stops_the_look(category: str, text: str) -> None:
+def test_no_text_of_an_alarm_stops_the_look(kind: str, text: str) -> None:
     for each in (text, f"bmq://{text}", f"Partition [{text}]", f"'bmq://d/{text}'"):
-        ended_alarms(_BENCH.broker, [alarm(category, each)], STARTED_WALL)
+        ended_alarms(_BENCH.broker, [alarm(alarms.CATALOGUE[kind], each)], STARTED_WALL)
 
 
 _BENCH = Bench()
@@ -244,14 +250,16 @@ def test_a_report_tells_its_watcher_of_events_and_alarms() -> None:
     report.note("node", "nobody listens")
     report.watch(history)
     report.note("node", "node n2 is connected", about="n2")
-    report.alarm("CATEGORY", "what %s", "happens")
-    report.panic("CATEGORY", "100 %")
+    report.alarm(alarms.WRITE_FAILED, "what %s", "happens")
+    report.alarm(alarms.PARTITION_READONLY, "100 %")
     report.info("a line")
     assert [(each.kind, each.text) for each in history.events.last()] == [
-        ("node", "node n2 is connected"), ("alarm", "[CATEGORY] what happens"), ("alarm", "[CATEGORY] 100 %")]
+        ("node", "node n2 is connected"), ("alarm", "[FILE_IO] what happens"),
+        ("alarm", "[PARTITION_READONLY] 100 %")]
     assert [each.severity for each in history.alarms.alarms()] == ["PANIC", "ALARM"]
-    assert report.lines == [("ALARM", "[CATEGORY] what happens"), ("PANIC", "[CATEGORY] 100 %"), ("INFO", "a line")]
-    assert [(line.n, line.text) for line in report.tail(2)] == [(2, "[CATEGORY] 100 %"), (3, "a line")]
+    assert report.lines == [
+        ("ALARM", "[FILE_IO] write-failed: what happens"), ("PANIC", "[PARTITION_READONLY] 100 %"), ("INFO", "a line")]
+    assert [(line.n, line.text) for line in report.tail(2)] == [(2, "[PARTITION_READONLY] 100 %"), (3, "a line")]
     assert [line.n for line in report.tail(10, after=2)] == [3]
 
 
