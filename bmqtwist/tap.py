@@ -26,7 +26,7 @@ from bmqtwist.cli.bmqbrkr import EXIT_CONFIG, EXIT_START, main, start_panic
 from bmqtwist.cli.check import run_check
 from bmqtwist.config.compose import Overrides
 from bmqtwist.config.load import Loaded, load
-from bmqtwist.console.http import Console, make_site
+from bmqtwist.console.http import HealthEndpoints, make_site
 from bmqtwist.daemon.directories import create_missing
 from bmqtwist.daemon.service import BrokerService
 from bmqtwist.errors import LocalError
@@ -105,7 +105,7 @@ def make_sites(service: BrokerService) -> list[tuple[str, Any, str, int]]:
 
         console = ConsoleService(service)
         service.companions.append(console)
-        sites.append(("Console", console.site, http.address, http.port))
+        sites.append(("HealthEndpoints", console.site, http.address, http.port))
     for plugin in configuration.app.stats.plugins:
         prometheus = plugin.prometheus_specific
         if prometheus is None or not plugin.publish_interval:
@@ -114,7 +114,7 @@ def make_sites(service: BrokerService) -> list[tuple[str, Any, str, int]]:
             service.report.warn("Metrics plug-in '%s': E_PUSH is not offered; configure E_PULL and scrape "
                                 "http://%s:%d/metrics", plugin.name, prometheus.host, prometheus.port)
             continue
-        site = make_site(Console(service, service.log_failure, plugin).resource())
+        site = make_site(HealthEndpoints(service, service.log_failure, plugin).resource())
         sites.append((f"Metrics plug-in '{plugin.name}'", site, prometheus.host, prometheus.port))
     return sites
 

@@ -81,7 +81,7 @@ class Entry(Struct, frozen=True):
     formats its result (or the result of its generator), and None is SUCCESS.
 
     `json`: pairs of a template and its implied arguments; `hidden`: end of the syntax that HELP does not show; `help`: text
-    of HELP if it is longer than the summary. HELP is that of the original, so it excludes commands with `ours`.
+    of HELP if it is longer than the summary. HELP is that of the original, so it excludes entries with `is_extension`.
     """
 
     syntax: str
@@ -91,7 +91,7 @@ class Entry(Struct, frozen=True):
     json: tuple[tuple[Json, Arguments], ...]
     help: str = ""
     hidden: str = ""
-    ours: bool = False
+    is_extension: bool = False
 
     @property
     def grammar(self) -> list[str]:

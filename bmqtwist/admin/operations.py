@@ -59,7 +59,7 @@ def _active_queue(broker: Broker, domain_name: str, name: str) -> RootQueue:
     return queue
 
 
-def _stored_elsewhere(broker: Broker, domain_name: str, name: str) -> StoredQueue | None:
+def _find_replica(broker: Broker, domain_name: str, name: str) -> StoredQueue | None:
     """Return the local copy of a queue whose primary is another node."""
     domain = find_domain(broker, domain_name)
     cluster, uri = broker.clusters[domain.cluster], f"bmq://{domain.name}/{name}"
@@ -101,7 +101,7 @@ def purge_queue(context: AdminContext, domain: str, name: str, app_id: str) -> S
     except InvalidUri as error:
         raise LocalError(f"Unable to build queue uri with error '{error}'") from None
     queue = find_domain(broker, domain).queues.get(name)
-    if queue is None and _stored_elsewhere(broker, domain, name) is not None:
+    if queue is None and _find_replica(broker, domain, name) is not None:
         return commands.PurgeReport((), (_NOT_LOCAL.format(uri),))
     if queue is None:
         raise LocalError(f"Queue was not found in a storage '{uri}'")
@@ -135,31 +135,33 @@ def list_messages(context: AdminContext, domain: str, name: str, app_id: str | N
                   ) -> commands.QueueContents:
     """Return stored messages; `offset` < 0 counts from the end; `count` 0 = all, < 0 = -count before the position."""
     broker = context.broker
-    stored, bits = _listable(broker, domain, name)
+    stored, bits = _find_messages(broker, domain, name)
     if app_id:
         if app_id not in bits:
             raise LocalError("Invalid 'LIST' command: invalid APPID")
         stored = [message for message in stored if message.pending & bits[app_id]]
     first, last = list_slice(len(stored), offset, count)
     wall_offset = broker.loop.wall_offset
-    return commands.QueueContents(tuple(listed(message, wall_offset) for message in stored[first:last]), first, len(stored))
+    entries = tuple(list_entry(message, wall_offset) for message in stored[first:last])
+    return commands.QueueContents(entries, first, len(stored))
 
 
-def _listable(broker: Broker, domain_name: str, name: str) -> tuple[list[Message], dict[str, int]]:
+def _find_messages(broker: Broker, domain_name: str, name: str) -> tuple[list[Message], dict[str, int]]:
     """Return the messages of a queue at this node (primary, replica or proxy), and the bits of its apps."""
     uri = f"bmq://{domain_name}/{name}"
     for proxy in broker.proxies.values():
         if uri in proxy.queues:
             relay = proxy.queues[uri]
             return list(relay.messages.values()), {app.app_id: app.bit for app in relay.apps.values()}
-    replica = _stored_elsewhere(broker, domain_name, name)
+    replica = _find_replica(broker, domain_name, name)
     if replica is not None:
         return list(replica.messages.values()), {app.app_id: app.bit for app in replica.apps.values()}
     queue = _active_queue(broker, domain_name, name)
     return list(queue.messages.values()), {app.app_id: app.bit for app in queue.apps.values() if app.registered}
 
 
-def listed(message: Message, wall_offset: float) -> commands.ListedMessage:
+def list_entry(message: Message, wall_offset: float) -> commands.ListedMessage:
+    """Return a stored message as LIST shows it. `wall_offset`: seconds from the loop's clock to the epoch."""
     return commands.ListedMessage(queue_facts.hexadecimal(message.guid), message.size, message.arrived + wall_offset)
 
 
@@ -238,7 +240,7 @@ def _appointments(cluster: Cluster) -> Appointments:
     return cluster.replication.appointments
 
 
-def _check(refused: str) -> None:
+def _raise_if_refused(refused: str) -> None:
     if refused:
         raise LocalError(refused)
 
@@ -287,7 +289,7 @@ def roll_over(context: AdminContext, name: str, number: int | None) -> None:
             partition.rollover(context.broker.loop.wall(context.broker.loop.now))
         except PartitionUnavailable as error:
             failures.append(f"Rollover failed on partition {partition.partition_id}, rc: -1 ({error})")
-    _check("\n".join(failures))
+    _raise_if_refused("\n".join(failures))
 
 
 def show_stored_queues(context: AdminContext, name: str, domain: str) -> Steps[list[StorageState]]:
@@ -301,11 +303,11 @@ def move_partition(context: AdminContext, name: str, number: int, node: str) -> 
     cluster = find_cluster(context, name)
     _partition(cluster, number)
     node_id = _node_id(cluster, node)
-    _check(_appointments(cluster).move(number, node_id))
+    _raise_if_refused(_appointments(cluster).move(number, node_id))
 
 
 def rebalance(context: AdminContext, name: str) -> None:
-    _check(_appointments(find_cluster(context, name)).rebalance())
+    _raise_if_refused(_appointments(find_cluster(context, name)).rebalance())
 
 
 def show_partition_history(context: AdminContext, name: str, number: int) -> commands.Transitions:
@@ -324,7 +326,7 @@ def show_elector_history(context: AdminContext, name: str) -> commands.Transitio
 
 def transfer_leadership(context: AdminContext, name: str, node: str) -> None:
     cluster = find_cluster(context, name)
-    _check(cluster.leadership.transfer(_node_id(cluster, node)))
+    _raise_if_refused(cluster.leadership.transfer(_node_id(cluster, node)))
 
 
 def set_election_mode(context: AdminContext, name: str, word: str) -> None:
@@ -349,7 +351,7 @@ def list_intervals(context: AdminContext) -> tuple[commands.Tunable, ...]:
     return context.intervals.list()
 
 
-def _quorum(kind: str, context: AdminContext, name: str) -> Tunables:
+def _find_quorum(kind: str, context: AdminContext, name: str) -> Tunables:
     cluster, known = find_cluster(context, name), context.quorums.get((kind, name))
     if known is None:
         known = context.quorums[kind, name] = (
@@ -361,18 +363,18 @@ def _quorum(kind: str, context: AdminContext, name: str) -> Tunables:
 def set_quorum(kind: str, context: AdminContext, cluster: str, scope: str, name: str,
                value: commands.Value) -> commands.TunableConfirmation:
     """Set a quorum at this node, for any `scope`."""
-    changed = _quorum(kind, context, cluster).set(name, value)
+    changed = _find_quorum(kind, context, cluster).set(name, value)
     context.broker.report.note("config", f"Cluster ({cluster}): {changed.name} is {changed.new}, was {changed.old}",
                                cluster=cluster, tunable=changed.name, value=str(changed.new), before=str(changed.old))
     return changed
 
 
 def show_quorum(kind: str, context: AdminContext, cluster: str, scope: str, name: str) -> commands.Tunable:
-    return _quorum(kind, context, cluster).get(name)
+    return _find_quorum(kind, context, cluster).get(name)
 
 
 def list_quorums(kind: str, context: AdminContext, cluster: str) -> tuple[commands.Tunable, ...]:
-    return _quorum(kind, context, cluster).list()
+    return _find_quorum(kind, context, cluster).list()
 
 
 def show_statistics(context: AdminContext) -> Steps[tuple[str, Tree]]:
@@ -439,7 +441,7 @@ def show_message(context: AdminContext, domain: str, queue: str, guid: str) -> S
     return stored_queue.message_in_steps(context.broker, f"bmq://{domain}/{queue}", guid)
 
 
-def try_subscription(context: AdminContext, domain: str, queue: str, expression: str) -> Steps[tuple[str, Tree]]:
+def evaluate_subscription(context: AdminContext, domain: str, queue: str, expression: str) -> Steps[tuple[str, Tree]]:
     found = yield from subscriptions.evaluate_in_steps(
         context.broker, f"bmq://{domain}/{queue}", expression, None, SUBSCRIPTION_MESSAGES)
     return expression, found

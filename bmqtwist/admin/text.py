@@ -411,13 +411,13 @@ def stop_status(result: commands.StopStatus) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _joined(lines: Iterable[str], empty: str = "") -> str:
-    return "\n".join(lines or [empty]) + "\n" if isinstance(lines, list) else _joined(list(lines), empty)
+def _join_lines(lines: Iterable[str], empty: str = "") -> str:
+    return "\n".join(lines or [empty]) + "\n" if isinstance(lines, list) else _join_lines(list(lines), empty)
 
 
 def events(found: Iterable[NodeEvent]) -> str:
-    return _joined((f"{each.n:>6}  {timestamp_text(each.at)}  {each.kind:<8}  {shown(each.text, 400)}" for each in found),
-                   "There are no events.")
+    lines = [f"{each.n:>6}  {timestamp_text(each.at)}  {each.kind:<8}  {shown(each.text, 400)}" for each in found]
+    return _join_lines(lines, "There are no events.")
 
 
 def alarms(found: Iterable[AlarmState]) -> str:
@@ -429,12 +429,12 @@ def alarms(found: Iterable[AlarmState]) -> str:
         lines += [f"{each.number:>5}  {each.severity} [{each.category}] {each.kind}  {state}; raised {each.count} time(s), "
                   f"first {timestamp_text(each.raised_at)}, last {timestamp_text(each.last_at)}",
                   f"       {shown(each.text.partition(chr(10))[0], 400)}"]
-    return _joined(lines, "There are no alarms.")
+    return _join_lines(lines, "There are no alarms.")
 
 
 def log(lines: Iterable[LogLine]) -> str:
-    return _joined((f"{timestamp_text(line.at)} {line.level} {line.category} {line.text}" for line in lines),
-                   "The log is empty.")
+    return _join_lines((f"{timestamp_text(line.at)} {line.level} {line.category} {line.text}" for line in lines),
+                       "The log is empty.")
 
 
 def preflight(tree: Tree) -> str:
@@ -447,7 +447,7 @@ def preflight(tree: Tree) -> str:
     for move in tree["moves"]:
         lines.append(f"    Cluster ({move['cluster']}) Partition [{move['partition']}]: moves to {move['to'] or 'no node'}")
     lines += [f"    WARNING: {warning}" for warning in tree["warnings"]]
-    return _joined(lines)
+    return _join_lines(lines)
 
 
 def replicas(partitions: list[PartitionRow]) -> str:
@@ -461,7 +461,7 @@ def replicas(partitions: list[PartitionRow]) -> str:
             if copy.lag_ms:
                 lag += f", the oldest since {grouped(round(copy.lag_ms))} ms"
             lines.append(f"    {copy.node}: {copy.role}{lag}")
-    return _joined(lines, "There are no partitions.")
+    return _join_lines(lines, "There are no partitions.")
 
 
 def terms(tree: Tree) -> str:
@@ -473,10 +473,10 @@ def terms(tree: Tree) -> str:
         until = timestamp_text(each["to"]) if each["to"] is not None else "now"
         lines.append(f"    term {each['term']}: {each['leader']}, {timestamp_text(each['from'])} to {until}"
                      + (f": {each['end']}" if each["end"] else ""))
-    return _joined(lines)
+    return _join_lines(lines)
 
 
-def _states(row: Tree) -> str:
+def _app_states_text(row: Tree) -> str:
     found = []
     for app in row["apps"]:
         to = f" to {', '.join(app['to'])}" if app["to"] else ""
@@ -489,10 +489,10 @@ def messages(tree: Tree) -> str:
     lines = [f"{tree['uri']}: {grouped(len(tree['messages']))} of {grouped(tree['total'])} messages, at the {tree['role']}"]
     for row in tree["messages"]:
         lines.append(f"    {row['guid']}  {pretty_bytes(row['bytes']):>10}  {timestamp_text(row['storedAt'])}  "
-                     f"{shown(_states(row), 300)}")
+                     f"{shown(_app_states_text(row), 300)}")
     if tree["next"]:
         lines.append(f"There are more after {tree['next']}.")
-    return _joined(lines)
+    return _join_lines(lines)
 
 
 def message(tree: Tree) -> str:
@@ -501,7 +501,8 @@ def message(tree: Tree) -> str:
     size = "unknown" if tree["payloadBytes"] is None else f"{grouped(tree['payloadBytes'])} B"
     lines = [f"{tree['guid']} of {tree['uri']}, at the {tree['role']}",
              f"    Stored: {timestamp_text(tree['storedAt'])}, {grouped(tree['bytes'])} B, compression "
-             f"{tree['compression']}, PSN {tree['lease']}-{tree['sequence']}", f"    Apps: {shown(_states(tree), 2000)}"]
+             f"{tree['compression']}, PSN {tree['lease']}-{tree['sequence']}",
+             f"    Apps: {shown(_app_states_text(tree), 2000)}"]
     for name, each in tree["properties"].items():
         lines.append(f"    {shown(name)} ({each['type']}): {shown(str(each['value']), 400)}"
                      + (" ..." if each.get("truncated") else ""))
@@ -514,7 +515,7 @@ def message(tree: Tree) -> str:
         lines.append(f"        {at:04x}  {row.hex(' '):<47}  {plain}")
     if len(payload) > PAYLOAD_SHOWN or tree["truncated"]:
         lines.append("        ...")
-    return _joined(lines)
+    return _join_lines(lines)
 
 
 def subscription(tried: tuple[str, Tree]) -> str:
@@ -522,15 +523,15 @@ def subscription(tried: tuple[str, Tree]) -> str:
     expression, tree = tried
     if tree["error"]:
         error = tree["error"]
-        return _joined([shown(expression, 400), " " * error["offset"] + "^" * max(1, error["length"]), error["message"]])
+        return _join_lines([shown(expression, 400), " " * error["offset"] + "^" * max(1, error["length"]), error["message"]])
     lines = [f"{tree['matched']} of {tree['examined']} messages match"]
     for result in tree["results"]:
         reason = f" ({result['reason']})" if result["reason"] else ""
-        routed = "; ".join(f"{each['appId']}: {_outcome(each)}" for each in result["routing"])
+        routed = "; ".join(f"{each['appId']}: {_routing_text(each)}" for each in result["routing"])
         lines.append(f"    {result['guid']}: {'matches' if result['matches'] else 'does not match'}{reason}"
                      + (f" [now: {shown(routed, 300)}]" if routed else ""))
-    return _joined(lines)
+    return _join_lines(lines)
 
 
-def _outcome(each: Tree) -> str:
+def _routing_text(each: Tree) -> str:
     return f"to {each['to']}" if each["outcome"] == "consumer" else str(each["outcome"])

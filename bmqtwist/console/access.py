@@ -29,7 +29,7 @@ SESSION_COOKIE = "bmq_session"
 OPEN_NONCE = "open"  # nonce of requests without login, where no users are configured
 FREE_FAILURES = 3  # failed logins without delay
 WAIT_SECONDS_MAX = 60.0
-FORGET_S = 900.0  # failures are forgotten this long after the last one
+FAILURES_EXPIRE_S = 900.0  # failures are forgotten this long after the last one
 TRACKED_MAX = 10_000  # addresses and user names whose failures are counted
 SKEW_S = 30.0  # maximum difference of the clocks of two nodes
 NONCES_MAX = 10_000  # nonces of node requests that are stored to detect a replay
@@ -47,15 +47,17 @@ class Role(IntEnum):
     ADMIN = 3
 
     @property
-    def word(self) -> str:
+    def label(self) -> str:
+        """Name in lower case, as in the configuration."""
         return self.name.lower()
 
 
-ROLES = {role.word: role for role in Role}
+ROLES = {role.label: role for role in Role}
 
 
-class Who(Struct, frozen=True):
-    """Authenticated sender of a request. `nonce`: of the login, for CSRF tokens; empty = the request came from `node`."""
+class Caller(Struct, frozen=True):
+    """Authenticated sender of a request. `nonce`: of the login, for CSRF tokens; empty = another node, `node`, sent the
+    request for the user."""
 
     user: str
     role: Role
@@ -74,7 +76,7 @@ class Refusal(Exception):
 
 OPEN_NOTICE = ("No users are configured: every user of this machine has full access. docs/console.md describes how to "
                "configure users.")
-NOT_HERE = ("This console has no users, so it accepts requests from its own machine only, and not through a proxy. "
+LOCAL_ONLY = ("This console has no users, so it accepts requests from its own machine only, and not through a proxy. "
             "Configure appConfig.bmqtwist.http.users (docs/console.md), or connect from 127.0.0.1.")
 
 
@@ -91,6 +93,7 @@ def is_local(address: str) -> bool:
 
 
 def is_address(text: str) -> bool:
+    """Return whether a text is an IP address."""
     try:
         ip_address(text)
     except ValueError:
@@ -113,32 +116,32 @@ class Logins:
     def is_open(self) -> bool:
         return not self.users
 
-    def identify(self, address: str, header: Callable[[str], str | None], wall: float) -> Who:
+    def identify(self, address: str, header: Callable[[str], str | None], wall: float) -> Caller:
         """Return the user of a request from `address` by its headers. Refusal 401: the login is missing or has expired; 403:
         the console has no users and the request is not local."""
         if self.is_open:
             forwarded = header("x-forwarded-for") or header("forwarded")
             if forwarded or not is_local(address) or not is_local(host_of(header("host") or "")):
-                raise Refusal(403, NOT_HERE)
-            return Who("local", Role.ADMIN, OPEN_NONCE)
+                raise Refusal(403, LOCAL_ONLY)
+            return Caller("local", Role.ADMIN, OPEN_NONCE)
         login = self.cookies.read(cookies_of(header("cookie") or "").get(SESSION_COOKIE, ""), wall)
         user = self.users.get(login.user) if login is not None else None
         if login is None or user is None or login.proof != proof_of(user.password_hash):
             raise Refusal(401, "Log in first: there is no login, or it has expired.")
-        return Who(user.name, ROLES[user.role], login.nonce, login=login)
+        return Caller(user.name, ROLES[user.role], login.nonce, login=login)
 
-    def still(self, who: Who, wall: float) -> bool:
+    def is_still_valid(self, caller: Caller, wall: float) -> bool:
         """Return whether an earlier authentication is still valid."""
-        return who.login is None or self.cookies.is_valid(who.login, wall)
+        return caller.login is None or self.cookies.is_valid(caller.login, wall)
 
 
-def require(who: Who, role: Role) -> None:
+def require(caller: Caller, role: Role) -> None:
     """Raise Refusal 403 unless the sender has at least the role."""
-    if who.role < role:
-        raise Refusal(403, f"This requires the role {role.word}; {who.user} has the role {who.role.word}.")
+    if caller.role < role:
+        raise Refusal(403, f"This requires the role {role.label}; {caller.user} has the role {caller.role.label}.")
 
 
-def origin_is_ours(origin: str, host: str, others: set[str]) -> bool:
+def is_own_origin(origin: str, host: str, others: set[str]) -> bool:
     """Return whether a page of `origin` may open a WebSocket here: it was served by this console (`host`: the Host header)
     or by a console with an origin in `others`."""
     parts = urlsplit(origin)
@@ -146,6 +149,7 @@ def origin_is_ours(origin: str, host: str, others: set[str]) -> bool:
 
 
 def origin_of(url: str) -> str:
+    """Return the origin of a URL: scheme, host and port."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}"
 
@@ -156,28 +160,30 @@ class LoginLimiter:
     def __init__(self) -> None:
         self._failures: OrderedDict[tuple[str, str], tuple[int, float]] = OrderedDict()
 
-    def wait(self, address: str, name: str, now: float) -> float:
+    def wait_seconds(self, address: str, name: str, now: float) -> float:
         """Return the seconds until the next attempt is accepted."""
-        return max(self._left(key, now) for key in self._keys(address, name))
+        return max(self._remaining(key, now) for key in self._counters(address, name))
 
-    def failed(self, address: str, name: str, now: float) -> None:
-        for key in self._keys(address, name):
+    def on_failure(self, address: str, name: str, now: float) -> None:
+        """Count a failed login."""
+        for key in self._counters(address, name):
             count, last = self._failures.pop(key, (0, now))
-            self._failures[key] = (1 if now - last > FORGET_S else count + 1), now
+            self._failures[key] = (1 if now - last > FAILURES_EXPIRE_S else count + 1), now
         while len(self._failures) > TRACKED_MAX:
             self._failures.popitem(last=False)
 
-    def succeeded(self, address: str, name: str) -> None:
-        for key in self._keys(address, name):
+    def on_success(self, address: str, name: str) -> None:
+        """Reset the counts of the address and of the user name."""
+        for key in self._counters(address, name):
             self._failures.pop(key, None)
 
-    def _left(self, key: tuple[str, str], now: float) -> float:
+    def _remaining(self, key: tuple[str, str], now: float) -> float:
         count, last = self._failures.get(key, (0, 0.0))
         if count <= FREE_FAILURES:
             return 0.0
         return max(0.0, last + min(WAIT_SECONDS_MAX, 2.0 ** (count - FREE_FAILURES)) - now)
 
-    def _keys(self, address: str, name: str) -> tuple[tuple[str, str], tuple[str, str]]:
+    def _counters(self, address: str, name: str) -> tuple[tuple[str, str], tuple[str, str]]:
         return ("address", address), ("name", name[:64])
 
 
@@ -256,12 +262,13 @@ class NodeTokens:
         self._seen: OrderedDict[str, float] = OrderedDict()
 
     def make(self, request: NodeRequest, wall: float, nonce: str) -> str:
-        return str(self._tokens.dumps([request.sender, int(wall), nonce, request.user, request.role], _purpose(request)))
+        content = [request.sender, int(wall), nonce, request.user, request.role]
+        return str(self._tokens.dumps(content, _signed_content(request)))
 
-    def check(self, token: str, asked: NodeRequest, wall: float) -> NodeRequest | None:
-        """Return the request `asked` with sender, user and role from its token; None = the token is not valid for it."""
+    def check(self, token: str, received: NodeRequest, wall: float) -> NodeRequest | None:
+        """Return the request `received` with sender, user and role from its token; None = the token is not valid for it."""
         try:
-            sender, at, nonce, user, role = self._tokens.loads(token, _purpose(asked))
+            sender, at, nonce, user, role = self._tokens.loads(token, _signed_content(received))
         except (BadData, UnicodeError):
             return None
         if abs(wall - at) > SKEW_S or nonce in self._seen:
@@ -269,16 +276,16 @@ class NodeTokens:
         self._seen[nonce] = wall
         while len(self._seen) > NONCES_MAX or next(iter(self._seen.values())) < wall - 2 * SKEW_S:
             self._seen.popitem(last=False)
-        return replace(asked, sender=sender, user=user, role=role)
+        return replace(received, sender=sender, user=user, role=role)
 
 
-def _purpose(request: NodeRequest) -> bytes:
+def _signed_content(request: NodeRequest) -> bytes:
     """Return the signed content of a token: receiver, method, path, query and body."""
-    return json.dumps(["node", request.receiver, request.method, *_unescaped(request.path),
+    return json.dumps(["node", request.receiver, request.method, *_decode_path(request.path),
                        sha256(request.body).hexdigest()]).encode()
 
 
-def _unescaped(path: str) -> tuple[str, list[tuple[str, str]]]:
+def _decode_path(path: str) -> tuple[str, list[tuple[str, str]]]:
     """Return a path and its query without escapes."""
     parts = urlsplit(path)
     return unquote(parts.path), parse_qsl(parts.query, keep_blank_values=True)

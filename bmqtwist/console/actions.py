@@ -16,7 +16,7 @@ from bmqtwist.console import operation as api
 from bmqtwist.console.access import Refusal, Role
 from bmqtwist.console.documents import Document
 from bmqtwist.console.stops import DELAY_SECONDS_MAX
-from bmqtwist.console.topics import text
+from bmqtwist.console.topics import read_text
 from bmqtwist.errors import LocalError, Refused
 from bmqtwist.ids import parse_uri
 from bmqtwist.report import shown
@@ -34,7 +34,8 @@ def reason_of(error: Exception) -> str:
     return error.message if isinstance(error, Refused) else str(error)
 
 
-def _done(operations: api.Operations) -> Document:
+def _ok(operations: api.Operations) -> Document:
+    """Discard the cached cluster document, and return the answer of a successful action."""
     operations.collector.invalidate()
     return {"ok": True}
 
@@ -42,49 +43,49 @@ def _done(operations: api.Operations) -> Document:
 @api.post("nodes/<node>/stop", Role.OPERATOR, api.Argument("confirm", "the name of the node again", required=True),
       api.REASON,
       api.Argument("delay", "seconds until the stop begins, 0 to 3600; until then it can be aborted", "integer",
-               api.whole(0, 0, DELAY_SECONDS_MAX)), place=api.at_named_node, confirm="node")
-def stop(operations: api.Operations, asked: api.Asked) -> Document:
+               api.integer_reader(0, 0, DELAY_SECONDS_MAX)), place=api.at_named_node, confirm="node")
+def stop(operations: api.Operations, call: api.ApiCall) -> Document:
     """Stop a node gracefully."""
-    operations.delayed_stop.request(asked.arguments["reason"], asked.who.user, asked.arguments["delay"])
-    return _done(operations)
+    operations.delayed_stop.request(call.arguments["reason"], call.caller.user, call.arguments["delay"])
+    return _ok(operations)
 
 
 @api.post("nodes/<node>/abort-stop", Role.OPERATOR, place=api.at_named_node)
-def abort_stop(operations: api.Operations, asked: api.Asked) -> Document:
+def abort_stop(operations: api.Operations, call: api.ApiCall) -> Document:
     """Abort the stop of a node before it begins."""
-    operations.delayed_stop.abort(asked.who.user)
-    return _done(operations)
+    operations.delayed_stop.abort(call.caller.user)
+    return _ok(operations)
 
 
 @api.post("partitions/<int:partition>/move", Role.OPERATOR,
-      api.Argument("to", "name of the new primary", read=api.words(api.NAME_CHARS_MAX, 1), required=True), api.WHY,
-      place=api.at_leader)
+      api.Argument("to", "name of the new primary", read=api.text_reader(api.NAME_CHARS_MAX, 1), required=True),
+      api.OPTIONAL_REASON, place=api.at_leader)
 @inlineCallbacks
-def move(operations: api.Operations, asked: api.Asked) -> Any:
+def move(operations: api.Operations, call: api.ApiCall) -> Any:
     """Move a partition to another primary."""
-    yield operations.operate(asked, admin.move_partition, operations.member_of().name,
-                             asked.arguments["partition"], operations.known(asked.arguments["to"]))
+    yield operations.run_admin(call, admin.move_partition, operations.own_cluster().name,
+                             call.arguments["partition"], operations.check_node(call.arguments["to"]))
     return {"ok": True}
 
 
-@api.post("partitions/<int:partition>/rollover", Role.OPERATOR, api.WHY, place=api.at_partition_primary)
+@api.post("partitions/<int:partition>/rollover", Role.OPERATOR, api.OPTIONAL_REASON, place=api.at_partition_primary)
 @inlineCallbacks
-def rollover(operations: api.Operations, asked: api.Asked) -> Any:
+def rollover(operations: api.Operations, call: api.ApiCall) -> Any:
     """Start a rollover of a partition to a new file set."""
-    yield operations.operate(asked, admin.roll_over, operations.member_of().name, asked.arguments["partition"])
+    yield operations.run_admin(call, admin.roll_over, operations.own_cluster().name, call.arguments["partition"])
     return {"ok": True}
 
 
 @api.post("queues/purge", Role.ADMIN, api.URI,
-      api.Argument("app", "the app; null = all", read=api.words(api.NAME_CHARS_MAX), nullable=True),
+      api.Argument("app", "the app; null = all", read=api.text_reader(api.NAME_CHARS_MAX), nullable=True),
       api.Argument("confirm", "the URI again", required=True), api.REASON,
       answer={"messages": "integer", "bytes": "integer"}, place=api.at_queue_primary, confirm="uri")
 @inlineCallbacks
-def purge(operations: api.Operations, asked: api.Asked) -> Any:
+def purge(operations: api.Operations, call: api.ApiCall) -> Any:
     """Purge all messages of a queue, or of one of its apps."""
-    uri = parse_uri(asked.arguments["uri"])
-    report = yield operations.operate(asked, admin.purge_queue, uri.qualified_domain, uri.queue,
-                                      asked.arguments["app"] or admin.WHOLE_QUEUE)
+    uri = parse_uri(call.arguments["uri"])
+    report = yield operations.run_admin(call, admin.purge_queue, uri.qualified_domain, uri.queue,
+                                      call.arguments["app"] or admin.WHOLE_QUEUE)
     if report.errors:
         raise Refusal(409, report.errors[0])
     return {"ok": True, "messages": sum(each.messages for each in report.purged),
@@ -92,15 +93,16 @@ def purge(operations: api.Operations, asked: api.Asked) -> Any:
 
 
 @api.post("publish", Role.OPERATOR, api.URI,
-      api.Argument("payload", f"at most {PAYLOAD_CHARS_MAX} characters", read=api.words(PAYLOAD_CHARS_MAX)),
+      api.Argument("payload", f"at most {PAYLOAD_CHARS_MAX} characters", read=api.text_reader(PAYLOAD_CHARS_MAX)),
       api.Argument("encoding", "text or base64"), api.PROPERTIES,
-      api.Argument("count", "1 to 100", "integer", api.whole(1, 1, local_producer.COUNT_MAX)), answer={"results": "array"})
+      api.Argument("count", "1 to 100", "integer", api.integer_reader(1, 1, local_producer.COUNT_MAX)),
+      answer={"results": "array"})
 @inlineCallbacks
-def publish(operations: api.Operations, asked: api.Asked) -> Any:
+def publish(operations: api.Operations, call: api.ApiCall) -> Any:
     """Post test messages."""
-    given, done = asked.arguments, Deferred[local_producer.Published]()
+    given, done = call.arguments, Deferred[local_producer.Published]()
     local_producer.publish(operations.broker, given["uri"], _payload(given["payload"], given.get("encoding") or "text"),
-                           typed_properties.from_tree(given["properties"] or {}), given["count"], asked.who.user,
+                           typed_properties.from_tree(given["properties"] or {}), given["count"], call.caller.user,
                            done.callback)
     result = yield done
     if result.error:
@@ -121,16 +123,16 @@ def _payload(payload: str, encoding: object) -> bytes:
 
 @api.post("alarms", Role.OPERATOR,
       api.Argument("category", "capital letters, digits and _, 64 at most; absent = OPERATOR. Must not be a category "
-                   "that the broker clears", read=api.words(ALARM_CATEGORY_CHARS_MAX)),
+                   "that the broker clears", read=api.text_reader(ALARM_CATEGORY_CHARS_MAX)),
       api.Argument("severity", "ALARM, or PANIC if urgent; absent = ALARM",
-                   read=api.words(api.NAME_CHARS_MAX)),
+                   read=api.text_reader(api.NAME_CHARS_MAX)),
       api.Argument("text", f"text of the alarm, 1 to {ALARM_CHARS_MAX} characters",
-                   read=api.words(ALARM_CHARS_MAX, 1), required=True), api.NODE, place=api.at_node)
-def raise_alarm(operations: api.Operations, asked: api.Asked) -> Document:
+                   read=api.text_reader(ALARM_CHARS_MAX, 1), required=True), api.NODE, place=api.at_node)
+def raise_alarm(operations: api.Operations, call: api.ApiCall) -> Document:
     """Raise an alarm; it is logged and listed like an alarm of the broker."""
-    given, report = asked.arguments, operations.host.report
-    category, severity, said = given["category"] or "OPERATOR", given["severity"] or "ALARM", given["text"].strip()
-    if not said:
+    given, report = call.arguments, operations.host.report
+    category, severity, message = given["category"] or "OPERATOR", given["severity"] or "ALARM", given["text"].strip()
+    if not message:
         raise Refusal(400, "The text of an alarm must not be empty.", "text")
     if _CATEGORY.fullmatch(category) is None:
         raise Refusal(400, "A category consists of capital letters, digits and _, and begins with a letter.", "category")
@@ -140,39 +142,39 @@ def raise_alarm(operations: api.Operations, asked: api.Asked) -> Document:
     if severity not in ("ALARM", "PANIC"):
         raise Refusal(400, "The severity must be ALARM or PANIC.", "severity")
     report.alarm(alarms.operator_alarm(category, severity == "PANIC"), "%s",
-                 f"{shown(said, ALARM_CHARS_MAX)} (raised by {shown(asked.who.user)})")
-    return _done(operations)
+                 f"{shown(message, ALARM_CHARS_MAX)} (raised by {shown(call.caller.user)})")
+    return _ok(operations)
 
 
 @api.post("alarms/<alarm>/acknowledge", Role.OPERATOR, place=api.at_alarm)
-def acknowledge(operations: api.Operations, asked: api.Asked) -> Document:
+def acknowledge(operations: api.Operations, call: api.ApiCall) -> Document:
     """Acknowledge an alarm."""
-    operations.host.node.alarms.acknowledge(asked.arguments["alarm"].rpartition(":")[2], asked.who.user)
+    operations.host.node.alarms.acknowledge(call.arguments["alarm"].rpartition(":")[2], call.caller.user)
     return {"ok": True}
 
 
 @api.post("alarms/<alarm>/clear", Role.OPERATOR, place=api.at_alarm)
-def clear(operations: api.Operations, asked: api.Asked) -> Document:
+def clear(operations: api.Operations, call: api.ApiCall) -> Document:
     """Clear an alarm."""
-    operations.host.node.alarms.clear(asked.arguments["alarm"].rpartition(":")[2], asked.who.user)
+    operations.host.node.alarms.clear(call.arguments["alarm"].rpartition(":")[2], call.caller.user)
     return {"ok": True}
 
 
-@api.post("domains/<domain>/reconfigure", Role.ADMIN, api.WHY, answer={"nodes": "array"})
+@api.post("domains/<domain>/reconfigure", Role.ADMIN, api.OPTIONAL_REASON, answer={"nodes": "array"})
 @inlineCallbacks
-def reconfigure(operations: api.Operations, asked: api.Asked) -> Any:
+def reconfigure(operations: api.Operations, call: api.ApiCall) -> Any:
     """Reload the configuration file of a domain at every node."""
-    name, own = text(asked.arguments, "domain", api.NAME_CHARS_MAX, 1), operations.collector.name
+    name, own = read_text(call.arguments, "domain", api.NAME_CHARS_MAX, 1), operations.collector.name
     rows = []
-    for node in (own, *(operations.collector.consoles.urls() if not asked.who.node else ())):
+    for node in (own, *(operations.collector.consoles.urls() if not call.caller.node else ())):
         try:
             if node == own:
-                yield operations.operate(asked, admin.reconfigure_domain, name)
+                yield operations.run_admin(call, admin.reconfigure_domain, name)
             else:
-                yield operations.forward(node, asked)
+                yield operations.forward(node, call)
             rows.append({"node": node, "ok": True, "error": ""})
         except (Refusal, *REFUSALS) as refused:
-            if asked.who.node:
+            if call.caller.node:
                 raise
             rows.append({"node": node, "ok": False, "error": reason_of(refused)})
     return {"ok": all(row["ok"] for row in rows), "nodes": rows}
@@ -180,36 +182,36 @@ def reconfigure(operations: api.Operations, asked: api.Asked) -> Any:
 
 @api.post("rolling-restart", Role.ADMIN, api.REASON, answer={"order": "array"})
 @inlineCallbacks
-def rolling_restart(operations: api.Operations, asked: api.Asked) -> Any:
+def rolling_restart(operations: api.Operations, call: api.ApiCall) -> Any:
     """Stop all nodes one at a time, each when the previous one is up again; a supervisor must restart them."""
     cluster = yield operations.collector.cluster()
-    return {"ok": True, "order": operations.restart.begin(cluster, asked.arguments["reason"], asked.who)}
+    return {"ok": True, "order": operations.restart.start(cluster, call.arguments["reason"], call.caller)}
 
 
 @api.post("rolling-restart/abort", Role.ADMIN)
-def abort_restart(operations: api.Operations, asked: api.Asked) -> Document:
+def abort_restart(operations: api.Operations, call: api.ApiCall) -> Document:
     """Abort the rolling restart; a stop in progress continues."""
-    operations.restart.abort(asked.who.user)
-    return _done(operations)
+    operations.restart.abort(call.caller.user)
+    return _ok(operations)
 
 
 @api.post("demo/start", Role.OPERATOR)
-def start_demo(operations: api.Operations, asked: api.Asked) -> Document:
+def start_demo(operations: api.Operations, call: api.ApiCall) -> Document:
     """Start demonstration traffic at this node, if its configuration allows it."""
-    operations.demonstration.start(asked.who.user)
-    return _done(operations)
+    operations.demonstration.start(call.caller.user)
+    return _ok(operations)
 
 
 @api.post("demo/stop", Role.OPERATOR)
-def stop_demo(operations: api.Operations, asked: api.Asked) -> Document:
+def stop_demo(operations: api.Operations, call: api.ApiCall) -> Document:
     """Stop demonstration traffic at this node."""
-    operations.demonstration.stop(asked.who.user)
-    return _done(operations)
+    operations.demonstration.stop(call.caller.user)
+    return _ok(operations)
 
 
 @api.post("node/logout", Role.VIEWER,
-      api.Argument("nonce", "of the login", read=api.words(64, 1), required=True), between_nodes=True)
-def end_login(operations: api.Operations, asked: api.Asked) -> Document:
+      api.Argument("nonce", "of the login", read=api.text_reader(64, 1), required=True), between_nodes=True)
+def end_login(operations: api.Operations, call: api.ApiCall) -> Document:
     """End a login at this node."""
-    operations.logins.cookies.end(asked.arguments["nonce"], operations.host.moment()[1])
+    operations.logins.cookies.end(call.arguments["nonce"], operations.host.moment()[1])
     return {"ok": True}

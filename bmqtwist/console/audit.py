@@ -23,7 +23,7 @@ class AuditLog:
 
     def __init__(self, folder: str, failed: Callable[[str], None]) -> None:
         self._path = Path(folder) / FILE if folder else None
-        self._failed, self._failure_reported = failed, False
+        self._on_failed, self._failure_reported = failed, False
         self.entries: deque[Document] = deque(maxlen=ENTRIES_MAX)
         if self._path is not None:
             self._read(self._path)
@@ -66,4 +66,4 @@ class AuditLog:
         except OSError as error:
             if not self._failure_reported:
                 self._failure_reported = True
-                self._failed(f"The audit log '{path}' cannot be written: {error.strerror or error}")
+                self._on_failed(f"The audit log '{path}' cannot be written: {error.strerror or error}")

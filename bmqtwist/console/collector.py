@@ -19,15 +19,15 @@ from bmqtwist.console.consoles import OtherConsoles, PeerClient, as_body, with_q
 from bmqtwist.console.documents import Document
 from bmqtwist.console.local_queues import SWEEP_S, LocalQueues
 from bmqtwist.console.merge import merge, merge_queue, queue_tree
-from bmqtwist.console.queues import Order, first_of
-from bmqtwist.console.samples import HISTORY_STEP_S, FlowSampler, NodeSampler, reading
+from bmqtwist.console.queues import Order, merge_first
+from bmqtwist.console.samples import HISTORY_STEP_S, FlowSampler, NodeSampler, take_reading
 from bmqtwist.console.topics import ClusterTopic, ElectionsTopic, QueuesTopic, QueueTopic, Topic
 from bmqtwist.view import cluster_facts, node_facts
 
 if TYPE_CHECKING:
     from bmqtwist.daemon.service import BrokerService
 
-FRESH_S = 0.2  # a cluster document up to this age is reused
+CLUSTER_AGE_S_MAX = 0.2  # a cluster document up to this age is reused
 
 
 class Collector:
@@ -37,7 +37,7 @@ class Collector:
         self._host, broker = host, host.node.broker
         self.consoles = OtherConsoles(broker, client, lambda: host.moment()[0])
         self.local = LocalQueues(host)
-        self.sampler = NodeSampler(reading(broker, host.moment()[0], host.process()))
+        self.sampler = NodeSampler(take_reading(broker, host.moment()[0], host.process()))
         self._files, self._files_at = (0, 0), float("-inf")
         self._proxy_flows = FlowSampler()
         self._proxies, self._proxies_at = list[Document](), float("-inf")
@@ -46,7 +46,7 @@ class Collector:
         self._cluster: tuple[float, Document] | None = None
         self._collecting: list[Deferred[Document]] | None = None
         self._tick: Any = None
-        self.actions: Callable[[], Document] = dict  # state of restart, stop and demo
+        self.action_states: Callable[[], Document] = dict  # state of restart, stop and demo
 
     # -- history ----------------------------------------------------------------------------------------------------
 
@@ -65,11 +65,12 @@ class Collector:
         self.consoles.urls()  # stored: pages of a stopped node reconnect here and are accepted only if its URL is known
         broker, (now, wall) = self._host.node.broker, self._host.moment()
         messages, size = node_facts.stored_totals(broker)
-        self.sampler.record(reading(broker, now, self._host.process()), wall, messages, size)
-        self._note_leader(wall)
+        self.sampler.record(take_reading(broker, now, self._host.process()), wall, messages, size)
+        self._record_leader(wall)
         self.local.record_history()
 
-    def _note_leader(self, wall: float) -> None:
+    def _record_leader(self, wall: float) -> None:
+        """Store since when the present leader has been known."""
         cluster = cluster_facts.cluster_of(self._host.node.broker)
         if cluster is not None:
             seen = cluster_facts.elector(cluster)
@@ -81,7 +82,7 @@ class Collector:
     @inlineCallbacks
     def own_part(self) -> Any:
         """Return this node's part of the cluster document."""
-        yield self.local.want()
+        yield self.local.request_sampling()
         node, (now, wall) = self._host.node, self._host.moment()
         proxied = cluster_facts.proxied_of(node.broker)
         if proxied is not None:
@@ -89,11 +90,11 @@ class Collector:
             node.broker.loop.performer.turn_due()
         self.consoles.urls()
         process = self._host.process()
-        if self.sampler.wants(now):
-            self.sampler.sample(reading(node.broker, now, process))
+        if self.sampler.is_due(now):
+            self.sampler.sample(take_reading(node.broker, now, process))
         if now - self._files_at >= HISTORY_STEP_S:
             self._files, self._files_at = open_files(), now
-        self._note_leader(wall)
+        self._record_leader(wall)
         if now - self._proxies_at >= SWEEP_S:
             self._proxies, self._proxies_at = self._proxy_rows(now), now
         sampler = self.sampler
@@ -103,7 +104,7 @@ class Collector:
                  "history": list(sampler.history), "top": self.local.top()}
         if part["elector"] is not None:
             part["elector"]["since"] = self._leader[2]
-        actions = self.actions()
+        actions = self.action_states()
         return part | actions | {"stop": part["stop"] or actions["stop"]}
 
     def _proxy_rows(self, now: float) -> list[Document]:
@@ -123,6 +124,7 @@ class Collector:
         return cluster_facts.name_of(self._host.node.broker)
 
     def document(self, topic: Topic) -> Deferred[Document]:
+        """Return the document of a topic. Fails with Refusal."""
         if isinstance(topic, ClusterTopic):
             return self.cluster()
         if isinstance(topic, QueuesTopic):
@@ -139,7 +141,7 @@ class Collector:
     def cluster(self) -> Deferred[Document]:
         """Return the cluster document; requests during its creation share the result."""
         done: Deferred[Document] = Deferred()
-        if self._cluster is not None and self._host.moment()[0] - self._cluster[0] < FRESH_S:
+        if self._cluster is not None and self._host.moment()[0] - self._cluster[0] < CLUSTER_AGE_S_MAX:
             return succeed(self._cluster[1])
         if self._collecting is not None:
             self._collecting.append(done)
@@ -158,9 +160,9 @@ class Collector:
     def _collect(self) -> Any:
         now, _ = self._host.moment()
         urls, peers = self.consoles.urls(), self.consoles.peers
-        asked = peers.poll(urls, now)
+        polled = peers.poll(urls, now)
         own = yield self.own_part()
-        yield asked
+        yield polled
         parts, missing = peers.parts(urls)
         for name, part in parts.items():
             if part["stop"] is not None and not part["stop"].get("abortable"):
@@ -177,21 +179,22 @@ class Collector:
 
     @inlineCallbacks
     def queues(self, topic: QueuesTopic) -> Any:
+        """Return a page of the queues of all nodes: first the ranks of each node, then the rows of the page."""
         own = yield self.local.rank(topic)
-        found, missing = yield self.consoles.ask_all(with_query("/api/v1/node/queues", topic.query()))
+        found, missing = yield self.consoles.request_all(with_query("/api/v1/node/queues", topic.query()))
         total, runs, home = own[0], [own[1]], {uri: self.name for _, uri in own[1]}
         for name, answer in found.items():
             total += answer["total"]
             run = [(value, uri) for value, uri in answer["entries"] if uri not in home]
             home.update((uri, name) for _, uri in run)
             runs.append(run)
-        shown = [uri for _, uri in first_of(runs, Order(topic.sort, topic.descending), topic.upto)][topic.offset:]
+        shown = [uri for _, uri in merge_first(runs, Order(topic.sort, topic.descending), topic.upto)][topic.offset:]
         wanted: dict[str, list[str]] = {}
         for uri in shown:
             wanted.setdefault(home[uri], []).append(uri)
         rows = {row["uri"]: row for row in (yield self.local.rows(wanted.pop(self.name, [])))}
         _, wall = self._host.moment()
-        for answer in (yield self.consoles.ask_some("/api/v1/node/rows", {name: as_body({"uris": uris})
+        for answer in (yield self.consoles.request_each("/api/v1/node/rows", {name: as_body({"uris": uris})
                                                                           for name, uris in wanted.items()})):
             rows.update((row["uri"], row) for row in answer["rows"])
         return {"at": round(wall, 3), "total": total, "offset": topic.offset, "missing": missing,
@@ -202,32 +205,32 @@ class Collector:
         """Return the document of a queue; Refusal 404 if no node knows it."""
         own = yield self.own_queue(topic.uri)
         path = with_query("/api/v1/node/queue", {"uri": topic.uri})
-        found, missing = yield self.consoles.ask_all(path)
+        found, missing = yield self.consoles.request_all(path)
         parts = [own, *found.values()]
         leading = next((part for part in parts if part["leads"]), None)
         primary = leading["node"] if leading is not None else next(
             (part["primary"] for part in parts if part.get("primary")), "")
         if leading is None and not primary:
             raise Refusal(404, f"There is no queue '{topic.uri}' in this cluster.", "uri")
-        answers, silent = yield self.consoles.ask_proxies(path, parts)
+        answers, unresponsive = yield self.consoles.request_proxies(path, parts)
         parts += [consoles.valid_queue(answer, proxy) for proxy, answer in answers]
         row = leading["row"] if leading is not None else {"uri": topic.uri}
         document = merge_queue(row, parts, leading["history"] if leading is not None else (),
                                queue_tree(leading["row"] if leading is not None else None, parts, primary))
-        document.update(at=round(self._host.moment()[1], 3), primary=primary, missing=missing | silent)
+        document.update(at=round(self._host.moment()[1], 3), primary=primary, missing=missing | unresponsive)
         return document
 
     @inlineCallbacks
     def clients(self) -> Any:
         """Return the connections of all nodes and of the proxies whose consoles answer."""
         path, own = "/api/v1/node/clients", node_facts.clients_part(self._host.node.broker)
-        found, missing = yield self.consoles.ask_all(path)
+        found, missing = yield self.consoles.request_all(path)
         parts = [own, *found.values()]
-        answers, silent = yield self.consoles.ask_proxies(path, parts)
+        answers, unresponsive = yield self.consoles.request_proxies(path, parts)
         rows = [row for part in parts for row in part["clients"]]
         for proxy, answer in answers:
             rows += consoles.valid_clients(answer, proxy)
-        return {"clients": rows, "missing": missing | silent}
+        return {"clients": rows, "missing": missing | unresponsive}
 
     @inlineCallbacks
     def find_primary(self, uri: str) -> Any:

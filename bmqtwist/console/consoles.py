@@ -20,7 +20,7 @@ from twisted.python.failure import Failure
 from twisted.web.client import Agent, HTTPConnectionPool
 
 from bmqtwist.broker.broker import Broker
-from bmqtwist.console.access import NodeRequest, NodeTokens, Refusal, Who
+from bmqtwist.console.access import Caller, NodeRequest, NodeTokens, Refusal
 from bmqtwist.console.documents import Document, compact
 from bmqtwist.peers.welcome import is_console_url
 from bmqtwist.view import cluster_facts
@@ -59,20 +59,20 @@ class PeerClient:
         return closed
 
     @inlineCallbacks
-    def ask(self, node: str, url: str, method: str, path: str, body: bytes = b"", who: Who | None = None,
+    def request(self, node: str, url: str, method: str, path: str, body: bytes = b"", caller: Caller | None = None,
             seconds: float = PEER_SECONDS_MAX) -> Any:
         """Return the status and JSON that a node answers. `path`: below its URL, with query. Refusal 502: no answer."""
         if self._tokens is None:
             raise Refusal(502, NO_KEY)
-        user, role = (who.user, who.role.word) if who is not None else ("", "")
+        user, role = (caller.user, caller.role.label) if caller is not None else ("", "")
         token = self._tokens.make(NodeRequest(self._name, node, method, path, body, user, role), self._wall(),
                                   os.urandom(12).hex())
         headers = {TOKEN_HEADER: token, "Content-Type": "application/json"}
-        asked = self._client.request(method, (url + path).encode(), headers=headers, data=body or None,
+        sent = self._client.request(method, (url + path).encode(), headers=headers, data=body or None,
                                      allow_redirects=False, unbuffered=True)
-        asked.addTimeout(seconds, self._reactor)
+        sent.addTimeout(seconds, self._reactor)
         try:
-            response = yield asked
+            response = yield sent
             text = yield _collect(response).addTimeout(seconds, self._reactor)
             return response.code, json.loads(text)
         except Refusal:
@@ -111,9 +111,9 @@ class PeerView:
     def __init__(self) -> None:
         self.part: Document | None = None
         self.problem = ""
-        self.asked_at = float("-inf")
+        self.requested_at = float("-inf")
         self.url = ""
-        self.asking: Deferred[None] | None = None
+        self.pending: Deferred[None] | None = None
 
 
 class Peers:
@@ -129,33 +129,33 @@ class Peers:
         for name, url in urls.items():
             view = self.views.setdefault(name, PeerView())
             if url != view.url:
-                view.url, view.problem, view.asked_at = url, "", float("-inf")
-            if view.asking is None and (not view.problem or now - view.asked_at >= RETRY_S):
-                view.asked_at = now
-                self._ask(name, view)
-            if view.asking is not None and not view.problem:
+                view.url, view.problem, view.requested_at = url, "", float("-inf")
+            if view.pending is None and (not view.problem or now - view.requested_at >= RETRY_S):
+                view.requested_at = now
+                self._request_part(name, view)
+            if view.pending is not None and not view.problem:
                 done: Deferred[None] = Deferred()
-                view.asking.addCallback(partial(_pass_on, done))
+                view.pending.addCallback(partial(_fire, done))
                 waiting.append(done)
         return DeferredList(waiting) if waiting else succeed(None)
 
-    def _ask(self, name: str, view: PeerView) -> None:
-        def answered(answer: tuple[int, Document]) -> None:
+    def _request_part(self, name: str, view: PeerView) -> None:
+        def on_answer(answer: tuple[int, Document]) -> None:
             status, part = answer
             if status != 200 or part.get("name") != name:
                 raise Refusal(502, str(part.get("error")) if status != 200
                               else f"node {part.get('name')} answers in its place")
             view.part, view.problem = part, ""
 
-        def failed(failure: Failure) -> None:
+        def on_failed(failure: Failure) -> None:
             view.part = None
             view.problem = str(failure.value) or type(failure.value).__name__
 
-        def over(ignored: object) -> None:
-            view.asking = None
+        def on_end(ignored: object) -> None:
+            view.pending = None
 
-        view.asking = self._client.ask(name, view.url, "GET", "/api/v1/node").addCallback(answered).addErrback(failed)
-        view.asking.addBoth(over)  # may be called immediately
+        view.pending = self._client.request(name, view.url, "GET", "/api/v1/node")
+        view.pending.addCallback(on_answer).addErrback(on_failed).addBoth(on_end)  # may be called immediately
 
     def parts(self, urls: Mapping[str, str]) -> tuple[dict[str, Document], dict[str, str]]:
         """Return the newest parts by node name, and the reason for each missing one."""
@@ -169,15 +169,17 @@ class Peers:
         return parts, missing
 
 
-def _pass_on(done: Deferred[None], result: None) -> None:
+def _fire(done: Deferred[None], result: None) -> None:
     done.callback(None)
 
 
 def with_query(path: str, arguments: Mapping[str, str]) -> str:
+    """Return a path with a query."""
     return f"{path}?{urlencode(arguments)}" if arguments else path
 
 
 def as_body(document: Mapping[str, Any]) -> bytes:
+    """Return a document as the body of a request."""
     return compact(document).encode()
 
 
@@ -188,7 +190,7 @@ class OtherConsoles:
         self._broker, self._client, self._now = broker, client, now
         self.peers = Peers(client)
         self._urls: dict[str, str] = {}  # by node name, disconnected nodes included
-        self._silent: dict[str, tuple[float, str]] = {}  # proxies that did not answer: time of the next request, reason
+        self._unresponsive: dict[str, tuple[float, str]] = {}  # proxies: time of the next request, reason
 
     def urls(self) -> dict[str, str]:
         """Return the URLs of the consoles of other nodes, also of disconnected ones."""
@@ -196,56 +198,57 @@ class OtherConsoles:
         return {**{name: view.url for name, view in self.peers.views.items()}, **self._urls}
 
     @inlineCallbacks
-    def ask_all(self, path: str, body: bytes | None = None, seconds: float = PEER_SECONDS_MAX) -> Any:
+    def request_all(self, path: str, body: bytes | None = None, seconds: float = PEER_SECONDS_MAX) -> Any:
         """Send the same request to the consoles of all other nodes. Returns the documents, and the reasons for missing ones,
         by node name."""
         urls = self.urls()
         method, names = "GET" if body is None else "POST", list(urls)
-        answers = yield DeferredList([self._client.ask(name, url, method, path, body or b"", seconds=seconds)
+        answers = yield DeferredList([self._client.request(name, url, method, path, body or b"", seconds=seconds)
                                       for name, url in urls.items()], consumeErrors=True)
         found, missing = _answers("Node", names, answers)
         return {names[at]: answer for at, answer in found.items()}, missing
 
     @inlineCallbacks
-    def ask_some(self, path: str, bodies: dict[str, bytes]) -> Any:
+    def request_each(self, path: str, bodies: dict[str, bytes]) -> Any:
         """Send each node its own body. Returns the documents of the nodes that answered."""
         urls = self.urls()
-        answers = yield DeferredList([self._client.ask(name, urls[name], "POST", path, body)
+        answers = yield DeferredList([self._client.request(name, urls[name], "POST", path, body)
                                       for name, body in bodies.items()], consumeErrors=True)
         return list(_answers("Node", list(bodies), answers)[0].values())
 
     @inlineCallbacks
-    def ask_proxies(self, path: str, documents: Sequence[Document]) -> Any:
+    def request_proxies(self, path: str, documents: Sequence[Document]) -> Any:
         """Send a request to the proxies that `documents` name, and to proxies connected to them. Returns pairs of a proxy
         (as of `node_facts.proxy_of`) and its answer, and the reasons for missing ones by name. A proxy that does not answer
         gets no request for RETRY_S."""
-        now, silent = self._now(), self._silent
-        for ident in [ident for ident, (until, _) in silent.items() if until <= now]:
-            del silent[ident]
+        now, unresponsive = self._now(), self._unresponsive
+        for ident in [ident for ident, (until, _) in unresponsive.items() if until <= now]:
+            del unresponsive[ident]
         seen = {cluster_facts.own_ident(self._broker)}
         # a node would accept a token made for its name: a proxy must not receive one
         names = {*self.urls(), *cluster_facts.node_names(self._broker)}
         found: list[tuple[Document, Document]] = []
         missing: dict[str, str] = {}
         for _ in range(LEVELS_MAX):
-            next_ones = {proxy["ident"]: proxy for document in documents for proxy in valid_proxies(document)
+            next_level = {proxy["ident"]: proxy for document in documents for proxy in valid_proxies(document)
                          if proxy["ident"] not in seen}
-            seen.update(next_ones)
-            asked = []
-            for proxy in next_ones.values():
+            seen.update(next_level)
+            requested = []
+            for proxy in next_level.values():
                 if not proxy["url"] or proxy["name"] in names:
                     missing[proxy["name"]] = NAMED_AS_A_NODE if proxy["url"] else NO_CONSOLE
-                elif proxy["ident"] in silent:
-                    missing[proxy["name"]] = silent[proxy["ident"]][1]
+                elif proxy["ident"] in unresponsive:
+                    missing[proxy["name"]] = unresponsive[proxy["ident"]][1]
                 else:
-                    asked.append(proxy)
-            requests = [self._client.ask(proxy["name"], proxy["url"], "GET", path) for proxy in asked]
+                    requested.append(proxy)
+            requests = [self._client.request(proxy["name"], proxy["url"], "GET", path) for proxy in requested]
             answers = yield DeferredList(requests, consumeErrors=True)
-            good, bad = _answers("Proxy", [proxy["name"] for proxy in asked], answers)
+            good, bad = _answers("Proxy", [proxy["name"] for proxy in requested], answers)
             missing.update(bad)
             until = self._now() + RETRY_S
-            silent.update((proxy["ident"], (until, bad[proxy["name"]])) for at, proxy in enumerate(asked) if at not in good)
-            found += [(asked[at], answer) for at, answer in good.items()]
+            unresponsive.update((proxy["ident"], (until, bad[proxy["name"]])) for at, proxy in enumerate(requested)
+                                if at not in good)
+            found += [(requested[at], answer) for at, answer in good.items()]
             documents = list(good.values())
         return found, missing
 

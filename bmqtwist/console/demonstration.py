@@ -1,8 +1,8 @@
 """Demonstration traffic: two applications in this process that use the broker through its listener. Users of the console
 start and stop it.
 
-Posts to each queue follow a wave of its own; its consumers pause for REST_S every REST_EVERY_S, so that the queue fills and
-drains.
+The rate of posts to each queue is a sine wave; its consumers pause for PAUSE_S every PAUSE_PERIOD_S, so that the queue fills
+and drains.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ TICK_S = 0.1
 RATE = 6.0  # messages per second and queue, on average
 WAVE_S = 37.0  # period of the first queue; some seconds longer for each further queue
 CONFIRM_S = 0.2  # from delivery to confirmation of a message
-REST_EVERY_S, REST_S = 60.0, 15.0  # period and duration of the consumers' pauses
+PAUSE_PERIOD_S, PAUSE_S = 60.0, 15.0  # period and duration of the consumers' pauses
 CONNECT_S = 10.0
 REGIONS = ("europe", "america", "asia")
 
 
 class ShownQueue(Struct):
-    """Queue with its consumers. `owed`: fraction of a message that is due; `held`: unconfirmed messages with their times of
-    delivery."""
+    """Queue with its consumers. `due`: messages to post now, a fraction; `unconfirmed`: unconfirmed messages with their
+    times of delivery."""
 
     queue: Queue[bytes]
     number: int
-    owed: float = 0.0
-    held: deque[tuple[float, Message[bytes]]] = field(default_factory=deque)
+    due: float = 0.0
+    unconfirmed: deque[tuple[float, Message[bytes]]] = field(default_factory=deque)
 
     def rate(self, seconds: float) -> float:
         return RATE * (1 + 0.8 * sin(2 * pi * seconds / (WAVE_S + 7 * self.number)))
 
-    def rests(self, seconds: float) -> bool:
-        return (seconds + 20.0 * self.number) % REST_EVERY_S > REST_EVERY_S - REST_S
+    def is_paused(self, seconds: float) -> bool:
+        return (seconds + 20.0 * self.number) % PAUSE_PERIOD_S > PAUSE_PERIOD_S - PAUSE_S
 
 
 class Demonstration:
@@ -89,7 +89,7 @@ class Demonstration:
                                              open_timeout_s=CONNECT_S, user_agent=f"demonstration-{what}")
                                      for what in ("producer", "consumer")]
         self._report.note("config", f"demonstration traffic started by {by}", by=by)
-        Deferred.fromCoroutine(self._open(sessions)).addErrback(self._failed, sessions)
+        Deferred.fromCoroutine(self._open(sessions)).addErrback(self._on_failed, sessions)
 
     def stop(self, by: str = "") -> None:
         """Stop the traffic if it runs."""
@@ -114,35 +114,35 @@ class Demonstration:
                 shown = ShownQueue(await producer.open(uri, write=True), len(self._queues))
                 for app in apps or ("",):
                     await consumer.open(f"{uri}?id={app}" if app else uri, read=True,
-                                        on_message=partial(self._delivered, shown))
+                                        on_message=partial(self._on_message, shown))
                 if self._sessions is not sessions:
                     return  # stopped while the queue was opened
                 self._queues.append(shown)
         self._began = self._reactor.seconds()
-        self._later()
+        self._schedule_tick()
 
-    def _delivered(self, shown: ShownQueue, message: Message[bytes]) -> None:
-        shown.held.append((self._reactor.seconds(), message))
+    def _on_message(self, shown: ShownQueue, message: Message[bytes]) -> None:
+        shown.unconfirmed.append((self._reactor.seconds(), message))
 
-    def _failed(self, failure: Any, sessions: list[Session]) -> None:
+    def _on_failed(self, failure: Any, sessions: list[Session]) -> None:
         if self._sessions is sessions:
             self._problem = str(failure.value) or type(failure.value).__name__
             self._report.error("Demonstration traffic failed: %s", self._problem)
             self.stop()
 
-    def _later(self) -> None:
-        self._tick = self._reactor.callLater(TICK_S, self._turn)
+    def _schedule_tick(self) -> None:
+        self._tick = self._reactor.callLater(TICK_S, self._on_tick)
 
-    def _turn(self) -> None:
+    def _on_tick(self) -> None:
         if self._broker.shutdown is not None:
             self.stop()
             return
         seconds = self._reactor.seconds() - self._began
         try:
             for shown in self._queues:
-                shown.owed += shown.rate(seconds) * TICK_S
-                while shown.owed >= 1.0:
-                    shown.owed -= 1.0
+                shown.due += shown.rate(seconds) * TICK_S
+                while shown.due >= 1.0:
+                    shown.due -= 1.0
                     self._post(shown)
                 self._confirm(shown, seconds)
         except BmqError as error:
@@ -150,7 +150,7 @@ class Demonstration:
             self._report.error("Demonstration traffic failed: %s", error)
             self.stop()
             return
-        self._later()
+        self._schedule_tick()
 
     def _post(self, shown: ShownQueue) -> None:
         number = self._posted
@@ -158,13 +158,13 @@ class Demonstration:
         amount = number * 7919 % 1000
         payload = json.dumps({"order": number, "amount": amount, "text": "demonstration"}).encode()
         properties = {"region": REGIONS[number % len(REGIONS)], "amount": amount, "urgent": amount > 900}
-        shown.queue.post_nowait(payload, properties, on_ack=self._answered)
+        shown.queue.post_nowait(payload, properties, on_ack=self._on_ack)
 
-    def _answered(self, ack: Ack) -> None:
+    def _on_ack(self, ack: Ack) -> None:
         self._refused += not ack.ok
 
     def _confirm(self, shown: ShownQueue, seconds: float) -> None:
         until = self._reactor.seconds() - CONFIRM_S
-        while shown.held and shown.held[0][0] <= until and not shown.rests(seconds):
-            shown.held.popleft()[1].confirm()
+        while shown.unconfirmed and shown.unconfirmed[0][0] <= until and not shown.is_paused(seconds):
+            shown.unconfirmed.popleft()[1].confirm()
             self._confirmed += 1

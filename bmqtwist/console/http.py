@@ -40,7 +40,7 @@ TOKEN_HEADERS = ("X-CSRF-Token", "X-Bmqtwist-Node")
 TEXT = "text/plain; charset=utf-8"
 
 
-class Console:
+class HealthEndpoints:
     """Health and metrics endpoints; the routes belong to an instance, so that a process can contain several brokers.
     `plugin`: prefix of the metrics' names, and their label Instance."""
 
@@ -69,10 +69,10 @@ class Console:
         scrape: Deferred[str] = Deferred()
         self._scrapes.append(scrape)
         if len(self._scrapes) == 1:
-            self._source.in_steps(self._source.metrics(self._names_prefix, self._instance)).addBoth(self._scraped)
+            self._source.in_steps(self._source.metrics(self._names_prefix, self._instance)).addBoth(self._on_scraped)
         return scrape.addCallback(lambda text: _text(request, text, CONTENT_TYPE))
 
-    def _scraped(self, result: str | Failure) -> None:
+    def _on_scraped(self, result: str | Failure) -> None:
         scrapes, self._scrapes = self._scrapes, []
         for each in scrapes:
             each.callback(result)
@@ -103,14 +103,14 @@ class Console:
 
 def make_site(resource: Resource) -> Site:
     """Return the factory for a listener, without request log."""
-    site = _Site(resource, requestFactory=_Request, timeout=IDLE_SECONDS_MAX)
+    site = _LimitedSite(resource, requestFactory=_LimitedRequest, timeout=IDLE_SECONDS_MAX)
     site.displayTracebacks = False
     site.noisy = False
     site.log = lambda request: None  # type: ignore[method-assign]
     return site
 
 
-class _Request(SiteRequest):
+class _LimitedRequest(SiteRequest):
     """Request with a limited body."""
 
     _refused = False
@@ -136,7 +136,7 @@ class _Request(SiteRequest):
             super().process()  # type: ignore[no-untyped-call]
 
 
-class _Site(Site):
+class _LimitedSite(Site):
     """Site with a limited number and lifetime of connections."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -152,30 +152,30 @@ class _Site(Site):
             return None
         self._open += 1
         clock: Any = self.reactor
-        made, lost, end = protocol.makeConnection, protocol.connectionLost, None
+        make_connection, connection_lost, timeout = protocol.makeConnection, protocol.connectionLost, None
 
         def makeConnection(transport: Any) -> None:
-            nonlocal end
-            end = clock.callLater(LIFE_SECONDS_MAX, transport.abortConnection)
-            made(transport)
+            nonlocal timeout
+            timeout = clock.callLater(LIFE_SECONDS_MAX, transport.abortConnection)
+            make_connection(transport)
 
-        def over() -> None:
+        def release() -> None:
             self._open -= 1
 
         def connectionLost(reason: Failure) -> None:
-            over()
-            if end is not None and end.active():
-                end.cancel()
-            lost(reason)
+            release()
+            if timeout is not None and timeout.active():
+                timeout.cancel()
+            connection_lost(reason)
 
-        def taken_over() -> Callable[[], None]:
+        def hand_over() -> Callable[[], None]:
             """Hand the connection over to another protocol without a limited lifetime; call the result when it is closed."""
-            if end is not None and end.active():
-                end.cancel()
-            return over
+            if timeout is not None and timeout.active():
+                timeout.cancel()
+            return release
 
         protocol.makeConnection, protocol.connectionLost = makeConnection, connectionLost
-        protocol.taken_over = taken_over
+        protocol.hand_over = hand_over
         return protocol
 
 

@@ -24,18 +24,18 @@ RESUMABLE_MAX = 200
 ID_MAX = 1 << 53
 
 
-class Watcher(Protocol):
+class Subscriber(Protocol):
     """WebSocket of one subscriber."""
 
     @property
-    def busy(self) -> bool:
+    def is_busy(self) -> bool:
         """True while sent data is not yet written to the socket."""
 
     def send(self, text: str) -> None:
         """Send one message."""
 
 
-class Watch(Struct):
+class Subscription(Struct):
     """Subscription. `seen`: the last document sent; None = the subscriber waits for the first one."""
 
     ident: int
@@ -46,91 +46,96 @@ class Watch(Struct):
 
 
 class Hub:
-    """Subscriptions of one console. `name` returns a new stream name; `wanted` is called when a subscriber waits for its
+    """Subscriptions of one console. `name` returns a new stream name; `on_waiting` is called when a subscriber waits for its
     first document."""
 
-    def __init__(self, name: Callable[[], str], wanted: Callable[[], None]) -> None:
-        self._name, self._wanted = name, wanted
-        self.watchers: dict[Watcher, dict[int, Watch]] = {}
-        self._gone: OrderedDict[str, tuple[float, Watch]] = OrderedDict()  # by stream, with time of expiry
+    def __init__(self, name: Callable[[], str], on_waiting: Callable[[], None]) -> None:
+        self._name, self._on_waiting = name, on_waiting
+        self.subscribers: dict[Subscriber, dict[int, Subscription]] = {}
+        self._resumable: OrderedDict[str, tuple[float, Subscription]] = OrderedDict()  # by stream, with time of expiry
 
-    def join(self, watcher: Watcher) -> None:
-        self.watchers[watcher] = {}
+    def add(self, subscriber: Subscriber) -> None:
+        self.subscribers[subscriber] = {}
 
-    def leave(self, watcher: Watcher, now: float) -> None:
-        for watch in self.watchers.pop(watcher, {}).values():
-            if watch.seen is not None:
-                self._gone[watch.stream] = now + RESUME_S, watch
-        while len(self._gone) > RESUMABLE_MAX or self._gone and next(iter(self._gone.values()))[0] < now:
-            self._gone.popitem(last=False)
+    def remove(self, subscriber: Subscriber, now: float) -> None:
+        """Remove a subscriber, and store its last documents for RESUME_S."""
+        for subscription in self.subscribers.pop(subscriber, {}).values():
+            if subscription.seen is not None:
+                self._resumable[subscription.stream] = now + RESUME_S, subscription
+        while len(self._resumable) > RESUMABLE_MAX or self._resumable and next(iter(self._resumable.values()))[0] < now:
+            self._resumable.popitem(last=False)
 
     def topics(self) -> list[Topic]:
-        return list(dict.fromkeys(watch.topic for watches in self.watchers.values() for watch in watches.values()))
+        """Return the subscribed topics."""
+        return list(dict.fromkeys(each.topic for subscriptions in self.subscribers.values()
+                                  for each in subscriptions.values()))
 
-    def received(self, watcher: Watcher, message: Mapping[str, Any], now: float) -> None:
+    def on_message(self, subscriber: Subscriber, message: Mapping[str, Any], now: float) -> None:
+        """Handle a message of a subscriber: subscribe or unsubscribe; a refusal is its answer."""
         ident = message.get("id", message.get("unsubscribe"))
         try:
             if not isinstance(ident, int) or isinstance(ident, bool) or not 0 <= ident < ID_MAX:
                 raise Refusal(400, "A subscription requires an id, a whole number.", "id")
             if "unsubscribe" in message:
-                self.watchers[watcher].pop(message["unsubscribe"], None)
+                self.subscribers[subscriber].pop(message["unsubscribe"], None)
             elif "subscribe" in message:
-                self._subscribe(watcher, ident, message, now)
+                self._subscribe(subscriber, ident, message, now)
             else:
                 raise Refusal(400, "A message requires subscribe or unsubscribe.")
         except Refusal as refusal:
-            watcher.send(compact({"id": ident, "error": refusal.reason, "field": refusal.field}))
+            subscriber.send(compact({"id": ident, "error": refusal.reason, "field": refusal.field}))
 
-    def _subscribe(self, watcher: Watcher, ident: int, message: Mapping[str, Any], now: float) -> None:
-        topic, watches = topic_of(message["subscribe"], message), self.watchers[watcher]
-        if ident not in watches and len(watches) >= SUBSCRIPTIONS_MAX:
+    def _subscribe(self, subscriber: Subscriber, ident: int, message: Mapping[str, Any], now: float) -> None:
+        topic, subscriptions = topic_of(message["subscribe"], message), self.subscribers[subscriber]
+        if ident not in subscriptions and len(subscriptions) >= SUBSCRIPTIONS_MAX:
             raise Refusal(400, f"One connection has at most {SUBSCRIPTIONS_MAX} subscriptions.")
         known = self.topics()
         if topic not in known and sum(not isinstance(each, (ClusterTopic, ElectionsTopic)) for each in known) >= TOPICS_MAX:
             raise Refusal(503, f"{TOPICS_MAX} different pages of queues are already subscribed. Try again later.")
-        watch = self._resumed(message.get("resume"), topic, now)
-        if watch is None:
-            watch = Watch(ident, topic, self._name())
-        watch.ident = ident
-        watches[ident] = watch
-        self._wanted()
+        subscription = self._resume(message.get("resume"), topic, now)
+        if subscription is None:
+            subscription = Subscription(ident, topic, self._name())
+        subscription.ident = ident
+        subscriptions[ident] = subscription
+        self._on_waiting()
 
-    def _resumed(self, resume: object, topic: Topic, now: float) -> Watch | None:
+    def _resume(self, resume: object, topic: Topic, now: float) -> Subscription | None:
+        """Return the stored subscription that a client resumes; None = unknown, expired, or of another state."""
         if not isinstance(resume, dict) or not isinstance(resume.get("stream"), str):
             return None
-        until, watch = self._gone.pop(resume["stream"], (0.0, None))
-        if watch is None or until < now or watch.topic != topic or watch.seq != resume.get("seq"):
+        until, subscription = self._resumable.pop(resume["stream"], (0.0, None))
+        if subscription is None or until < now or subscription.topic != topic or subscription.seq != resume.get("seq"):
             return None
-        return watch
+        return subscription
 
     def publish(self, topic: Topic, document: Document) -> None:
         """Send the present document of a topic to all its subscribers."""
         whole = ""
         patches: dict[int, str] = {}  # by id() of the previous document; `kept` prevents the reuse of ids
         kept: list[Document] = []
-        for watcher, watches in list(self.watchers.items()):
-            for watch in watches.values():
-                if watch.topic != topic or watcher.busy:
+        for subscriber, subscriptions in list(self.subscribers.items()):
+            for subscription in subscriptions.values():
+                if subscription.topic != topic or subscriber.is_busy:
                     continue
-                if watch.seen is None:
+                if subscription.seen is None:
                     whole = whole or compact(document)
-                    watch.seq, watch.seen = 1, document
-                    watcher.send(f'{{"id":{watch.ident},"seq":1,"stream":"{watch.stream}","snapshot":{whole}}}')
+                    subscription.seq, subscription.seen = 1, document
+                    subscriber.send(f'{{"id":{subscription.ident},"seq":1,"stream":"{subscription.stream}","snapshot":{whole}}}')
                     continue
-                key = id(watch.seen)
+                key = id(subscription.seen)
                 if key not in patches:
-                    kept.append(watch.seen)
-                    changes = merge_patch(watch.seen, document)
+                    kept.append(subscription.seen)
+                    changes = merge_patch(subscription.seen, document)
                     patches[key] = compact(changes) if changes else ""
-                patch, watch.seen = patches[key], document
+                patch, subscription.seen = patches[key], document
                 if patch:
-                    watch.seq += 1
-                    watcher.send(f'{{"id":{watch.ident},"seq":{watch.seq},"patch":{patch}}}')
+                    subscription.seq += 1
+                    subscriber.send(f'{{"id":{subscription.ident},"seq":{subscription.seq},"patch":{patch}}}')
 
-    def fail(self, topic: Topic, refusal: Refusal) -> None:
+    def refuse(self, topic: Topic, refusal: Refusal) -> None:
         """Send the refusal of a topic to the subscribers that wait for its first document, and remove them."""
-        for watcher, watches in list(self.watchers.items()):
-            for ident, watch in list(watches.items()):
-                if watch.topic == topic and watch.seen is None:
-                    del watches[ident]
-                    watcher.send(compact({"id": ident, "error": refusal.reason, "field": refusal.field}))
+        for subscriber, subscriptions in list(self.subscribers.items()):
+            for ident, subscription in list(subscriptions.items()):
+                if subscription.topic == topic and subscription.seen is None:
+                    del subscriptions[ident]
+                    subscriber.send(compact({"id": ident, "error": refusal.reason, "field": refusal.field}))

@@ -14,18 +14,18 @@ from autobahn.twisted.resource import WebSocketResource
 from autobahn.twisted.websocket import WebSocketServerFactory, WebSocketServerProtocol
 from autobahn.websocket.types import ConnectionDeny
 
-from bmqtwist.console.access import Refusal, Who
+from bmqtwist.console.access import Caller, Refusal
 from bmqtwist.console.documents import compact
 from bmqtwist.console.hub import Hub
 
-WATCHERS_MAX = 96  # the remaining connections of the listener are for requests
+SUBSCRIBERS_MAX = 96  # the remaining connections of the listener are for requests
 MESSAGE_BYTES_MAX = 4096  # received
 MESSAGES_PER_SECOND_MAX = 50  # received per WebSocket
 PING_S = 20
 GOING_AWAY, POLICY, ENDED = 1001, 1008, 4401
 TEXT_FRAME = 1
 
-Admit = Callable[[str, Mapping[str, str]], Who]  # from address and headers of the request; raises Refusal
+Admit = Callable[[str, Mapping[str, str]], Caller]  # from address and headers of the request; raises Refusal
 
 
 class _Flow:
@@ -47,22 +47,22 @@ class _Flow:
 
 
 class LiveProtocol(WebSocketServerProtocol):
-    """WebSocket of one browser: a `hub.Watcher`."""
+    """WebSocket of one browser: a `hub.Subscriber`."""
 
     factory: LiveFactory
     transport: Any
 
     def __init__(self) -> None:
         super().__init__()
-        self.who: Who | None = None
-        self.released: Callable[[], None] = lambda: None  # called when the connection is closed
+        self.caller: Caller | None = None
+        self.on_released: Callable[[], None] = lambda: None  # called when the connection is closed
         self._flow: _Flow | None = None
         self._second, self._messages = 0, 0
 
     def onConnect(self, request: Any) -> None:
         """Called by Autobahn with the request to open the WebSocket."""
         try:
-            self.who = self.factory.admit(self.transport.getPeer().host, request.headers)
+            self.caller = self.factory.admit(self.transport.getPeer().host, request.headers)
         except Refusal as refusal:
             raise ConnectionDeny(refusal.status, refusal.reason) from None  # type: ignore[no-untyped-call]
 
@@ -71,7 +71,7 @@ class LiveProtocol(WebSocketServerProtocol):
         self.transport.unregisterProducer()  # that of the HTTP request
         self._flow = _Flow(self.transport)
         self.transport.registerProducer(self._flow, True)
-        self.factory.hub.join(self)
+        self.factory.hub.add(self)
 
     def onMessage(self, payload: bytes, isBinary: bool) -> None:
         """Called by Autobahn for a message of the browser."""
@@ -79,10 +79,10 @@ class LiveProtocol(WebSocketServerProtocol):
         if int(now) != self._second:
             self._second, self._messages = int(now), 0
         self._messages += 1
-        if self not in self.factory.hub.watchers:
+        if self not in self.factory.hub.subscribers:
             return  # closed by this side
         if self._messages > MESSAGES_PER_SECOND_MAX:
-            self.end(POLICY, f"more than {MESSAGES_PER_SECOND_MAX} messages in a second")
+            self.disconnect(POLICY, f"more than {MESSAGES_PER_SECOND_MAX} messages in a second")
             return
         try:
             message = json.loads(payload)
@@ -91,23 +91,23 @@ class LiveProtocol(WebSocketServerProtocol):
         except (ValueError, RecursionError):
             self.send(compact({"error": "A message must be a JSON object."}))
             return
-        self.factory.hub.received(self, message, now)
+        self.factory.hub.on_message(self, message, now)
 
     def onClose(self, wasClean: bool, code: int | None, reason: str | None) -> None:
         """Called by Autobahn when the connection is closed, also if the WebSocket was never open."""
-        released, self.released = self.released, lambda: None
-        self.factory.hub.leave(self, self.factory.clock())
-        released()
+        on_released, self.on_released = self.on_released, lambda: None
+        self.factory.hub.remove(self, self.factory.clock())
+        on_released()
 
-    def end(self, code: int, reason: str) -> None:
+    def disconnect(self, code: int, reason: str) -> None:
         """Close the WebSocket and send nothing more."""
-        self.factory.hub.leave(self, self.factory.clock())
+        self.factory.hub.remove(self, self.factory.clock())
         self.sendCloseFrame(code=code, reasonUtf8=reason.encode(), isReply=False)
 
-    # -- hub.Watcher ------------------------------------------------------------------------------------------------
+    # -- hub.Subscriber ------------------------------------------------------------------------------------------------
 
     @property
-    def busy(self) -> bool:
+    def is_busy(self) -> bool:
         """True while sent data is not yet written to the socket."""
         return self._flow is None or self._flow.paused
 
@@ -124,7 +124,7 @@ class LiveFactory(WebSocketServerFactory):
 
     def __init__(self, reactor: Any, hub: Hub, admit: Admit, clock: Callable[[], float]) -> None:
         super().__init__(reactor=reactor, server="")  # type: ignore[no-untyped-call]
-        self.released: Callable[[], None] | None = None  # `released` of the next protocol
+        self.on_released: Callable[[], None] | None = None  # `on_released` of the next protocol
         self.hub, self.admit, self.clock = hub, admit, clock
         options: Any = self.setProtocolOptions
         options(maxFramePayloadSize=MESSAGE_BYTES_MAX, maxMessagePayloadSize=MESSAGE_BYTES_MAX, autoPingInterval=PING_S,
@@ -134,19 +134,19 @@ class LiveFactory(WebSocketServerFactory):
     def buildProtocol(self, addr: Any) -> Any:
         """Called by `LiveResource`."""
         made: Any = super().buildProtocol(addr)
-        made.released, self.released = self.released or made.released, None
+        made.on_released, self.on_released = self.on_released or made.on_released, None
         return made
 
-    def end_logins(self, still: Callable[[Who], bool]) -> None:
+    def close_ended_logins(self, is_valid: Callable[[Caller], bool]) -> None:
         """Close the WebSockets whose login has ended."""
-        for watcher in list(self.hub.watchers):
-            if isinstance(watcher, LiveProtocol) and (watcher.who is None or not still(watcher.who)):
-                watcher.end(ENDED, "the login has ended")
+        for subscriber in list(self.hub.subscribers):
+            if isinstance(subscriber, LiveProtocol) and (subscriber.caller is None or not is_valid(subscriber.caller)):
+                subscriber.disconnect(ENDED, "the login has ended")
 
     def close(self) -> None:
-        for watcher in list(self.hub.watchers):
-            if isinstance(watcher, LiveProtocol):
-                watcher.end(GOING_AWAY, "this node is stopping")
+        for subscriber in list(self.hub.subscribers):
+            if isinstance(subscriber, LiveProtocol):
+                subscriber.disconnect(GOING_AWAY, "this node is stopping")
 
 
 class LiveResource(WebSocketResource):
@@ -158,10 +158,10 @@ class LiveResource(WebSocketResource):
         transport = request.channel.transport
         if upgrade != "websocket" or transport is None:
             return _refuse(request, 426, "Upgrade Required")
-        if len(self._factory.hub.watchers) >= WATCHERS_MAX:
-            return _refuse(request, 503, f"{WATCHERS_MAX} pages are already connected")
-        taken_over = getattr(transport.protocol, "taken_over", None)
-        self._factory.released = taken_over() if taken_over is not None else None
+        if len(self._factory.hub.subscribers) >= SUBSCRIBERS_MAX:
+            return _refuse(request, 503, f"{SUBSCRIBERS_MAX} pages are already connected")
+        hand_over = getattr(transport.protocol, "hand_over", None)
+        self._factory.on_released = hand_over() if hand_over is not None else None
         return super().render(request)  # type: ignore[no-untyped-call]
 
 

@@ -34,6 +34,8 @@ Ranking = tuple[str, str, bool]  # text in the URI, sort key, and True for desce
 
 
 class LocalQueues:
+    """Sampler of the queues whose primary is this node."""
+
     def __init__(self, host: BrokerService) -> None:
         self._broker, self._reactor, self._moment, self._in_steps = (
             host.node.broker, host.reactor, host.moment, host.in_steps)
@@ -50,7 +52,7 @@ class LocalQueues:
         if self._next_call is not None and self._next_call.active():
             self._next_call.cancel()
 
-    def want(self) -> Deferred[None]:
+    def request_sampling(self) -> Deferred[None]:
         """Request sampling for WANTED_S; fires when all queues have been sampled once."""
         now, _ = self._moment()
         self._wanted_until = now + WANTED_S
@@ -69,15 +71,15 @@ class LocalQueues:
         now, _ = self._moment()
         if now > self._wanted_until and not self._swept:
             self._next_call = None
-            self.book.forget()
+            self.book.clear()
             self._ranks.clear()
             return
         first = self.book.swept == float("-inf")
-        if self.book.begin(lambda: self._moment()[0]):
+        if self.book.begin_sweep(lambda: self._moment()[0]):
             self._sweep_began = now
         more = self.book.step()
-        rest = STEPS_PAUSE_S if more else max(STEPS_PAUSE_S, self._sweep_began + SWEEP_S - now)
-        self._next_step(0.0 if first and more else rest)
+        pause = STEPS_PAUSE_S if more else max(STEPS_PAUSE_S, self._sweep_began + SWEEP_S - now)
+        self._next_step(0.0 if first and more else pause)
         if not more:
             waiting, self._swept = self._swept, []
             for done in waiting:
@@ -86,7 +88,7 @@ class LocalQueues:
     @inlineCallbacks
     def rank(self, topic: QueuesTopic) -> Any:
         """Return the number of queues of a ranking at this node, and its first entries."""
-        yield self.want()
+        yield self.request_sampling()
         ranking = topic.text, topic.sort, topic.descending
         known = self._ranks.get(ranking)
         if known is None or known[0] != self.book.swept or known[1] < topic.upto:
@@ -101,7 +103,7 @@ class LocalQueues:
 
     @inlineCallbacks
     def rows(self, uris: list[str]) -> Any:
-        yield self.want()
+        yield self.request_sampling()
         return self.book.rows(uris, *self._moment())
 
     def top(self) -> list[Document]:
@@ -120,7 +122,7 @@ class LocalQueues:
     @inlineCallbacks
     def queue(self, uri: str) -> Any:
         """Return this node's part of the document of a queue, with rates and the history of its depth."""
-        yield self.want()
+        yield self.request_sampling()
         now, wall = self._moment()
         part = queue_part(self._broker, uri, now)
         flows = _cached(self._flows, uri, FlowSampler).sample(now, part.pop("flows"))
@@ -142,9 +144,9 @@ def _depth(queue: RootQueue, wall: float) -> list[float]:
     return [int(wall), *stored(queue)]
 
 
-def _cached(known: OrderedDict[str, _T], uri: str, made: Callable[[], _T]) -> _T:
+def _cached(known: OrderedDict[str, _T], uri: str, make: Callable[[], _T]) -> _T:
     """Return the cached value of a queue, or create it; the least recently requested values are dropped."""
-    found = known.pop(uri) if uri in known else made()
+    found = known.pop(uri) if uri in known else make()
     known[uri] = found
     while len(known) > HISTORIES_MAX:
         known.popitem(last=False)

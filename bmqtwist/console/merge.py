@@ -78,7 +78,7 @@ def merge_nodes(parts: Parts, missing: Mapping[str, str], last_stops: Mapping[st
             row.update({key: part[key] for key in _OWN}, state=part["state"], sampledAt=part["at"])
         else:
             row.update(dict.fromkeys(_OWN), sampledAt=None, url=next((view["url"] for view in views if view["url"]), ""),
-                       state=_state_from_afar(views), problem=missing.get(name, ""), stop=last_stops.get(name))
+                       state=_reported_state(views), problem=missing.get(name, ""), stop=last_stops.get(name))
         rows.append(row)
     return sorted(rows, key=lambda row: (row["id"], row["name"]))
 
@@ -89,16 +89,16 @@ def merge_proxies(parts: Parts) -> list[Document]:
     rows: dict[str, Document] = {part["ident"]: {**{key: part[key] for key in ("ident", "name", "host", "state", *_OWN)},
                                                  "links": []} for part in parts.values() if part.get("proxy")}
     for name, part in parts.items():
-        for told in part.get("proxies", ()):
-            row = rows.setdefault(told["ident"], {**dict.fromkeys(_OWN), **{key: told[key] for key in _OF_PROXIES},
-                                                  "state": "connected", "links": []})
-            row["links"].append({"node": name, **{key: value for key, value in told.items() if key not in _OF_PROXIES}})
+        for proxy in part.get("proxies", ()):
+            row = rows.setdefault(proxy["ident"], {**dict.fromkeys(_OWN), **{key: proxy[key] for key in _OF_PROXIES},
+                                                   "state": "connected", "links": []})
+            row["links"].append({"node": name, **{key: value for key, value in proxy.items() if key not in _OF_PROXIES}})
     for row in rows.values():
         row["links"].sort(key=lambda link: link["node"])
     return sorted(rows.values(), key=lambda row: (row["name"], row["ident"]))
 
 
-def _state_from_afar(views: Sequence[Document]) -> str:
+def _reported_state(views: Sequence[Document]) -> str:
     """Return the state of a node whose console does not answer, from the reports of other nodes."""
     connected = [view for view in views if view["connected"]]
     if not connected:
@@ -359,7 +359,7 @@ def _quotas(cluster: Mapping[str, Any]) -> list[str]:
     return [f"Queue {worst['uri']} has used {min(1.0, worst['quota']):.0%} of its quota"]
 
 
-def _busy(cluster: Mapping[str, Any]) -> list[str]:
+def _overloaded_nodes(cluster: Mapping[str, Any]) -> list[str]:
     found = [f"The event loop of {node['name']} is {node['loopLagMs']:,.0f} ms late" for node in cluster["nodes"]
              if (node["loopLagMs"] or 0.0) > LOOP_LAG_MS_WARNING]
     return found + [f"{node['name']} has {node['openFiles']:,} of {node['openFilesMax']:,} files open"
@@ -369,7 +369,7 @@ def _busy(cluster: Mapping[str, Any]) -> list[str]:
 
 _Rule = Callable[[Mapping[str, Any]], list[str]]
 _BAD: tuple[_Rule, ...] = (_no_nodes, _no_quorum, _no_leader, _no_primary)
-_WARNINGS: tuple[_Rule, ...] = (_not_up, _stopped_partitions, _replicas, _alarms, _quotas, _busy)
+_WARNINGS: tuple[_Rule, ...] = (_not_up, _stopped_partitions, _replicas, _alarms, _quotas, _overloaded_nodes)
 
 
 def _in(nodes: Sequence[Mapping[str, Any]], state: str) -> list[str]:

@@ -14,13 +14,13 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from twisted.internet.defer import Deferred, inlineCallbacks
 
-from bmqtwist.console.access import Logins, Refusal, Role, Who
+from bmqtwist.console.access import Caller, Logins, Refusal, Role
 from bmqtwist.console.audit import AuditLog
 from bmqtwist.console.collector import Collector
 from bmqtwist.console.consoles import ACTION_SECONDS_MAX, PeerClient, as_body
 from bmqtwist.console.demonstration import Demonstration
 from bmqtwist.console.stops import DelayedStop, RollingRestart
-from bmqtwist.console.topics import number, queue_uri, text
+from bmqtwist.console.topics import queue_uri, read_number, read_text
 from bmqtwist.member.cluster import Cluster
 from bmqtwist.report import shown
 from bmqtwist.steps import Steps
@@ -34,7 +34,7 @@ NAME_CHARS_MAX = 255
 REASON_CHARS_MAX = 500
 
 
-Run = Callable[["Operations", "Asked"], Any]
+Run = Callable[["Operations", "ApiCall"], Any]
 
 
 class Argument(Struct, frozen=True):
@@ -82,11 +82,11 @@ def post(path: str, role: Role, *arguments: Argument, answer: Mapping[str, str] 
                                role=role)
 
 
-class Asked(Struct, frozen=True):
+class ApiCall(Struct, frozen=True):
     """Authorized request. `arguments`: of path, query or body; `path`: below the prefix, with query."""
 
     route: Route
-    who: Who
+    caller: Caller
     arguments: Mapping[str, Any]
     path: str
     body: bytes
@@ -94,11 +94,15 @@ class Asked(Struct, frozen=True):
 
 
 class Download(Struct, frozen=True):
+    """Answer of an operation: a file to download."""
+
     name: str
     content: bytes
 
 
 class Operations(Struct, frozen=True):
+    """Services that operations use, and access to the broker."""
+
     host: BrokerService
     collector: Collector
     client: PeerClient
@@ -114,59 +118,60 @@ class Operations(Struct, frozen=True):
         return self.host.node.broker
 
     @inlineCallbacks
-    def forward(self, node: str, asked: Asked, path: str = "") -> Any:
+    def forward(self, node: str, call: ApiCall, path: str = "") -> Any:
         """Return the answer of another node to the same request. Raises the Refusal of that node."""
-        if asked.who.node:
-            raise Refusal(409, f"This concerns node {node}; node {asked.who.node} sent it to {self.collector.name}.")
+        if call.caller.node:
+            raise Refusal(409, f"This concerns node {node}; node {call.caller.node} sent it to {self.collector.name}.")
         url = self.collector.consoles.urls().get(node, "")
         if not url:
             raise Refusal(409, f"The console of node {node} is unknown: it is not connected, or has no http.port." if node
                                else "There is no primary or leader for this now. Try again when the cluster is healthy.")
-        method = asked.route.method
-        body = asked.body if method == "POST" else b""
-        status, answer = yield self.client.ask(node, url, method, path or asked.path, body, asked.who, ACTION_SECONDS_MAX)
+        method = call.route.method
+        body = call.body if method == "POST" else b""
+        status, answer = yield self.client.request(node, url, method, path or call.path, body, call.caller,
+                                                   ACTION_SECONDS_MAX)
         if status != 200:
             raise Refusal(status if 400 <= status < 500 and status != 401 else 502, str(answer.get("error") or status),
                           str(answer.get("field") or ""))
         return answer
 
     def is_here(self, node: str) -> bool:
-        """Return whether a node is this one; "" is."""
+        """Return whether a name is that of this node, or empty."""
         return node in ("", self.collector.name)
 
-    def known(self, node: str) -> str:
+    def check_node(self, node: str) -> str:
         """Return the name of a node of the cluster. Raises Refusal 404."""
         if node not in node_names(self.broker) and node != self.collector.name:
             raise Refusal(404, f"There is no node '{node[:NAME_CHARS_MAX]}' in this cluster.", "node")
         return node
 
-    def member_of(self) -> Cluster:
+    def own_cluster(self) -> Cluster:
         """Return the cluster of this node. Raises Refusal 409."""
         cluster = cluster_of(self.broker)
         if cluster is None:
             raise Refusal(409, "This node is a member of no cluster.")
         return cluster
 
-    def operate(self, asked: Asked, run: Callable[..., Any], *arguments: object) -> Deferred[Any]:
+    def run_admin(self, call: ApiCall, run: Callable[..., Any], *arguments: object) -> Deferred[Any]:
         """Return the result of an admin operation when its changes are committed. Raises LocalError, Refused."""
-        node, done, source = self.host.node, Deferred[Any](), f"console: {asked.who.user}"
+        node, done, source = self.host.node, Deferred[Any](), f"console: {call.caller.user}"
 
         def work() -> Steps[Any]:
             result = run(replace(node.admin, source=source), *arguments)
             return (yield from result) if isinstance(result, Generator) else result
-        words = shown(" ".join(map(str, (run.__name__, *arguments))))
-        node.broker.report.info("Received command '%s' [source: %s]", words, source)
+        command = shown(" ".join(map(str, (run.__name__, *arguments))))
+        node.broker.report.info("Received command '%s' [source: %s]", command, source)
         node.broker.commands.carry_out(work(), done.callback, done.errback)
         node.broker.loop.performer.turn_due()
         return done
 
-    def stop_node(self, node: str, reason: str, who: Who) -> Any:
+    def stop_node(self, node: str, reason: str, caller: Caller) -> Any:
         """Stop a node for a rolling restart."""
         if self.is_here(node):
-            self.host.stop_gracefully(reason, who.user)
+            self.host.stop_gracefully(reason, caller.user)
             return {"ok": True}
-        return self.client.ask(node, self.collector.consoles.urls().get(node, ""), "POST", f"/api/v1/nodes/{node}/stop",
-                               as_body({"confirm": node, "reason": reason}), who, ACTION_SECONDS_MAX)
+        return self.client.request(node, self.collector.consoles.urls().get(node, ""), "POST", f"/api/v1/nodes/{node}/stop",
+                               as_body({"confirm": node, "reason": reason}), caller, ACTION_SECONDS_MAX)
 
 
 # -- performing node: None = this node, "" = none, else the name of another node ---------------------------------------
@@ -176,64 +181,68 @@ def _unless_here(operations: Operations, node: str) -> str | None:
     return node if not node or not operations.is_here(node) else None
 
 
-def at_node(operations: Operations, asked: Asked) -> str | None:
+def at_node(operations: Operations, call: ApiCall) -> str | None:
     """Return the node that the request names; by default this node."""
-    node = asked.arguments["node"]
-    return None if operations.is_here(node) else operations.known(node)
+    node = call.arguments["node"]
+    return None if operations.is_here(node) else operations.check_node(node)
 
 
-def at_named_node(operations: Operations, asked: Asked) -> str | None:
-    return _unless_here(operations, operations.known(asked.arguments["node"]))
+def at_named_node(operations: Operations, call: ApiCall) -> str | None:
+    """Return the node in the path."""
+    return _unless_here(operations, operations.check_node(call.arguments["node"]))
 
 
-def at_alarm(operations: Operations, asked: Asked) -> str | None:
-    node, colon, _ = asked.arguments["alarm"].rpartition(":")
+def at_alarm(operations: Operations, call: ApiCall) -> str | None:
+    """Return the node that raised an alarm, from the id of the alarm. Raises Refusal 404."""
+    node, colon, _ = call.arguments["alarm"].rpartition(":")
     if not colon:
         raise Refusal(404, "The id of an alarm has the form NODE:NUMBER.", "alarm")
-    return _unless_here(operations, operations.known(node))
+    return _unless_here(operations, operations.check_node(node))
 
 
-def at_leader(operations: Operations, asked: Asked) -> str | None:
+def at_leader(operations: Operations, call: ApiCall) -> str | None:
+    """Return the leader of the cluster."""
     return _unless_here(operations, operations.collector.leader)
 
 
-def at_partition_primary(operations: Operations, asked: Asked) -> str | None:
+def at_partition_primary(operations: Operations, call: ApiCall) -> str | None:
     """Return the primary of a partition. Raises Refusal 404."""
-    number_of, cluster = asked.arguments["partition"], cluster_of(operations.broker)
+    number_of, cluster = call.arguments["partition"], cluster_of(operations.broker)
     if cluster is not None and not 0 <= number_of < len(cluster.partitions):
         raise Refusal(404, f"There is no partition {number_of}.", "partition")
     return _unless_here(operations, operations.collector.primary(number_of))
 
 
 @inlineCallbacks
-def at_queue_primary(operations: Operations, asked: Asked) -> Any:
-    return _unless_here(operations, (yield operations.collector.find_primary(asked.arguments["uri"])))
+def at_queue_primary(operations: Operations, call: ApiCall) -> Any:
+    """Return the primary of a queue."""
+    return _unless_here(operations, (yield operations.collector.find_primary(call.arguments["uri"])))
 
 
 @inlineCallbacks
-def at_holder(operations: Operations, asked: Asked) -> Any:
+def at_holder(operations: Operations, call: ApiCall) -> Any:
     """Return the node to read stored messages from: the one that the request names, else the primary, else this node."""
-    uri, node = asked.arguments["uri"], asked.arguments.get("node")
+    uri, node = call.arguments["uri"], call.arguments.get("node")
     if node:
-        return None if operations.is_here(node) else operations.known(node)
-    primary = "" if asked.who.node else (yield operations.collector.find_primary(uri))
+        return None if operations.is_here(node) else operations.check_node(node)
+    primary = "" if call.caller.node else (yield operations.collector.find_primary(uri))
     return None if operations.is_here(primary) or primary not in operations.collector.consoles.urls() else primary
 
 
 # -- arguments --------------------------------------------------------------------------------------------------------
 
 
-def whole(default: int, low: int, high: int) -> Callable[[Mapping[str, Any], str], int]:
+def integer_reader(default: int, low: int, high: int) -> Callable[[Mapping[str, Any], str], int]:
     """Return a reader of whole numbers."""
-    return lambda arguments, name: number(arguments, name, default, low, high)
+    return lambda arguments, name: read_number(arguments, name, default, low, high)
 
 
-def words(most: int, least: int = 0) -> Callable[[Mapping[str, Any], str], str]:
+def text_reader(most: int, least: int = 0) -> Callable[[Mapping[str, Any], str], str]:
     """Return a reader of texts of `least` to `most` characters."""
-    return lambda arguments, name: text(arguments, name, most, least)
+    return lambda arguments, name: read_text(arguments, name, most, least)
 
 
-def moment(arguments: Mapping[str, Any], name: str) -> float | None:
+def read_time(arguments: Mapping[str, Any], name: str) -> float | None:
     """Read seconds since the epoch. Raises Refusal 400."""
     value = arguments.get(name)
     if value is None or value == "":
@@ -247,15 +256,15 @@ def moment(arguments: Mapping[str, Any], name: str) -> float | None:
     return found
 
 
-def psn(arguments: Mapping[str, Any], name: str) -> tuple[int, int]:
+def read_psn(arguments: Mapping[str, Any], name: str) -> tuple[int, int]:
     """Read a lease and a sequence number. Raises Refusal 400."""
-    lease, _, sequence = text(arguments, name, 40, 3).partition("-")
+    lease, _, sequence = read_text(arguments, name, 40, 3).partition("-")
     if not (lease.isdecimal() and sequence.isdecimal()):
         raise Refusal(400, f"{name} must be a lease and a sequence number, as 3-120.", name)
     return int(lease), int(sequence)
 
 
-def mapping(arguments: Mapping[str, Any], name: str) -> dict[str, Any] | None:
+def read_object(arguments: Mapping[str, Any], name: str) -> dict[str, Any] | None:
     """Read a JSON object. Raises Refusal 400."""
     found = arguments.get(name)
     if found is not None and not isinstance(found, dict):
@@ -265,34 +274,35 @@ def mapping(arguments: Mapping[str, Any], name: str) -> dict[str, Any] | None:
 
 URI = Argument("uri", "URI of a queue, as bmq://domain/queue", read=queue_uri, required=True)
 NODE = Argument("node", "name of the node; absent = the node that serves the request, or the primary of the queue",
-                read=words(NAME_CHARS_MAX))
-REASON = Argument("reason", "reason, for the audit log", read=words(REASON_CHARS_MAX, 1), required=True)
-WHY = Argument("reason", "reason, for the audit log", read=words(REASON_CHARS_MAX))
-PROPERTIES = Argument("properties", "by name: {type, value}", "object", mapping, nullable=True)
+                read=text_reader(NAME_CHARS_MAX))
+REASON = Argument("reason", "reason, for the audit log", read=text_reader(REASON_CHARS_MAX, 1), required=True)
+OPTIONAL_REASON = Argument("reason", "reason, for the audit log", read=text_reader(REASON_CHARS_MAX))
+PROPERTIES = Argument("properties", "by name: {type, value}", "object", read_object, nullable=True)
 
 
 # -- requests ---------------------------------------------------------------------------------------------------------
 
 
 @inlineCallbacks
-def perform(operations: Operations, asked: Asked) -> Any:
+def perform(operations: Operations, call: ApiCall) -> Any:
     """Perform a request at the node that it concerns and return a document or a Download. Raises Refusal, LocalError or
     Refused."""
-    route, given = asked.route, asked.arguments
+    route, given = call.route, call.arguments
     read = {each.name: each.read(given, each.name) for each in route.arguments if each.read is not None}
     if route.confirm and given.get("confirm") != given.get(route.confirm):
         raise Refusal(400, f"To confirm, type {given.get(route.confirm)}.", "confirm")
-    asked = replace(asked, arguments={**given, **read})
-    node = (yield route.place(operations, asked)) if route.place is not None else None
+    call = replace(call, arguments={**given, **read})
+    node = (yield route.place(operations, call)) if route.place is not None else None
     if node is not None:
-        return (yield operations.forward(node, asked))
-    return (yield route.run(operations, asked))
+        return (yield operations.forward(node, call))
+    return (yield route.run(operations, call))
 
 
-def log_action(operations: Operations, asked: Asked, outcome: str) -> None:
-    if asked.route.method != "POST" or asked.route.between_nodes or not asked.route.is_action:
+def audit_call(operations: Operations, call: ApiCall, outcome: str) -> None:
+    """Write a call and its outcome into the audit log if it is an action of a user."""
+    if call.route.method != "POST" or call.route.between_nodes or not call.route.is_action:
         return
-    given, name = asked.arguments, asked.route.name
+    given, name = call.arguments, call.route.name
     target = next((str(given[each]) for each in ("node", "partition", "uri", "alarm", "domain")
                    if given.get(each) is not None), "")
     if name == "move":
@@ -301,11 +311,15 @@ def log_action(operations: Operations, asked: Asked, outcome: str) -> None:
         target += f" app {given['app']}"
     if name == "raise_alarm":
         target = f"{given.get('severity') or 'ALARM'} {given.get('category') or 'OPERATOR'} {target}".rstrip()
-    note(operations, asked.who, asked.address, name, target, outcome, str(given.get("reason") or given.get("text") or ""))
+    reason = str(given.get("reason") or given.get("text") or "")
+    add_audit_entry(operations, call.caller, call.address, name, target, outcome, reason)
 
 
-def note(operations: Operations, who: Who, address: str, action: str, target: str, outcome: str, reason: str = "") -> None:
-    source = f"{address}, by {who.node}" if who.node else address
+def add_audit_entry(operations: Operations, caller: Caller, address: str, action: str, target: str, outcome: str,
+                    reason: str = "") -> None:
+    """Write an action into the audit log; an action that another node forwarded names that node."""
+    source = f"{address}, by {caller.node}" if caller.node else address
     operations.audit.add({
-        "at": round(operations.host.moment()[1], 3), "user": shown(who.user), "role": who.role.word, "from": shown(source),
-        "node": operations.collector.name, "action": action, "target": target, "reason": reason, "outcome": outcome})
+        "at": round(operations.host.moment()[1], 3), "user": shown(caller.user), "role": caller.role.label,
+        "from": shown(source), "node": operations.collector.name, "action": action, "target": target, "reason": reason,
+        "outcome": outcome})

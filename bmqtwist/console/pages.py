@@ -13,7 +13,7 @@ from jinja2 import Environment, FileSystemLoader
 from msgspec import Struct
 
 from bmqtwist import __version__
-from bmqtwist.console.access import OPEN_NONCE, Who, origin_of
+from bmqtwist.console.access import OPEN_NONCE, Caller, origin_of
 
 # path -> name of the page and its template
 PAGES = {"/": "overview", "/partitions": "partitions", "/queues": "queues", "/queue": "queue", "/nodes": "nodes",
@@ -56,18 +56,18 @@ class PageWriter:
                                         lstrip_blocks=True)
         self._environment.globals["report"] = report  # whether pages link to one
 
-    def write(self, page: str, prefix: str, who: Who | None = None, **values: str) -> str:
+    def write(self, page: str, prefix: str, caller: Caller | None = None, **values: str) -> str:
         """Return a page with the values of its template; `data`: JSON that is safe in a script."""
-        logged_in = who is not None and who.nonce != OPEN_NONCE
+        logged_in = caller is not None and caller.nonce != OPEN_NONCE
         return self._environment.get_template(f"{page}.html").render(
-            page=page, prefix=prefix, user=who.user if who is not None and logged_in else "",
-            role=who.role.word if who is not None else "", version=__version__, **values)
+            page=page, prefix=prefix, user=caller.user if caller is not None and logged_in else "",
+            role=caller.role.label if caller is not None else "", version=__version__, **values)
 
 
-def folder(name: str) -> Path:
+def find_directory(name: str) -> Path:
     """Return the directory `templates` or `web`."""
-    inside = HERE / name
-    return inside if inside.is_dir() else HERE.parent.parent / name
+    installed = HERE / name
+    return installed if installed.is_dir() else HERE.parent.parent / name
 
 
 class StaticFile(Struct, frozen=True):

@@ -111,7 +111,7 @@ class _Descending:
         return self.value > other.value or self.value == other.value and self.uri < other.uri
 
 
-def first_of(runs: Iterable[Iterable[Key]], order: Order, upto: int) -> list[Key]:
+def merge_first(runs: Iterable[Iterable[Key]], order: Order, upto: int) -> list[Key]:
     """Return the first `upto` entries of several sorted runs."""
     return list(islice(merge(*runs, key=order.key), upto))
 
@@ -127,11 +127,11 @@ class QueueBook:
         self.top: list[str] = []  # the deepest queues in the last sweep
         self.swept = float("-inf")  # end of the last sweep
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Drop all records: no client requests queues any more."""
         self._records, self._sweep, self.top, self.swept = {}, None, [], float("-inf")
 
-    def begin(self, now: Callable[[], float]) -> bool:
+    def begin_sweep(self, now: Callable[[], float]) -> bool:
         """Begin a sweep over all queues; False if one is in progress."""
         if self._sweep is not None:
             return False

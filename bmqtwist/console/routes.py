@@ -9,11 +9,11 @@ from bmqtwist import __version__
 from bmqtwist.console import actions
 from bmqtwist.console import documents_api as reads
 from bmqtwist.console.documents import Document
-from bmqtwist.console.operation import Asked, Operations, Route, get
+from bmqtwist.console.operation import ApiCall, Operations, Route, get
 
 
 @get("openapi.json")
-def description(operations: Operations, asked: Asked) -> Document:
+def description(operations: Operations, call: ApiCall) -> Document:
     """OpenAPI description of this API."""
     return openapi(operations.prefix)
 
@@ -44,7 +44,7 @@ def _path(path: str) -> tuple[str, list[tuple[str, str]]]:
 def _operation(route: Route, names: list[tuple[str, str]]) -> Document:
     refused = {"description": "Refused", "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}}
     made: Document = {
-        "operationId": route.name, "summary": route.text, "x-role": route.role.word,
+        "operationId": route.name, "summary": route.text, "x-role": route.role.label,
         "security": [{"login": []} if route.method == "GET" else {"login": [], "csrf": []}],
         "parameters": [{"name": name, "in": "path", "required": True, "schema": {"type": kind}} for name, kind in names],
         "responses": {"200": {"description": "Done", "content": _answer(route)},

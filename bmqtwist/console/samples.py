@@ -31,7 +31,8 @@ class Reading(Struct, frozen=True):
     cpu: float
 
 
-def reading(broker: Broker, now: float, process: ProcessState) -> Reading:
+def take_reading(broker: Broker, now: float, process: ProcessState) -> Reading:
+    """Return the present counters of a node."""
     sums = node_facts.traffic_totals(broker)
     return Reading(now, (sums.put_msgs, sums.ack_msgs, sums.push_msgs, sums.confirm_msgs, sums.put_bytes, sums.push_bytes),
                    broker.deliveries.ack_latency.counts(), process.cpu_user + process.cpu_system)
@@ -47,7 +48,8 @@ class NodeSampler:
         self.cpu_share = 0.0
         self.history: deque[list[float]] = deque(maxlen=HISTORY_ROWS)
 
-    def wants(self, now: float) -> bool:
+    def is_due(self, now: float) -> bool:
+        """Return whether the last sample is older than SAMPLE_SECONDS_MIN."""
         return now - self._last.now >= SAMPLE_SECONDS_MIN
 
     def sample(self, reading: Reading) -> None:

@@ -25,8 +25,8 @@ from bmqtwist.console import access, pages
 from bmqtwist.console.actions import REFUSALS, reason_of
 from bmqtwist.console.consoles import TOKEN_HEADER, as_body
 from bmqtwist.console.documents import compact, for_script
-from bmqtwist.console.http import Console
-from bmqtwist.console.operation import Asked, Download, Operations, Route, log_action, note, perform
+from bmqtwist.console.http import HealthEndpoints
+from bmqtwist.console.operation import ApiCall, Download, Operations, Route, add_audit_entry, audit_call, perform
 from bmqtwist.console.routes import ROUTES
 from bmqtwist.security.passwords import matches_console_hash
 
@@ -37,10 +37,10 @@ CHECKS_MAX = 16  # waiting and running verifications
 NAME_CHARS_MAX, PASSWORD_CHARS_MAX, NEXT_CHARS_MAX = 64, 1024, 2000
 HTML, JSON = "text/html; charset=utf-8", "application/json"
 _PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)*")
-WRONG = "The name or the password is wrong."
+LOGIN_REFUSED = "The name or the password is wrong."
 
 
-class WebConsole(Console):
+class WebConsole(HealthEndpoints):
     """Pages and API of the console, with health and metrics. `nonce` returns a random text; `tokens`: of other nodes, None =
     no key is configured; `live`: the WebSocket."""
 
@@ -66,7 +66,7 @@ class WebConsole(Console):
     def static(self, request: Request, name: str) -> bytes:
         found = self._files.find(name)
         if found is None:
-            return self._end(request, 404, b"Not Found\n", "text/plain; charset=utf-8")
+            return self._answer(request, 404, b"Not Found\n", "text/plain; charset=utf-8")
         request.setHeader("ETag", found.tag)
         request.setHeader("Cache-Control", "no-cache")
         for header, value in pages.HEADERS.items():
@@ -83,13 +83,13 @@ class WebConsole(Console):
         if path == "/" and "text/html" not in (request.getHeader("Accept") or ""):
             return self.status(request)
         try:
-            who = self._identify(request)
-            self._renew(request, who)
+            caller = self._identify(request)
+            self._renew(request, caller)
             document = yield self._collector.cluster()
         except access.Refusal as refusal:
             return self._refuse_page(request, refusal)
-        return self._page(request, 200, pages.PAGES[path], who, csrf=self._cookies.csrf(who.nonce),
-                          notice=access.OPEN_NOTICE if who.nonce == access.OPEN_NONCE else "", data=for_script(document),
+        return self._page(request, 200, pages.PAGES[path], caller, csrf=self._cookies.csrf(caller.nonce),
+                          notice=access.OPEN_NOTICE if caller.nonce == access.OPEN_NONCE else "", data=for_script(document),
                           cluster_name=document["name"])
 
     @app.route("/report", methods=["GET"])
@@ -104,7 +104,7 @@ class WebConsole(Console):
             return self._message(request, 404, "No report", "There is no report yet: `bmq pipeline report` writes it into "
                                  "http.reportDirectory.")
         request.setHeader("Content-Security-Policy", pages.REPORT_POLICY)
-        return self._end(request, 200, content, HTML, policy=False)
+        return self._answer(request, 200, content, HTML, policy=False)
 
     def _refuse_page(self, request: Request, refusal: access.Refusal) -> bytes:
         """Redirect to the login, or show the reason of the refusal."""
@@ -113,10 +113,10 @@ class WebConsole(Console):
             return self._redirect(request, f"{self._prefix(request)}/login?next={back}")
         return self._message(request, refusal.status, "Access refused", refusal.reason)
 
-    def _page(self, request: Request, status: int, page: str, who: access.Who | None = None, **values: str) -> bytes:
+    def _page(self, request: Request, status: int, page: str, caller: access.Caller | None = None, **values: str) -> bytes:
         request.setHeader("Content-Security-Policy", pages.page_policy(self._collector.consoles.urls().values()))
-        text = self._writer.write(page, self._prefix(request), who, **values)
-        return self._end(request, status, text.encode(), HTML, policy=False)
+        text = self._writer.write(page, self._prefix(request), caller, **values)
+        return self._answer(request, status, text.encode(), HTML, policy=False)
 
     def _message(self, request: Request, status: int, title: str, text: str) -> bytes:
         return self._page(request, status, "message", title=title, text=text)
@@ -132,24 +132,24 @@ class WebConsole(Console):
 
     # -- authentication ---------------------------------------------------------------------------------------------
 
-    def _identify(self, request: Request) -> access.Who:
+    def _identify(self, request: Request) -> access.Caller:
         return self._logins.identify(request.getClientAddress().host, request.getHeader, self._host.moment()[1])
 
-    def admit_watcher(self, address: str, headers: Mapping[str, str]) -> access.Who:
+    def admit_websocket(self, address: str, headers: Mapping[str, str]) -> access.Caller:
         """Return the user who opens a WebSocket. Raises Refusal."""
         host, origin = headers.get("host", ""), headers.get("origin", "")
         if origin:
             others = {access.origin_of(url) for url in (*self._collector.consoles.urls().values(), self._http.url) if url}
-            if not access.origin_is_ours(origin, host, others):
+            if not access.is_own_origin(origin, host, others):
                 raise access.Refusal(403, "pages of another origin must not connect here")
-        who = self._logins.identify(address, headers.get, self._host.moment()[1])
-        if not origin and who.nonce != access.OPEN_NONCE:
+        caller = self._logins.identify(address, headers.get, self._host.moment()[1])
+        if not origin and caller.nonce != access.OPEN_NONCE:
             raise access.Refusal(403, "the header Origin is missing")
-        return who
+        return caller
 
-    def _renew(self, request: Request, who: access.Who) -> None:
+    def _renew(self, request: Request, caller: access.Caller) -> None:
         """Renew the cookie of a login, so that it does not expire while in use."""
-        login, wall = who.login, self._host.moment()[1]
+        login, wall = caller.login, self._host.moment()[1]
         if login is not None and wall - login.seen >= RENEW_S:
             self._set_session(request, access.Login(login.user, login.nonce, login.began, int(wall), login.proof))
 
@@ -169,7 +169,7 @@ class WebConsole(Console):
         origin = request.getHeader("Origin")
         if origin is not None and origin != "null":
             ours = {access.origin_of(self._http.url)} if self._http.url else set[str]()
-            return access.origin_is_ours(origin, request.getHeader("Host") or "", ours)
+            return access.is_own_origin(origin, request.getHeader("Host") or "", ours)
         return origin is None and request.getHeader("Sec-Fetch-Site") in (None, "same-origin", "none")
 
     # -- login ------------------------------------------------------------------------------------------------------
@@ -180,10 +180,10 @@ class WebConsole(Console):
             return self._redirect(request, f"{self._prefix(request)}/")
         return self._login_page(request, 200, "", _argument(request, "next"))
 
-    def _login_page(self, request: Request, status: int, error: str, onward: str) -> bytes:
+    def _login_page(self, request: Request, status: int, error: str, next_path: str) -> bytes:
         nonce = self._nonce()
         request.cookies.append(access.cookie_header(LOGIN_COOKIE, nonce, self._cookie_path, self._secure).encode())
-        return self._page(request, status, "login", csrf=self._cookies.csrf(f"login {nonce}"), next=local_path(onward),
+        return self._page(request, status, "login", csrf=self._cookies.csrf(f"login {nonce}"), next=local_path(next_path),
                           error=error)
 
     @app.route("/login", methods=["POST"])
@@ -191,109 +191,111 @@ class WebConsole(Console):
     def login(self, request: Request) -> Any:
         now, wall = self._host.moment()
         form = _form(request)
-        name, password, onward = form.get("user", "")[:NAME_CHARS_MAX], form.get("password", ""), form.get("next", "")
+        name, password, next_path = form.get("user", "")[:NAME_CHARS_MAX], form.get("password", ""), form.get("next", "")
         address = self._address(request)
         nonce = access.cookies_of(request.getHeader("Cookie") or "").get(LOGIN_COOKIE, "")
         if not nonce or not self._same_site(request) or not self._cookies.is_csrf(f"login {nonce}", form.get("csrf", "")):
-            return self._login_page(request, 403, "The login form is invalid or has expired. Try again.", onward)
-        wait = self._limiter.wait(address, name, now)
+            return self._login_page(request, 403, "The login form is invalid or has expired. Try again.", next_path)
+        wait = self._limiter.wait_seconds(address, name, now)
         if wait > 0:
             request.setHeader("Retry-After", str(int(wait) + 1))
-            return self._login_page(request, 429, f"Too many failed logins. Try again in {int(wait) + 1} s.", onward)
+            return self._login_page(request, 429, f"Too many failed logins. Try again in {int(wait) + 1} s.", next_path)
         if len(self._checks.waiting) + CHECKS_AT_ONCE - self._checks.tokens >= CHECKS_MAX:
-            return self._login_page(request, 503, "Too many logins are in progress. Try again later.", onward)
+            return self._login_page(request, 503, "Too many logins are in progress. Try again later.", next_path)
         user = self._logins.users.get(name)
         known = user or next(iter(self._logins.users.values()), None)  # equal time for an unknown name
         good = known is not None and len(password) <= PASSWORD_CHARS_MAX and (
             yield self._checks.run(deferToThreadPool, self._host.reactor, self._host.reactor.getThreadPool(),
                                    matches_console_hash, known.password_hash, password))
         if not good or user is None:
-            self._limiter.failed(address, name, now)
-            note(self._operations, access.Who(name or "?", access.Role.VIEWER), address, "login", "", "refused")
-            return self._login_page(request, 403, WRONG, onward)
-        self._limiter.succeeded(address, name)
-        who = access.Who(user.name, access.ROLES[user.role])
-        note(self._operations, who, address, "login", "", "ok")
+            self._limiter.on_failure(address, name, now)
+            refused = access.Caller(name or "?", access.Role.VIEWER)
+            add_audit_entry(self._operations, refused, address, "login", "", "refused")
+            return self._login_page(request, 403, LOGIN_REFUSED, next_path)
+        self._limiter.on_success(address, name)
+        caller = access.Caller(user.name, access.ROLES[user.role])
+        add_audit_entry(self._operations, caller, address, "login", "", "ok")
         proof = access.proof_of(user.password_hash)
         self._set_session(request, access.Login(user.name, self._nonce(), int(wall), int(wall), proof))
         request.cookies.append(access.cookie_header(LOGIN_COOKIE, "", self._cookie_path, self._secure, 0).encode())
-        return self._redirect(request, local_path(onward) or f"{self._prefix(request)}/")
+        return self._redirect(request, local_path(next_path) or f"{self._prefix(request)}/")
 
     @app.route("/logout", methods=["POST"])
     def logout(self, request: Request) -> bytes:
         """End a login at all nodes."""
         wall = self._host.moment()[1]
         try:
-            who = self._identify(request)
+            caller = self._identify(request)
         except access.Refusal:
             return self._redirect(request, f"{self._prefix(request)}/login")
         token = request.getHeader("X-CSRF-Token") or _form(request).get("csrf", "")
-        if not self._same_site(request) or not self._cookies.is_csrf(who.nonce, token):
+        if not self._same_site(request) or not self._cookies.is_csrf(caller.nonce, token):
             return self._message(request, 403, "Not logged out", "The form is invalid or has expired.")
-        if who.login is not None:
-            self._cookies.end(who.nonce, wall)
-            sent = self._collector.consoles.ask_all("/api/v1/node/logout", as_body({"nonce": who.nonce}))
+        if caller.login is not None:
+            self._cookies.end(caller.nonce, wall)
+            sent = self._collector.consoles.request_all("/api/v1/node/logout", as_body({"nonce": caller.nonce}))
             sent.addErrback(self._host.log_failure)
-            note(self._operations, who, self._address(request), "logout", "", "ok")
+            add_audit_entry(self._operations, caller, self._address(request), "logout", "", "ok")
         request.cookies.append(access.cookie_header(access.SESSION_COOKIE, "", self._cookie_path, self._secure, 0).encode())
         return self._redirect(request, f"{self._prefix(request)}/login")
 
     # -- the API ----------------------------------------------------------------------------------------------------
 
     @app.route("/api/v1/live", methods=["GET"])
-    def watch(self, request: Request) -> IResource:
+    def open_live(self, request: Request) -> IResource:
         return self._live
 
     def operate(self, route: Route, request: Request, arguments: Mapping[str, Any]) -> Deferred[bytes]:
-        asked: list[Asked] = []
+        """Authorize and perform a request of the API, write it into the audit log, and return the answer."""
+        calls: list[ApiCall] = []
 
-        def begin() -> Any:
-            asked.append(self._admit(route, request, arguments))
-            return perform(self._operations, asked[0])
+        def start() -> Any:
+            calls.append(self._admit(route, request, arguments))
+            return perform(self._operations, calls[0])
 
-        def done(answer: Any) -> bytes:
-            if asked:
-                log_action(self._operations, asked[0], "ok")
+        def on_done(answer: Any) -> bytes:
+            if calls:
+                audit_call(self._operations, calls[0], "ok")
             if isinstance(answer, Download):
                 request.setHeader("Content-Disposition", f'attachment; filename="{answer.name}"')
-                return self._end(request, 200, answer.content, "application/octet-stream")
+                return self._answer(request, 200, answer.content, "application/octet-stream")
             return self._json(request, 200, answer)
 
-        def failed(failure: Failure) -> bytes:
+        def on_failed(failure: Failure) -> bytes:
             error = failure.value
             if isinstance(error, REFUSALS):
                 error = access.Refusal(409, reason_of(error))
             if not isinstance(error, access.Refusal):
                 self._host.log_failure(failure)
                 error = access.Refusal(500, "Internal error, see the log of this node.")
-            if asked:
-                log_action(self._operations, asked[0], f"refused: {error.reason}")
+            if calls:
+                audit_call(self._operations, calls[0], f"refused: {error.reason}")
             elif route.method == "POST":
                 self._log_refused(route, request, error)
             return self._json(request, error.status, {"error": error.reason, "field": error.field})
 
-        return maybeDeferred(begin).addCallbacks(done, failed)
+        return maybeDeferred(start).addCallbacks(on_done, on_failed)
 
     def _log_refused(self, route: Route, request: Request, refusal: access.Refusal) -> None:
         """Write a refused action of a user into the audit log."""
         try:
-            who = self._identify(request)
+            caller = self._identify(request)
         except access.Refusal:
             return  # not authenticated: not in the audit log
-        note(self._operations, who, self._address(request),
+        add_audit_entry(self._operations, caller, self._address(request),
                  route.name, _path_of(request), f"refused: {refusal.reason}")
 
-    def _admit(self, route: Route, request: Request, arguments: Mapping[str, Any]) -> Asked:
+    def _admit(self, route: Route, request: Request, arguments: Mapping[str, Any]) -> ApiCall:
         """Authenticate, authorize and parse a request. Raises Refusal."""
         body = request.content.read() if request.content is not None else b""
-        path = self._asked_path(request)
-        who = self._identify_for(route, request, path, body)
-        access.require(who, route.role)
-        if route.between_nodes and not who.node:
+        path = self._path_with_query(request)
+        caller = self._identify_for(route, request, path, body)
+        access.require(caller, route.role)
+        if route.between_nodes and not caller.node:
             raise access.Refusal(403, "Only nodes may send this request.")
         if route.method == "POST":
-            if not who.node:
-                self._check_page(request, who)
+            if not caller.node:
+                self._check_page(request, caller)
             try:
                 given = access.read_json(body)
             except ValueError as error:
@@ -303,15 +305,15 @@ class WebConsole(Console):
         missing = next((each.name for each in route.arguments if each.required and given.get(each.name) in (None, "")), "")
         if missing:
             raise access.Refusal(400, f"{missing} is missing.", missing)
-        return Asked(route, who, {**given, **arguments}, path, body, self._address(request))
+        return ApiCall(route, caller, {**given, **arguments}, path, body, self._address(request))
 
-    def _identify_for(self, route: Route, request: Request, path: str, body: bytes) -> access.Who:
+    def _identify_for(self, route: Route, request: Request, path: str, body: bytes) -> access.Caller:
         token = request.getHeader(TOKEN_HEADER)
         if token is None:
-            who = self._identify(request)
+            caller = self._identify(request)
             if route.method == "GET":
-                self._renew(request, who)
-            return who
+                self._renew(request, caller)
+            return caller
         tokens, name = self._tokens, self._collector.name
         if self._logins.is_open:
             self._identify(request)
@@ -321,17 +323,17 @@ class WebConsole(Console):
             raise access.Refusal(403, f"{name} does not accept the token: http.keyFile differs, the clocks differ by "
                                  "more than 30 s, or the token is for another node.")
         role = access.ROLES.get(found.role, access.Role.VIEWER)
-        return access.Who(found.user or f"node {found.sender}", role, node=found.sender)
+        return access.Caller(found.user or f"node {found.sender}", role, node=found.sender)
 
-    def _check_page(self, request: Request, who: access.Who) -> None:
-        if not self._cookies.is_csrf(who.nonce, request.getHeader("X-CSRF-Token") or ""):
+    def _check_page(self, request: Request, caller: access.Caller) -> None:
+        if not self._cookies.is_csrf(caller.nonce, request.getHeader("X-CSRF-Token") or ""):
             raise access.Refusal(403, "The header X-CSRF-Token is missing or wrong: load the page again.")
         if not self._same_site(request):
             raise access.Refusal(403, "Pages of another origin must not send actions.")
         if (request.getHeader("Content-Type") or "").partition(";")[0].strip().lower() != JSON:
             raise access.Refusal(400, "The Content-Type must be application/json.")
 
-    def _asked_path(self, request: Request) -> str:
+    def _path_with_query(self, request: Request) -> str:
         """Return the path below the prefix, with query."""
         uri = request.uri.decode("ascii", "replace")
         prefix = self._http.prefix
@@ -340,13 +342,13 @@ class WebConsole(Console):
     # -- answers ----------------------------------------------------------------------------------------------------
 
     def _json(self, request: Request, status: int, document: object) -> bytes:
-        return self._end(request, status, compact(document).encode(), JSON)
+        return self._answer(request, status, compact(document).encode(), JSON)
 
     def _redirect(self, request: Request, path: str) -> bytes:
         request.setHeader("Location", path)
-        return self._end(request, 303, b"", "text/plain; charset=utf-8")
+        return self._answer(request, 303, b"", "text/plain; charset=utf-8")
 
-    def _end(self, request: Request, status: int, content: bytes, content_type: str, policy: bool = True) -> bytes:
+    def _answer(self, request: Request, status: int, content: bytes, content_type: str, policy: bool = True) -> bytes:
         request.setResponseCode(status)
         request.setHeader("Content-Type", content_type)
         request.setHeader("Cache-Control", "no-store")
@@ -363,12 +365,12 @@ class WebConsole(Console):
         if _path_of(request).startswith("/api/"):
             return self._json(request, error.code or 500,
                               {"error": f"{error.name}: see /api/v1/openapi.json."})
-        return self._end(request, error.code or 500, f"{error.name}\n".encode(), "text/plain; charset=utf-8")
+        return self._answer(request, error.code or 500, f"{error.name}\n".encode(), "text/plain; charset=utf-8")
 
     @app.handle_errors(Exception)
     def failed(self, request: Request, failure: Failure) -> bytes:
         self._host.log_failure(failure)
-        return self._end(request, 500, b"Internal Server Error\n", "text/plain; charset=utf-8")
+        return self._answer(request, 500, b"Internal Server Error\n", "text/plain; charset=utf-8")
 
 
 def _serve(route: Route) -> Callable[..., Any]:
@@ -387,7 +389,8 @@ def _show(path: str) -> Callable[..., Any]:
     return show
 
 
-for _path, _answer in (("/livez", Console.livez), ("/readyz", Console.readyz), ("/metrics", Console.metrics)):
+for _path, _answer in (("/livez", HealthEndpoints.livez), ("/readyz", HealthEndpoints.readyz),
+                       ("/metrics", HealthEndpoints.metrics)):
     WebConsole.app.route(_path, methods=["GET"])(_answer)
 for _route in ROUTES:
     WebConsole.app.route(_route.path, methods=[_route.method])(_serve(_route))

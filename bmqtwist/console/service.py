@@ -21,7 +21,7 @@ from bmqtwist.console.http import make_site
 from bmqtwist.console.hub import Hub
 from bmqtwist.console.live import LiveFactory, LiveResource
 from bmqtwist.console.operation import Operations
-from bmqtwist.console.pages import PageWriter, StaticFiles, folder
+from bmqtwist.console.pages import PageWriter, StaticFiles, find_directory
 from bmqtwist.console.server import WebConsole
 from bmqtwist.console.stops import DelayedStop, RollingRestart
 from bmqtwist.console.topics import ClusterTopic, QueuesTopic, Topic
@@ -49,27 +49,28 @@ class ConsoleService:
         tokens = NodeTokens(secret) if secret else None if users else NodeTokens(OPEN_SECRET)
         self._client = PeerClient(host.reactor, name_of(host.node.broker), tokens, lambda: host.moment()[1])
         self.collector = Collector(host, self._client)
-        self.hub = Hub(lambda: os.urandom(9).hex(), self._wanted)
+        self.hub = Hub(lambda: os.urandom(9).hex(), self._publish_soon)
         log_file = configuration.broker.task_config.log_controller.file_name
         audit = AuditLog(str(Path(log_file).parent) if log_file else "", host.report.error)
         demonstration, delayed_stop = Demonstration(host), DelayedStop(host)
         restart = RollingRestart(host.reactor, self.collector,
-                                 lambda node, reason, who: operations.stop_node(node, reason, who), host.report)
+                                 lambda node, reason, caller: operations.stop_node(node, reason, caller), host.report)
         self._operations = operations = Operations(host, self.collector, self._client, audit, logins, demonstration,
                                                    restart, delayed_stop, http.prefix)
-        self.collector.actions = lambda: {"restart": restart.state, "stop": delayed_stop.state, "demo": demonstration.state}
+        self.collector.action_states = lambda: {
+            "restart": restart.state, "stop": delayed_stop.state, "demo": demonstration.state}
         self._logins = logins
         self._live = LiveFactory(host.reactor, self.hub, self._admit, lambda: host.moment()[0])
         live: Any = LiveResource(self._live)  # type: ignore[no-untyped-call]
         self._web = WebConsole(
-            operations, lambda: os.urandom(18).hex(), tokens, live, StaticFiles(folder("web")),
-            PageWriter(folder("templates"), bool(http.report_directory)))
+            operations, lambda: os.urandom(18).hex(), tokens, live, StaticFiles(find_directory("web")),
+            PageWriter(find_directory("templates"), bool(http.report_directory)))
         self.site: Site = make_site(self._web.resource())
         self._tick: Any = None
         self._busy = self._stopped = False
 
     def _admit(self, address: str, headers: Any) -> Any:
-        return self._web.admit_watcher(address, headers)
+        return self._web.admit_websocket(address, headers)
 
     def start(self) -> None:
         self.collector.start()
@@ -80,7 +81,7 @@ class ConsoleService:
         if self._tick is not None and self._tick.active():
             self._tick.cancel()
         self._operations.demonstration.stop()
-        self._operations.delayed_stop.end()
+        self._operations.delayed_stop.cancel()
         self._operations.restart.stop()
         self._live.close()
         self.collector.stop()
@@ -88,7 +89,7 @@ class ConsoleService:
 
     # -- subscribers ------------------------------------------------------------------------------------------------
 
-    def _wanted(self) -> None:
+    def _publish_soon(self) -> None:
         """Publish soon: a subscriber waits for its first document."""
         if self._busy or self._stopped:
             return
@@ -97,7 +98,7 @@ class ConsoleService:
         self._tick = self._host.reactor.callLater(0, self._publish)
 
     def _publish(self) -> None:
-        self._live.end_logins(lambda who: self._logins.still(who, self._host.moment()[1]))
+        self._live.close_ended_logins(lambda caller: self._logins.is_still_valid(caller, self._host.moment()[1]))
         topics = self.hub.topics()
         if self._stopped or not topics:
             return
@@ -108,19 +109,20 @@ class ConsoleService:
     def _published(self, ignored: object) -> None:
         self._busy = False
         if not self._stopped and self.hub.topics():
-            waiting = any(watch.seen is None for watches in self.hub.watchers.values() for watch in watches.values())
+            waiting = any(each.seen is None for subscriptions in self.hub.subscribers.values()
+                          for each in subscriptions.values())
             self._tick = self._host.reactor.callLater(PERIOD_S / 4 if waiting else PERIOD_S, self._publish)
 
     @inlineCallbacks
     def _publish_one(self, topic: Topic) -> Any:
         try:
             document = yield self.collector.document(topic)
-            self.hub.publish(topic, on_the_wire(topic, document))
+            self.hub.publish(topic, wire_form(topic, document))
         except Refusal as refusal:
-            self.hub.fail(topic, refusal)
+            self.hub.refuse(topic, refusal)
         except Exception:
             self._host.log_failure(Failure())
-            self.hub.fail(topic, Refusal(500, "Internal error, see the log of this node."))
+            self.hub.refuse(topic, Refusal(500, "Internal error, see the log of this node."))
 
     def send_stop_result(self) -> Deferred[Any]:
         """Publish a last document to all subscribers; fires when it is sent."""
@@ -129,7 +131,8 @@ class ConsoleService:
         return self._publish_one(topic) if topic in self.hub.topics() else DeferredList([])
 
 
-def on_the_wire(topic: Topic, document: Document) -> Document:
+def wire_form(topic: Topic, document: Document) -> Document:
+    """Return a document in the form that the WebSocket sends."""
     if isinstance(topic, ClusterTopic):
         return cluster_on_the_wire(document)
     return queues_on_the_wire(document) if isinstance(topic, QueuesTopic) else document

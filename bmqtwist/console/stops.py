@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from twisted.internet.defer import maybeDeferred
 
-from bmqtwist.console.access import Refusal, Who
+from bmqtwist.console.access import Caller, Refusal
 from bmqtwist.console.collector import Collector
 from bmqtwist.console.documents import Document
 from bmqtwist.view.stopping import STAGES
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from bmqtwist.daemon.service import BrokerService
 
 DELAY_SECONDS_MAX = 3600
-BEGUN = ("The stop has begun and cannot be aborted: clients and other nodes have been notified. Start the node again after "
-         "it has stopped.")
+STOP_STARTED = ("The stop has started and cannot be aborted: clients and other nodes have been notified. Start the node "
+                "again after it has stopped.")
 POLL_S = 1.0
 SETTLE_POLLS = 3  # consecutive polls of a healthy cluster before the next node stops
 STARTED_POLLS = 30  # polls of a stopped node until the console reports that it was not started again
-StopNode = Callable[[str, str, Who], Any]  # from node name, reason and user
+StopNode = Callable[[str, str, Caller], Any]  # from node name, reason and user
 
 
 class _Scheduled(Struct, frozen=True):
@@ -46,14 +46,14 @@ class DelayedStop:
         self._scheduled: _Scheduled | None = None
 
     @property
-    def _begun(self) -> bool:
+    def _has_started(self) -> bool:
         return self._host.node.broker.shutdown is not None
 
     def request(self, reason: str, by: str, delay: int) -> None:
         """Stop in `delay` seconds. Refusal: a stop is already scheduled; LocalError: the node is starting or stopping."""
         if self._scheduled is not None:
             raise Refusal(409, f"{self._scheduled.by} has already scheduled a stop of this node: {self._scheduled.reason}")
-        if delay <= 0 or self._begun:
+        if delay <= 0 or self._has_started:
             self._host.stop_gracefully(reason, by)
             return
         now, _ = self._host.moment()
@@ -62,18 +62,19 @@ class DelayedStop:
 
     def _begin(self) -> None:
         scheduled, self._scheduled = self._scheduled, None
-        if scheduled is not None and not self._begun:
+        if scheduled is not None and not self._has_started:
             self._host.stop_gracefully(scheduled.reason, scheduled.by)
 
     def abort(self, by: str) -> None:
         """Cancel the scheduled stop. Refusal: no stop is scheduled, or it has begun."""
         scheduled, self._scheduled = self._scheduled, None
         if scheduled is None:
-            raise Refusal(409, BEGUN if self._begun else "No stop of this node is scheduled.")
+            raise Refusal(409, STOP_STARTED if self._has_started else "No stop of this node is scheduled.")
         scheduled.call.cancel()
         self._host.report.note("stop", f"stop of this node aborted by {by}")
 
-    def end(self) -> None:
+    def cancel(self) -> None:
+        """Cancel the scheduled stop, if any, without a log line."""
         scheduled, self._scheduled = self._scheduled, None
         if scheduled is not None:
             scheduled.call.cancel()
@@ -96,28 +97,29 @@ class RollingRestart:
     def __init__(self, reactor: Any, documents: Collector, stop_node: StopNode, report: Any) -> None:
         self._reactor, self._documents, self._stop_node, self._report = reactor, documents, stop_node, report
         self.state: Document | None = None
-        self._left: list[str] = []
+        self._remaining: list[str] = []
         self._reason = ""
-        self._who: Who | None = None
+        self._caller: Caller | None = None
         self._started_before = 0.0  # startedAt of the node that is being restarted
         self._healthy_polls = self._down_polls = 0
         self._call: Any = None
 
-    def begin(self, cluster: Mapping[str, Any], reason: str, who: Who) -> list[str]:
-        """Begin, and return the nodes in order. Refusal: a restart is in progress, or the cluster is not healthy."""
+    def start(self, cluster: Mapping[str, Any], reason: str, caller: Caller) -> list[str]:
+        """Start the restart, and return the nodes in order. Refusal: a restart is in progress, or the cluster is not
+        healthy."""
         if self.state is not None and not self.state["done"]:
             raise Refusal(409, f"A rolling restart is in progress: {self.state['text']}.")
         problem = restart_obstacle(cluster)
         if problem:
             raise Refusal(409, f"The cluster is not healthy: {problem}")
         own = self._documents.name
-        self._left = [node["name"] for node in cluster["nodes"] if node["name"] != own] + [own]
-        self._reason, self._who, self._healthy_polls = reason, who, SETTLE_POLLS
-        self.state = {"text": "beginning", "node": "", "left": list(self._left), "paused": "", "done": False, "by": who.user,
-                      "reason": reason}
-        self._report.info("Rolling restart of %s by %s: %s", ", ".join(self._left), who.user, reason)
-        self._later()
-        return list(self._left)
+        self._remaining = [node["name"] for node in cluster["nodes"] if node["name"] != own] + [own]
+        self._reason, self._caller, self._healthy_polls = reason, caller, SETTLE_POLLS
+        self.state = {"text": "beginning", "node": "", "left": list(self._remaining), "paused": "", "done": False,
+                      "by": caller.user, "reason": reason}
+        self._report.info("Rolling restart of %s by %s: %s", ", ".join(self._remaining), caller.user, reason)
+        self._schedule_poll()
+        return list(self._remaining)
 
     def abort(self, by: str) -> None:
         """Stop no further node; a stop in progress continues. Refusal: no rolling restart is in progress."""
@@ -131,15 +133,15 @@ class RollingRestart:
         if self._call is not None and self._call.active():
             self._call.cancel()
 
-    def _later(self) -> None:
+    def _schedule_poll(self) -> None:
         self._call = self._reactor.callLater(POLL_S, self._poll)
 
     def _poll(self) -> None:
-        self._documents.cluster().addCallbacks(self._seen, lambda failure: self._pause(str(failure.value)))
+        self._documents.cluster().addCallbacks(self._on_cluster, lambda failure: self._pause(str(failure.value)))
 
-    def _seen(self, cluster: Mapping[str, Any]) -> None:
+    def _on_cluster(self, cluster: Mapping[str, Any]) -> None:
         state = self.state
-        assert state is not None  # `begin` was called
+        assert state is not None  # `start` was called
         if state["done"]:
             return  # aborted during the poll
         problem = restart_obstacle(cluster)
@@ -156,31 +158,31 @@ class RollingRestart:
             return
         state["paused"] = ""
         if self._healthy_polls < SETTLE_POLLS:
-            self._later()
+            self._schedule_poll()
             return
-        if not self._left:
+        if not self._remaining:
             state.update(text="done", node="", done=True)
             return
-        name = self._left.pop(0)
+        name = self._remaining.pop(0)
         self._started_before = next(each["startedAt"] or 0.0 for each in cluster["nodes"] if each["name"] == name)
-        state.update(node=name, left=list(self._left), text=f"restarting {name}")
+        state.update(node=name, left=list(self._remaining), text=f"restarting {name}")
         self._healthy_polls = 0
-        who = self._who
-        assert who is not None  # as above
-        maybeDeferred(self._stop_node, name, f"rolling restart: {self._reason}", who).addCallbacks(
-            self._asked, lambda failure: self._give_up(str(failure.value)))
+        caller = self._caller
+        assert caller is not None  # as above
+        maybeDeferred(self._stop_node, name, f"rolling restart: {self._reason}", caller).addCallbacks(
+            self._on_stop_answer, lambda failure: self._give_up(str(failure.value)))
 
-    def _asked(self, answer: Any) -> None:
+    def _on_stop_answer(self, answer: Any) -> None:
         status = answer[0] if isinstance(answer, tuple) else 200
         if status != 200:
             self._give_up(str(answer[1].get("error") or status))
         elif self.state is not None and not self.state["done"]:
-            self._later()
+            self._schedule_poll()
 
     def _pause(self, why: str) -> None:
         if self.state is not None and not self.state["done"]:
             self.state["paused"] = why
-            self._later()
+            self._schedule_poll()
 
     def _give_up(self, why: str) -> None:
         if self.state is not None:

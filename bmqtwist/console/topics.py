@@ -72,8 +72,8 @@ def queues_topic(arguments: Mapping[str, Any]) -> QueuesTopic:
         raise Refusal(400, f"Queues are sorted by one of {', '.join(SORTS)}.", "sort")
     if order not in ("asc", "desc"):
         raise Refusal(400, "The order is asc or desc.", "order")
-    return QueuesTopic(text, sort, order == "desc", number(arguments, "offset", 0, 0, OFFSET_MAX),
-                       number(arguments, "limit", 100, 1, PAGE_ROWS_MAX))
+    return QueuesTopic(text, sort, order == "desc", read_number(arguments, "offset", 0, 0, OFFSET_MAX),
+                       read_number(arguments, "limit", 100, 1, PAGE_ROWS_MAX))
 
 
 def queue_uri(arguments: Mapping[str, Any], name: str = "uri") -> str:
@@ -88,7 +88,7 @@ def queue_uri(arguments: Mapping[str, Any], name: str = "uri") -> str:
     return uri
 
 
-def number(arguments: Mapping[str, Any], name: str, default: int, low: int, high: int) -> int:
+def read_number(arguments: Mapping[str, Any], name: str, default: int, low: int, high: int) -> int:
     """Return a whole number from a query or from JSON. Raises Refusal 400 if it is invalid or out of range."""
     value = arguments.get(name)
     if value is None or value == "":
@@ -100,7 +100,7 @@ def number(arguments: Mapping[str, Any], name: str, default: int, low: int, high
     return value
 
 
-def text(arguments: Mapping[str, Any], name: str, most: int, least: int = 0) -> str:
+def read_text(arguments: Mapping[str, Any], name: str, most: int, least: int = 0) -> str:
     """Return a text of `least` to `most` characters. Raises Refusal 400."""
     value = arguments.get(name)
     if value is None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from bmqtwist import alarms
 from bmqtwist.admin.commands import QueueContents
-from bmqtwist.admin.operations import listed
+from bmqtwist.admin.operations import list_entry
 from bmqtwist.admin.text import handle_parameters, message_rows, queue_contents, window_text
 from bmqtwist.queue.describe import app_details, app_uri
 from bmqtwist.report import Report
@@ -106,8 +106,8 @@ def stuck_text(queue: RootQueue, app: App, head: Message, wall_offset: float) ->
     first = (f"Queue '{app_uri(queue, app)}' {queue.meter.summary()}, max idle time {idle} appears to be stuck."
              f" It currently has {app.consumers()} consumers.")
     held = [message for message in queue.messages.values() if message.pending & app.bit]
-    oldest = QueueContents(tuple(listed(message, wall_offset) for message in held[:LISTED_MAX]), 0, len(held))
-    header, row = message_rows([listed(head, wall_offset)], 0)
+    oldest = QueueContents(tuple(list_entry(message, wall_offset) for message in held[:LISTED_MAX]), 0, len(held))
+    header, row = message_rows([list_entry(head, wall_offset)], 0)
     return "\n".join([first, *consumers, "", app_details(queue, app), "", f"{LISTED_MAX} oldest messages in the queue:",
                       queue_contents(oldest), "Current head of the queue:", header[7:], row[7:], ""])
 

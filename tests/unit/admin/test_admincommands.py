@@ -98,8 +98,8 @@ WORDS: list[tuple[str, Parsed]] = [
     ("DOMAINS DOMAIN d QUEUE q MESSAGES 10", of(ops.browse_messages, "d", "q", None, 10)),
     ("DOMAINS DOMAIN d QUEUE q MESSAGES AB -10", of(ops.browse_messages, "d", "q", "AB", -10)),
     ("DOMAINS DOMAIN d QUEUE q MESSAGE AB", of(ops.show_message, "d", "q", "AB")),
-    ("DOMAINS DOMAIN d QUEUE q SUBSCRIPTION n", of(ops.try_subscription, "d", "q", "n")),
-    ("DOMAINS DOMAIN d QUEUE q SUBSCRIPTION a == 1 && b", of(ops.try_subscription, "d", "q", "a == 1 && b")),
+    ("DOMAINS DOMAIN d QUEUE q SUBSCRIPTION n", of(ops.evaluate_subscription, "d", "q", "n")),
+    ("DOMAINS DOMAIN d QUEUE q SUBSCRIPTION a == 1 && b", of(ops.evaluate_subscription, "d", "q", "a == 1 && b")),
 ]
 
 
@@ -180,7 +180,7 @@ JSON_FORMS: list[tuple[object, Parsed]] = [
     (queue({"browse": {"count": 10}}), of(ops.browse_messages, "d", "q", None, 10)),
     (queue({"browse": {"after": "AB", "count": -10}}), of(ops.browse_messages, "d", "q", "AB", -10)),
     (queue({"message": {"guid": "AB"}}), of(ops.show_message, "d", "q", "AB")),
-    (queue({"subscription": {"expression": "a  == 1"}}), of(ops.try_subscription, "d", "q", "a  == 1")),
+    (queue({"subscription": {"expression": "a  == 1"}}), of(ops.evaluate_subscription, "d", "q", "a  == 1")),
 ]
 
 

@@ -11,11 +11,12 @@ import pytest
 from bmqtwist.config.broker import ConsoleUser
 from bmqtwist.console.access import (
     ENDED_MAX,
-    FORGET_S,
+    FAILURES_EXPIRE_S,
     FREE_FAILURES,
     SKEW_S,
     TRACKED_MAX,
     WAIT_SECONDS_MAX,
+    Caller,
     Cookies,
     Login,
     LoginLimiter,
@@ -24,12 +25,11 @@ from bmqtwist.console.access import (
     NodeTokens,
     Refusal,
     Role,
-    Who,
     cookie_header,
     cookies_of,
     host_of,
     is_local,
-    origin_is_ours,
+    is_own_origin,
     proof_of,
     read_json,
     require,
@@ -40,7 +40,7 @@ from bmqtwist.console.server import local_path
 
 SECRET = b"s" * 32
 WALL = 1_000_000.0
-WHO = Who("ada", Role.ADMIN)
+WHO = Caller("ada", Role.ADMIN)
 ADA = ConsoleUser(name="ada", password_hash="$argon2id$1", role="admin")
 
 
@@ -51,7 +51,7 @@ def asked(address: str, host: str, forwarded: str, cookie: str) -> tuple[str, Ca
 
 def entry(action: str, target: str, outcome: str, reason: str = "") -> dict[str, object]:
     """Return an entry of the audit log."""
-    return {"at": 5.0, "user": WHO.user, "role": WHO.role.word, "from": "127.0.0.1", "node": "n1", "action": action,
+    return {"at": 5.0, "user": WHO.user, "role": WHO.role.label, "from": "127.0.0.1", "node": "n1", "action": action,
             "target": target, "reason": reason, "outcome": outcome}
 
 
@@ -150,37 +150,37 @@ def test_with_users_a_login_is_asked_for_also_on_this_machine() -> None:
     book = cookies()
     door = Logins({"ada": ADA}, book)
     good = book.write(login())
-    assert door.identify(*asked("10.1.1.1", "x", "", good), WALL) == Who("ada", Role.ADMIN, "n", "", login())
+    assert door.identify(*asked("10.1.1.1", "x", "", good), WALL) == Caller("ada", Role.ADMIN, "n", "", login())
     stale = [book.write(login(proof="other")), book.write(login(user="eve")), "", "nonsense"]
     for cookie in stale:  # changed password, removed user, no cookie, invalid cookie
         with pytest.raises(Refusal) as refused:
             door.identify(*asked("127.0.0.1", "localhost", "", cookie), WALL)
         assert refused.value.status == 401
     who = door.identify(*asked("10.1.1.1", "x", "", good), WALL)
-    assert door.still(who, WALL + 100) and not door.still(who, WALL + 700)
+    assert door.is_still_valid(who, WALL + 100) and not door.is_still_valid(who, WALL + 700)
     book.end("n", WALL)
-    assert not door.still(who, WALL)
+    assert not door.is_still_valid(who, WALL)
 
 
 @pytest.mark.parametrize("has", Role)
 @pytest.mark.parametrize("needs", Role)
 def test_a_role_may_what_those_below_it_may(has: Role, needs: Role) -> None:
     if has >= needs:
-        require(Who("x", has), needs)
+        require(Caller("x", has), needs)
     else:
         with pytest.raises(Refusal) as refused:
-            require(Who("x", has), needs)
-        assert refused.value.status == 403 and needs.word in refused.value.reason
+            require(Caller("x", has), needs)
+        assert refused.value.status == 403 and needs.label in refused.value.reason
 
 
 def test_an_origin_is_ours_if_the_page_came_from_here_or_from_a_peer() -> None:
     others = {"http://n2:8080", "https://ops.example"}
     for origin in ("http://n1:8080", "https://n1:8080", "http://n2:8080", "https://ops.example"):
-        assert origin_is_ours(origin, "n1:8080", others)
+        assert is_own_origin(origin, "n1:8080", others)
     for origin in ("http://n1:8081", "http://evil.example", "null", "", "file://", "http://n1:8080.evil.example",
                    "http://evil.example/?n1:8080", "https://n2:8080", "javascript://n1:8080"):
-        assert not origin_is_ours(origin, "n1:8080", others), origin
-    assert not origin_is_ours("http://", "", set())
+        assert not is_own_origin(origin, "n1:8080", others), origin
+    assert not is_own_origin("http://", "", set())
 
 
 def test_hosts_and_addresses() -> None:
@@ -191,26 +191,26 @@ def test_hosts_and_addresses() -> None:
 def test_failed_logins_wait_longer_each_time() -> None:
     limiter, now, waits = LoginLimiter(), 0.0, []
     for _ in range(FREE_FAILURES + 8):
-        wait = limiter.wait("1.2.3.4", "ada", now)
+        wait = limiter.wait_seconds("1.2.3.4", "ada", now)
         waits.append(wait)
         now += wait
-        limiter.failed("1.2.3.4", "ada", now)
+        limiter.on_failure("1.2.3.4", "ada", now)
     assert waits[:FREE_FAILURES + 1] == [0.0] * (FREE_FAILURES + 1)
     assert waits[FREE_FAILURES + 1:] == [2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
-    assert limiter.wait("1.2.3.4", "other", now) == WAIT_SECONDS_MAX == limiter.wait("5.6.7.8", "ada", now)
-    assert limiter.wait("5.6.7.8", "other", now) == 0.0
-    limiter.failed("1.2.3.4", "ada", now + FORGET_S + 1)
-    assert limiter.wait("1.2.3.4", "ada", now + FORGET_S + 1) == 0.0
+    assert limiter.wait_seconds("1.2.3.4", "other", now) == WAIT_SECONDS_MAX == limiter.wait_seconds("5.6.7.8", "ada", now)
+    assert limiter.wait_seconds("5.6.7.8", "other", now) == 0.0
+    limiter.on_failure("1.2.3.4", "ada", now + FAILURES_EXPIRE_S + 1)
+    assert limiter.wait_seconds("1.2.3.4", "ada", now + FAILURES_EXPIRE_S + 1) == 0.0
 
 
 def test_the_right_password_ends_the_wait_and_very_many_addresses_are_not_all_remembered() -> None:
     limiter = LoginLimiter()
     for _ in range(9):
-        limiter.failed("1.2.3.4", "ada", 0.0)
-    limiter.succeeded("1.2.3.4", "ada")
-    assert limiter.wait("1.2.3.4", "ada", 0.0) == 0.0
+        limiter.on_failure("1.2.3.4", "ada", 0.0)
+    limiter.on_success("1.2.3.4", "ada")
+    assert limiter.wait_seconds("1.2.3.4", "ada", 0.0) == 0.0
     for number in range(TRACKED_MAX):
-        limiter.failed(f"10.0.0.{number}", f"user{number}", 0.0)
+        limiter.on_failure(f"10.0.0.{number}", f"user{number}", 0.0)
     assert len(limiter._failures) == TRACKED_MAX
 
 

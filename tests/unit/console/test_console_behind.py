@@ -10,7 +10,7 @@ from kit.console import ConsoleWorld
 from twisted.internet.defer import Deferred, fail, succeed
 
 from bmqtwist.console import consoles as module
-from bmqtwist.console.access import Refusal, Who
+from bmqtwist.console.access import Caller, Refusal
 from bmqtwist.console.consoles import RETRY_S
 from bmqtwist.view import node_facts
 
@@ -25,11 +25,11 @@ class Consoles:
     """Other consoles by URL: answers and received requests."""
 
     def __init__(self, answers: dict[str, Any]) -> None:
-        self.answers, self.asked = answers, list[tuple[str, str, str, Who | None]]()
+        self.answers, self.asked = answers, list[tuple[str, str, str, Caller | None]]()
 
-    def ask(self, node: str, url: str, method: str, path: str, body: bytes = b"", who: Who | None = None,
-            seconds: float = 1.0) -> Deferred[Any]:
-        self.asked.append((node, url, path, who))
+    def request(self, node: str, url: str, method: str, path: str, body: bytes = b"", caller: Caller | None = None,
+                seconds: float = 1.0) -> Deferred[Any]:
+        self.asked.append((node, url, path, caller))
         answer = self.answers[url]
         if isinstance(answer, Exception):
             return fail(answer)
@@ -41,7 +41,7 @@ def looked(tmp_path: Path, answers: dict[str, Any], told: list[dict[str, Any]]) 
     console, consoles = ConsoleWorld(tmp_path), Consoles(answers)
     console.service.collector.consoles._client = consoles  # type: ignore[assignment]
     found: list[Any] = []
-    console.service.collector.consoles.ask_proxies("/x", [{"proxies": told}]).addBoth(found.append)
+    console.service.collector.consoles.request_proxies("/x", [{"proxies": told}]).addBoth(found.append)
     return found[0], consoles
 
 
@@ -75,7 +75,7 @@ def test_a_proxy_that_did_not_answer_is_left_alone_for_a_while(tmp_path: Path) -
     found: list[Any] = []
 
     def ask() -> Any:
-        collector.consoles.ask_proxies("/x", [{"proxies": [proxy("p1")]}]).addBoth(found.append)
+        collector.consoles.request_proxies("/x", [{"proxies": [proxy("p1")]}]).addBoth(found.append)
         return found[-1]
 
     assert ask() == ask() == ([], {"p1": "no answer in time"}) and len(consoles.asked) == 1

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from kit.layers import ROOT
 
-from bmqtwist.console.pages import PAGES, StaticFiles, folder
+from bmqtwist.console.pages import PAGES, StaticFiles, find_directory
 
 
 def test_in_a_checkout_they_are_beside_the_package() -> None:
-    assert folder("web") == ROOT / "web" and folder("templates") == ROOT / "templates"
+    assert find_directory("web") == ROOT / "web" and find_directory("templates") == ROOT / "templates"
     assert {f"{name}.html" for name in (*PAGES.values(), "login", "message")} <= {
-        path.name for path in folder("templates").iterdir()}
+        path.name for path in find_directory("templates").iterdir()}
 
 
 @pytest.mark.timeout(300)

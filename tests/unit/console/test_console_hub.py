@@ -18,8 +18,8 @@ class Browser:
     """Subscriber: its received messages and the resulting documents."""
 
     def __init__(self, hub: Hub) -> None:
-        self.busy, self.sent, self.documents, self.hub = False, list[dict[str, Any]](), dict[int, Any](), hub
-        hub.join(self)
+        self.is_busy, self.sent, self.documents, self.hub = False, list[dict[str, Any]](), dict[int, Any](), hub
+        hub.add(self)
 
     def send(self, text: str) -> None:
         message = json.loads(text)
@@ -30,7 +30,7 @@ class Browser:
             self.documents[message["id"]] = apply_patch(self.documents[message["id"]], message["patch"])
 
     def say(self, now: float = 0.0, **message: Any) -> None:
-        self.hub.received(self, message, now)
+        self.hub.on_message(self, message, now)
 
 
 @pytest.fixture
@@ -57,10 +57,10 @@ def test_who_is_slow_gets_one_patch_to_the_newest_document(hub: Hub) -> None:
     for browser in (slow, fast):
         browser.say(id=1, subscribe="cluster")
     hub.publish(ClusterTopic(), {"n": 0, "a": 0})
-    slow.busy = True
+    slow.is_busy = True
     for number in range(1, 6):
         hub.publish(ClusterTopic(), {"n": number, "a": number if number < 3 else None})
-    slow.busy = False
+    slow.is_busy = False
     hub.publish(ClusterTopic(), {"n": 6})
     assert [message["seq"] for message in slow.sent] == [1, 2] and len(fast.sent) == 7
     assert slow.documents == fast.documents == {1: {"n": 6}}
@@ -74,7 +74,7 @@ def test_a_patch_is_made_once_for_all_that_have_seen_the_same(hub: Hub, monkeypa
     for browser in browsers:
         browser.say(id=1, subscribe="cluster")
     for number in range(4):
-        browsers[0].busy = number == 2
+        browsers[0].is_busy = number == 2
         hub.publish(ClusterTopic(), {"n": number})
     assert len(made) == 4  # 1, 2, and 3 from 1 and from 2
     assert all(browser.documents == {1: {"n": 3}} for browser in browsers)
@@ -85,7 +85,7 @@ def test_who_comes_back_goes_on_where_he_was(hub: Hub) -> None:
     before.say(id=1, subscribe="cluster")
     hub.publish(ClusterTopic(), {"n": 0, "big": "x"})
     hub.publish(ClusterTopic(), {"n": 1, "big": "x"})
-    hub.leave(before, 100.0)
+    hub.remove(before, 100.0)
     after = Browser(hub)
     after.documents = {4: before.documents[1]}
     after.say(110.0, id=4, subscribe="cluster", resume={"seq": 2, "stream": "s0"})
@@ -102,7 +102,7 @@ def test_who_cannot_go_on_begins_anew(hub: Hub, resume: Any, now: float) -> None
     before.say(id=1, subscribe="cluster")
     hub.publish(ClusterTopic(), {"n": 0})
     hub.publish(ClusterTopic(), {"n": 1})
-    hub.leave(before, 0.0)
+    hub.remove(before, 0.0)
     after = Browser(hub)
     after.say(now, id=1, subscribe="cluster", resume=resume)
     hub.publish(ClusterTopic(), {"n": 2})
@@ -113,7 +113,7 @@ def test_another_topic_is_not_gone_on_with(hub: Hub) -> None:
     before = Browser(hub)
     before.say(id=1, subscribe="queue", uri="bmq://d/q")
     hub.publish(QueueTopic("bmq://d/q"), {"secret": 1})
-    hub.leave(before, 0.0)
+    hub.remove(before, 0.0)
     after = Browser(hub)
     after.say(1.0, id=1, subscribe="cluster", resume={"seq": 1, "stream": "s0"})
     hub.publish(ClusterTopic(), {"n": 2})
@@ -125,12 +125,12 @@ def test_of_those_that_are_gone_not_all_are_kept(hub: Hub) -> None:
         browser = Browser(hub)
         browser.say(id=1, subscribe="cluster")
         hub.publish(ClusterTopic(), {"n": 0})
-        hub.leave(browser, 0.0)
+        hub.remove(browser, 0.0)
     assert len(hub._gone) == RESUMABLE_MAX
     last = Browser(hub)
     last.say(id=1, subscribe="cluster")
     hub.publish(ClusterTopic(), {"n": 0})
-    hub.leave(last, RESUME_S * 2)
+    hub.remove(last, RESUME_S * 2)
     assert len(hub._gone) == 1
 
 
@@ -149,7 +149,7 @@ def test_of_those_that_are_gone_not_all_are_kept(hub: Hub) -> None:
     ({"id": 1, "subscribe": "queue", "uri": "bmq://d/" + "q" * 600}, "uri")])
 def test_what_makes_no_sense_is_answered(hub: Hub, message: dict[str, Any], field: str) -> None:
     browser = Browser(hub)
-    hub.received(browser, message, 0.0)
+    hub.on_message(browser, message, 0.0)
     assert len(browser.sent) == 1 and browser.sent[0]["error"] and browser.sent[0]["field"] == field
     assert hub.topics() == []
 
@@ -182,6 +182,6 @@ def test_a_document_that_cannot_be_had_is_told_to_those_that_wait_for_it(hub: Hu
     early.say(id=1, subscribe="queues")
     hub.publish(QueuesTopic(), {"n": 1})
     late.say(id=2, subscribe="queues")
-    hub.fail(QueuesTopic(), Refusal(404, "not there", "uri"))
+    hub.refuse(QueuesTopic(), Refusal(404, "not there", "uri"))
     assert late.sent == [{"id": 2, "error": "not there", "field": "uri"}] and "snapshot" in early.sent[-1]
     assert hub.topics() == [QueuesTopic()]

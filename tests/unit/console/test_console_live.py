@@ -15,7 +15,7 @@ from twisted.internet.address import IPv4Address
 from twisted.internet.testing import StringTransport
 
 from bmqtwist.console.http import CONNECTIONS_MAX, LIFE_SECONDS_MAX
-from bmqtwist.console.live import ENDED, GOING_AWAY, MESSAGE_BYTES_MAX, MESSAGES_PER_SECOND_MAX, POLICY, WATCHERS_MAX
+from bmqtwist.console.live import ENDED, GOING_AWAY, MESSAGE_BYTES_MAX, MESSAGES_PER_SECOND_MAX, POLICY, SUBSCRIBERS_MAX
 from bmqtwist.console.service import PERIOD_S
 
 HOST = "127.0.0.1:1"
@@ -165,7 +165,7 @@ def test_nobody_watches_and_nothing_is_done(console: ConsoleWorld) -> None:
     visited = book.visited
     for _ in range(100):
         console.settle(0.1)
-    assert book.visited == visited and not console.service.hub.watchers
+    assert book.visited == visited and not console.service.hub.subscribers
 
 
 def test_who_does_not_read_is_sent_no_more(console: ConsoleWorld) -> None:
@@ -192,7 +192,7 @@ def test_who_does_not_read_is_sent_no_more(console: ConsoleWorld) -> None:
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:2", "http://127.0.0.1:1.evil.example"])
 def test_pages_of_others_may_not_watch(console: ConsoleWorld, origin: str) -> None:
     tab = Tab(console, {"Origin": origin})
-    assert tab.status in (400, 403) and not console.service.hub.watchers
+    assert tab.status in (400, 403) and not console.service.hub.subscribers
 
 
 def test_from_elsewhere_nobody_watches_an_open_console(console: ConsoleWorld) -> None:
@@ -244,7 +244,7 @@ def test_what_makes_no_sense_is_answered(console: ConsoleWorld, data: bytes) -> 
 def test_what_is_too_long_or_too_much_ends_it(console: ConsoleWorld) -> None:
     tab = Tab(console)
     tab.say(frame(b"x" * (MESSAGE_BYTES_MAX + 1)))
-    assert not console.service.hub.watchers or tab.transport.disconnecting
+    assert not console.service.hub.subscribers or tab.transport.disconnecting
     tab = Tab(console)
     for _ in range(MESSAGES_PER_SECOND_MAX + 1):
         tab.say(say(unsubscribe=1))
@@ -264,10 +264,10 @@ def test_a_watch_goes_on_for_as_long_as_it_likes(console: ConsoleWorld) -> None:
 
 
 def test_watchers_leave_room_for_requests(console: ConsoleWorld) -> None:
-    tabs = [Tab(console) for _ in range(WATCHERS_MAX)]
+    tabs = [Tab(console) for _ in range(SUBSCRIBERS_MAX)]
     assert {tab.status for tab in tabs} == {101} and Tab(console).status == 503
     assert console.ask("/livez").status == 200
-    assert WATCHERS_MAX + 30 <= CONNECTIONS_MAX
+    assert SUBSCRIBERS_MAX + 30 <= CONNECTIONS_MAX
     tabs[0].lose()
     assert Tab(console).status == 101
 
@@ -275,7 +275,7 @@ def test_watchers_leave_room_for_requests(console: ConsoleWorld) -> None:
 def test_a_connection_that_watched_is_counted_no_more_when_it_is_gone(console: ConsoleWorld) -> None:
     """A refused WebSocket is not counted either."""
     for _ in range(3):
-        for each in [Tab(console) for _ in range(WATCHERS_MAX)]:
+        for each in [Tab(console) for _ in range(SUBSCRIBERS_MAX)]:
             each.lose()
     refused = [Tab(console, {"Origin": "http://evil.example"}) for _ in range(CONNECTIONS_MAX)]
     for each in refused:

@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.task import Clock
 
 from bmqtwist.config.broker import Http
-from bmqtwist.console.access import Refusal, Role, Who
+from bmqtwist.console.access import Caller, Refusal, Role
 from bmqtwist.console.consoles import ANSWER_BYTES_MAX, NO_KEY, RETRY_S, PeerClient, Peers, TooLong, _collect
 from bmqtwist.console.stops import POLL_S, SETTLE_POLLS, STARTED_POLLS, RollingRestart
 from bmqtwist.peers.welcome import (
@@ -35,7 +35,7 @@ class FakeClient:
         self.asked: list[tuple[str, Deferred[Any]]] = []
         self.at_once: Any = None
 
-    def ask(self, node: str, url: str, method: str, path: str, *rest: Any) -> Deferred[Any]:
+    def request(self, node: str, url: str, method: str, path: str, *rest: Any) -> Deferred[Any]:
         if self.at_once is not None:
             return succeed(self.at_once) if not isinstance(self.at_once, Exception) else fail(self.at_once)
         self.asked.append((node, Deferred()))
@@ -99,7 +99,7 @@ def test_an_answer_that_comes_at_once_is_not_waited_for_for_ever() -> None:
 def test_without_a_key_nobody_is_asked() -> None:
     found: list[Any] = []
     client = PeerClient(Clock(), "n1", None, lambda: 0.0)
-    client.ask("n2", "http://n2:1", "GET", "/").addErrback(found.append)
+    client.request("n2", "http://n2:1", "GET", "/").addErrback(found.append)
     assert found[0].value.reason == NO_KEY
 
 
@@ -182,14 +182,14 @@ class FakeCluster:
     def cluster(self) -> Deferred[Any]:
         return succeed(self.document())
 
-    def stop(self, node: str, reason: str, who: Who) -> Any:
+    def stop(self, node: str, reason: str, who: Caller) -> Any:
         self.stopped.append((node, reason, who.user))
         if self.answer[0] == 200:
             self.nodes[node]["state"] = "stopping"
         return self.answer
 
 
-ADA = Who("ada", Role.ADMIN)
+ADA = Caller("ada", Role.ADMIN)
 
 
 @pytest.fixture
@@ -205,7 +205,7 @@ def pass_by(clock: Clock, polls: int) -> None:
 
 def test_nodes_are_restarted_one_after_the_other_and_the_own_one_last(rolling: Any) -> None:
     restart, cluster, clock = rolling
-    assert restart.begin(cluster.document(), "new kernel", ADA) == ["n2", "n3", "n1"]
+    assert restart.start(cluster.document(), "new kernel", ADA) == ["n2", "n3", "n1"]
     for number, name in enumerate(("n2", "n3", "n1"), 1):
         pass_by(clock, SETTLE_POLLS + 1)
         assert [each[0] for each in cluster.stopped] == ["n2", "n3", "n1"][:number] and restart.state["node"] == name
@@ -219,7 +219,7 @@ def test_nodes_are_restarted_one_after_the_other_and_the_own_one_last(rolling: A
 
 def test_it_pauses_while_anything_is_not_well(rolling: Any) -> None:
     restart, cluster, clock = rolling
-    restart.begin(cluster.document(), "r", ADA)
+    restart.start(cluster.document(), "r", ADA)
     cluster.nodes["n3"]["state"] = "down"
     pass_by(clock, 20)
     assert not cluster.stopped and restart.state["paused"] == "n3 is not up"
@@ -233,7 +233,7 @@ def test_it_pauses_while_anything_is_not_well(rolling: Any) -> None:
 def test_a_node_that_has_not_stopped_yet_is_waited_for(rolling: Any) -> None:
     """Its old process is still up and reports a healthy state."""
     restart, cluster, clock = rolling
-    restart.begin(cluster.document(), "r", ADA)
+    restart.start(cluster.document(), "r", ADA)
     pass_by(clock, SETTLE_POLLS)
     cluster.nodes["n2"]["state"] = "up"
     pass_by(clock, 20)
@@ -243,7 +243,7 @@ def test_a_node_that_has_not_stopped_yet_is_waited_for(rolling: Any) -> None:
 def test_it_ends_when_a_node_refuses(rolling: Any) -> None:
     restart, cluster, clock = rolling
     cluster.answer = 409, {"error": "it stops already"}
-    restart.begin(cluster.document(), "r", ADA)
+    restart.start(cluster.document(), "r", ADA)
     pass_by(clock, 20)
     assert restart.state["done"] and restart.state["text"] == "given up: it stops already" and len(cluster.stopped) == 1
 
@@ -252,18 +252,18 @@ def test_one_rolling_restart_runs_at_a_time_and_only_in_a_healthy_cluster(rollin
     restart, cluster, clock = rolling
     cluster.nodes["n2"]["state"] = "down"
     with pytest.raises(Refusal, match="n2 is not up"):
-        restart.begin(cluster.document(), "r", ADA)
+        restart.start(cluster.document(), "r", ADA)
     cluster.nodes["n2"]["state"] = "up"
-    restart.begin(cluster.document(), "r", ADA)
+    restart.start(cluster.document(), "r", ADA)
     with pytest.raises(Refusal, match="is in progress"):
-        restart.begin(cluster.document(), "r", ADA)
+        restart.start(cluster.document(), "r", ADA)
     restart.stop()
     assert not clock.getDelayedCalls()
 
 
 def test_a_node_that_is_not_started_again_is_reported(rolling: Any) -> None:
     restart, cluster, clock = rolling
-    restart.begin(cluster.document(), "r", ADA)
+    restart.start(cluster.document(), "r", ADA)
     pass_by(clock, SETTLE_POLLS)
     cluster.nodes["n2"]["state"] = "down"
     pass_by(clock, STARTED_POLLS)
@@ -279,10 +279,10 @@ def test_it_is_aborted_and_no_further_node_stops(rolling: Any) -> None:
     restart, cluster, clock = rolling
     with pytest.raises(Refusal, match="No rolling restart"):
         restart.abort("ada")
-    restart.begin(cluster.document(), "r", ADA)
+    restart.start(cluster.document(), "r", ADA)
     pass_by(clock, SETTLE_POLLS)
     restart.abort("eve")
     cluster.nodes["n2"].update(state="up", startedAt=9.0)
     pass_by(clock, 20)
     assert len(cluster.stopped) == 1 and restart.state["text"] == "aborted by eve" and restart.state["done"]
-    assert restart.begin(cluster.document(), "r", ADA)
+    assert restart.start(cluster.document(), "r", ADA)

@@ -17,7 +17,7 @@ from bmqtwist.console.queues import (
     TOP_ROWS,
     Order,
     QueueBook,
-    first_of,
+    merge_first,
 )
 from bmqtwist.console.topics import QueuesTopic
 
@@ -43,7 +43,7 @@ class FakeQueue:
 def swept(queues: list[Any], now: float = 0.0, book: QueueBook | None = None) -> QueueBook:
     """Return a book that has sampled all queues."""
     book = book or QueueBook(lambda: queues)
-    book.begin(lambda: now)
+    book.begin_sweep(lambda: now)
     while book.step():
         pass
     return book
@@ -62,7 +62,7 @@ def test_no_step_looks_at_more_than_a_few_of_very_many_queues() -> None:
     """Steps must not block the event loop; measured in visits, as times depend on the machine."""
     queues = [FakeQueue(number) for number in range(50_000)]
     book = QueueBook(lambda: queues)
-    book.begin(lambda: 1.0)
+    book.begin_sweep(lambda: 1.0)
     steps, most, more = 0, 0, True
     while more:
         before = book.visited
@@ -100,7 +100,7 @@ def test_the_first_of_several_nodes_are_the_first_of_all() -> None:
     whole = swept([FakeQueue(number, number % 5) for number in range(60)])
     for order in (Order("messages", True), Order("uri", True), Order("domain", False)):
         runs = [run(book.rank("", order, 20, 0.0))[1] for book in nodes]
-        assert first_of(runs, order, 20) == run(whole.rank("", order, 20, 0.0))[1]
+        assert merge_first(runs, order, 20) == run(whole.rank("", order, 20, 0.0))[1]
 
 
 def test_a_filter_finds_a_text_in_any_case() -> None:
@@ -138,7 +138,7 @@ def test_depths_and_the_deepest_are_kept_and_no_more() -> None:
     rows = book.rows(book.top, 100.0, 0.0)
     assert len(rows) == TOP_ROWS and [row["messages"] for row in rows] == [19] * 5 + [18] * 5
     assert all(len(row["spark"]) == SPARK_ROWS for row in rows)
-    book.forget()
+    book.clear()
     assert book.rows([queues[0].uri], 0.0, 0.0) == [] and book.top == []
 
 

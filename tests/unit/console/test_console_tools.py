@@ -11,10 +11,10 @@ from kit.console import ConsoleWorld
 
 from bmqtwist.console import documents_api as copies
 from bmqtwist.console.access import Refusal
-from bmqtwist.console.demonstration import REST_EVERY_S, REST_S, Demonstration, ShownQueue
+from bmqtwist.console.demonstration import PAUSE_PERIOD_S, PAUSE_S, Demonstration, ShownQueue
 from bmqtwist.console.merge import merge_domains
 from bmqtwist.console.samples import FlowSampler
-from bmqtwist.console.stops import BEGUN, DelayedStop
+from bmqtwist.console.stops import STOP_STARTED, DelayedStop
 from bmqtwist.errors import LocalError
 from bmqtwist.view import storage_files
 from bmqtwist.view.stopping import STAGES
@@ -134,11 +134,11 @@ def test_copies_are_compared_as_far_as_all_of_them_go(console: ConsoleWorld) -> 
     found = console.ask(f"/api/v1/storage/compare?partition={partition}").json
     assert found["differing"] == [] and found["missing"] == {} and found["comparedRecords"] == found["last"][1] > MESSAGES
     reached = [{"first": [1, 1], "last": [2, 50]}, {"first": [1, 40], "last": [2, 70]}]
-    assert copies.common(reached) == ((1, 40), (2, 50))
+    assert copies.common_range(reached) == ((1, 40), (2, 50))
     one = {"blocks": {"1-0": [10, 5], "1-1": [1000, 7], "2-0": [3, 9]}}
-    assert copies.differences({"n1": one, "n2": {"blocks": dict(one["blocks"])}}) == (1013, [])
+    assert copies.differing_blocks({"n1": one, "n2": {"blocks": dict(one["blocks"])}}) == (1013, [])
     other = {"blocks": {"1-0": [10, 5], "1-1": [1000, 8]}}
-    assert copies.differences({"n1": one, "n2": other})[1] == [{"lease": 1, "from": 1000, "to": 1999},
+    assert copies.differing_blocks({"n1": one, "n2": other})[1] == [{"lease": 1, "from": 1000, "to": 1999},
                                                                 {"lease": 2, "from": 0, "to": 999}]
 
 
@@ -164,7 +164,7 @@ def test_a_copy_that_says_something_else_is_found(console: ConsoleWorld) -> None
         return bytes(data)
 
     partition.files.read_journal = damaged  # type: ignore[method-assign]
-    assert copies.differences({"n1": good, "n2": checked()})[1]
+    assert copies.differing_blocks({"n1": good, "n2": checked()})[1]
 
 
 # -- stops ------------------------------------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ def test_a_stop_that_has_begun_is_not_aborted(console: ConsoleWorld) -> None:
     console.host.node.broker.stop(console.world.now, "r", "ada")
     with pytest.raises(Refusal) as refused:
         stop.abort("ada")
-    assert refused.value.reason == BEGUN and console.host.stops == [("r", "ada")]
+    assert refused.value.reason == STOP_STARTED and console.host.stops == [("r", "ada")]
 
 
 # -- rates ------------------------------------------------------------------------------------------------------------
@@ -257,7 +257,7 @@ def test_traffic_begins_once_and_nowhere_without_a_listener(tmp_path: Path) -> N
 def test_consumers_rest_once_in_a_while_and_not_all_at_once() -> None:
     queues = [ShownQueue(None, number) for number in range(3)]  # type: ignore[arg-type]
     for queue in queues:
-        resting = sum(queue.rests(second) for second in range(int(10 * REST_EVERY_S)))
-        assert resting == pytest.approx(10 * REST_S, abs=10)
+        resting = sum(queue.is_paused(second) for second in range(int(10 * PAUSE_PERIOD_S)))
+        assert resting == pytest.approx(10 * PAUSE_S, abs=10)
         assert all(0 < queue.rate(second) < 20 for second in range(300))
-    assert not any(all(queue.rests(second) for queue in queues) for second in range(300))
+    assert not any(all(queue.is_paused(second) for queue in queues) for second in range(300))

@@ -407,7 +407,7 @@ def test_nothing_is_done_without_the_role(guarded: ConsoleWorld, route: Route, u
         answer = guarded.ask(path)
     assert (answer.status == 403) == (role < route.role), answer.text
     if role < route.role:
-        assert f"requires the role {route.role.word}" in answer.json["error"] and not guarded.host.stops
+        assert f"requires the role {route.role.label}" in answer.json["error"] and not guarded.host.stops
         (entry, *_) = guarded.ask("/api/v1/audit").json["entries"]
         assert entry["user"] == user and entry["outcome"].startswith("refused")
     assert not guarded.host.failures

@@ -17,7 +17,7 @@ from twisted.internet.testing import StringTransportWithDisconnection
 from twisted.python.failure import Failure
 
 from bmqtwist.config.broker import StatPlugin
-from bmqtwist.console.http import CONNECTIONS_MAX, LIFE_SECONDS_MAX, Console, make_site
+from bmqtwist.console.http import CONNECTIONS_MAX, LIFE_SECONDS_MAX, HealthEndpoints, make_site
 from bmqtwist.steps import at_once
 from bmqtwist.view.metrics import exposition_in_steps, sample_text
 from bmqtwist.view.snapshot import (
@@ -75,7 +75,7 @@ class Stub:
 def get(path: str, source: Stub | None = None, method: str = "GET", log: object = None
         ) -> tuple[int, str, dict[str, str]]:
     """Return status, body and headers of one request."""
-    client = StubTreq(Console(source or Stub(), log=log).resource())  # type: ignore[arg-type]
+    client = StubTreq(HealthEndpoints(source or Stub(), log=log).resource())  # type: ignore[arg-type]
     response = []
     client.request(method, f"http://console.test{path}").addCallback(response.append)
     client.flush()
@@ -158,7 +158,7 @@ def test_a_sample_without_labels_has_no_braces_and_whole_numbers_no_point() -> N
 
 def test_a_site_shows_no_tracebacks_and_lets_idle_connections_go() -> None:
     """Settings of the site of a listener."""
-    site = make_site(Console(Stub()).resource())
+    site = make_site(HealthEndpoints(Stub()).resource())
     assert site.displayTracebacks is False and site.timeOut == 30
 
 
@@ -180,7 +180,7 @@ class Visit:
 
 @pytest.fixture
 def site_and_clock() -> tuple[Any, Clock]:
-    site, clock = make_site(Console(Stub()).resource()), Clock()
+    site, clock = make_site(HealthEndpoints(Stub()).resource()), Clock()
     site.reactor = clock
     return site, clock
 
@@ -227,7 +227,7 @@ def test_scrapes_that_come_while_one_is_being_made_share_its_text() -> None:
     """The text for very many queues takes several turns and memory, so it is created once for all requests."""
     source, made = Stub(), list[Deferred[str]]()
     source.in_steps = lambda work: made.append(Deferred()) or made[-1]  # type: ignore[method-assign, func-returns-value]
-    client = StubTreq(Console(source).resource())  # type: ignore[arg-type]
+    client = StubTreq(HealthEndpoints(source).resource())  # type: ignore[arg-type]
     texts: list[str] = []
     for _ in range(3):
         client.request("GET", "http://console.test/metrics").addCallback(client.text_content).addCallback(texts.append)
@@ -243,7 +243,7 @@ def test_scrapes_that_come_while_one_is_being_made_share_its_text() -> None:
 
 def test_a_metrics_plugin_has_its_prefix_before_every_name() -> None:
     plugin = StatPlugin(namespace_prefix="p_")
-    client = StubTreq(Console(Stub(), plugin=plugin).resource())  # type: ignore[arg-type]
+    client = StubTreq(HealthEndpoints(Stub(), plugin=plugin).resource())  # type: ignore[arg-type]
     texts: list[str] = []
     client.request("GET", "http://console.test/metrics").addCallback(client.text_content).addCallback(texts.append)
     client.flush()

@@ -19,7 +19,7 @@ URI, DOMAIN = "bmq://d/q", "DOMAINS DOMAIN d "
 
 def console_row(bench: Bench) -> dict[str, object]:
     book = QueueBook(lambda: bench.cluster.queues.values())
-    book.begin(lambda: bench.now)
+    book.begin_sweep(lambda: bench.now)
     while book.step():
         pass
     return book.rows([URI], bench.now, 0.0)[0]
