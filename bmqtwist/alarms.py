@@ -166,7 +166,7 @@ FILE_SET_NOT_REMOVED = _declare(
     "file-set-not-removed", "FILE_IO",
     "The files of an abandoned rollover could not be removed.",
     "They occupy space on the disk.",
-    "Check the permissions of `location`. The next start removes or archives the files.",
+    "Check the permissions of `location`. The next start archives the files.",
     clears="the partition accepts records")
 FILE_SET_NOT_TRUNCATED = _declare(
     "file-set-not-truncated", "FILE_IO",
@@ -219,7 +219,7 @@ RECOVERY_DAMAGE = _declare(
 REPLICA_DAMAGED = _declare(
     "replica-damaged", "RECOVERY",
     "The start of a member found damage in the files of a partition.",
-    "The damaged records are fetched from other members. The node does not vote for a primary with them until then.",
+    "The damaged records are ignored and fetched from other members.",
     "Check the disk. See After damage in docs/operations.md.")
 JOURNAL_MISSING = _declare(
     "journal-missing", "RECOVERY",
@@ -253,7 +253,7 @@ SECOND_LEADER = _declare(
     "second-leader", "CLUSTER",
     "Another node claims to be the leader in the same term.",
     "This node remains leader and sends its heartbeat.",
-    "Two nodes voted twice in a term: check that no node was started with the files of another node or from a backup.")
+    "A node voted twice in a term: check that no node runs with a copy or a backup of the files of a node.")
 NEWER_TERM_CEDED = _declare(
     "newer-term-ceded", "CLUSTER",
     "A node ceded the leadership of a newer term than the one in which this node is the leader.",
@@ -293,12 +293,13 @@ ELECTED_WITH_STALE_TERM = _declare(
 LEDGER_DAMAGED = _declare(
     "ledger-damaged", "CLUSTER",
     "The metadata ledger of this node has damaged records or an incomplete end.",
-    "The records from there on are ignored and received from the leader.",
+    "The records from there on are ignored. A member receives them from the leader.",
     "After a crash an incomplete end is normal. Otherwise check the disk of `location`.")
 LEDGER_NOT_WRITTEN = _declare(
     "ledger-not-written", "CLUSTER",
     "The metadata ledger cannot be written.",
-    "This node ceases to be the leader. Queues are created or deleted only if another node leads.",
+    "The change is refused. A member that is the leader ceases to lead; in a cluster of one node, queues cannot be created or "
+    "deleted until a write succeeds.",
     "Check space and permissions of `location`.")
 LEDGER_RECORD_SKIPPED = _declare(
     "ledger-record-skipped", "CLUSTER",
@@ -319,7 +320,7 @@ SECOND_PRIMARY = _declare(
     "second-primary", "CLUSTER",
     "Another node claims to be the primary of a partition under the same lease.",
     "Its request is ignored.",
-    "Check that no node was started with the files of another node or from a backup.")
+    "Check that no node runs with a copy or a backup of the files of a node.")
 PARTITION_LOG_FAILED = _declare(
     "partition-log-failed", "CLUSTER",
     "Records of a partition could not be stored at this node, or its files could not be read.",
@@ -328,7 +329,7 @@ PARTITION_LOG_FAILED = _declare(
 COMMITTED_RECORDS_DIFFER = _declare(
     "committed-records-differ", "CLUSTER",
     "A primary requested to remove a committed record from this replica.",
-    "Nothing is removed: the replica keeps its records and receives none from this primary.",
+    "Nothing is removed. The replica does not catch up with this primary.",
     "An acknowledged record differs between nodes: see After damage in docs/operations.md.")
 IMAGE_REFUSED = _declare(
     "image-refused", "CLUSTER",
