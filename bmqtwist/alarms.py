@@ -298,8 +298,8 @@ LEDGER_DAMAGED = _declare(
 LEDGER_NOT_WRITTEN = _declare(
     "ledger-not-written", "CLUSTER",
     "The metadata ledger cannot be written.",
-    "The change is refused. A member that is the leader ceases to lead; in a cluster of one node, queues cannot be created or "
-    "deleted until a write succeeds.",
+    "The change is refused. A member that is the leader ceases to lead; in a cluster of one node, queues cannot be created "
+    "or deleted until a write succeeds.",
     "Check space and permissions of `location`.")
 LEDGER_RECORD_SKIPPED = _declare(
     "ledger-record-skipped", "CLUSTER",
