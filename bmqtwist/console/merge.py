@@ -274,7 +274,7 @@ def verdict(cluster: Mapping[str, Any], unsafe: Sequence[str]) -> Document:
     more = len(bad) + len(warnings) - 1
     if not reasons:
         return {"level": "good", "text": _healthy_text(cluster), "reasons": []}
-    rest = f", and {more} more {'thing needs' if more == 1 else 'things need'} attention" if more else ""
+    rest = f", and {more} more problem{'' if more == 1 else 's'}" if more else ""
     return {"level": "bad" if bad else "warning", "text": f"{reasons[0]}{rest}.",
             "reasons": [f"{text}." for text in reasons]}
 
@@ -341,7 +341,7 @@ def _replicas(cluster: Mapping[str, Any]) -> list[str]:
               if (row.get("lagRecords") or 0) > LAG_RECORDS_WARNING and row["node"] not in down]
     if behind:
         records, node, number = max(behind)
-        found.append(f"{node} is {records:,} records behind in partition {number}")
+        found.append(f"Replica {node} lags by {records:,} records in partition {number}")
     return found
 
 
@@ -360,7 +360,7 @@ def _quotas(cluster: Mapping[str, Any]) -> list[str]:
 
 
 def _overloaded_nodes(cluster: Mapping[str, Any]) -> list[str]:
-    found = [f"The event loop of {node['name']} is {node['loopLagMs']:,.0f} ms late" for node in cluster["nodes"]
+    found = [f"The event loop of {node['name']} lags by {node['loopLagMs']:,.0f} ms" for node in cluster["nodes"]
              if (node["loopLagMs"] or 0.0) > LOOP_LAG_MS_WARNING]
     return found + [f"{node['name']} has {node['openFiles']:,} of {node['openFilesMax']:,} files open"
                     for node in cluster["nodes"]

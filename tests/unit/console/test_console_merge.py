@@ -184,8 +184,8 @@ def test_a_replica_that_heals_or_lags_is_told() -> None:
     parts = well()
     parts["n1"]["partitions"][2]["replicas"][2].update(lagRecords=123_456, sequence=4)
     document = whole(parts)
-    assert document["verdict"] == {"level": "warning", "text": "n3 is 123,456 records behind in partition 2.",
-                                   "reasons": ["n3 is 123,456 records behind in partition 2."]}
+    assert document["verdict"] == {"level": "warning", "text": "Replica n3 lags by 123,456 records in partition 2.",
+                                   "reasons": ["Replica n3 lags by 123,456 records in partition 2."]}
 
 
 @pytest.mark.parametrize("state", ["starting", "stopping"])
@@ -236,9 +236,9 @@ def test_several_reasons_are_counted_and_the_worst_comes_first() -> None:
     parts["n3"].update(openFiles=950)
     parts["n3"]["top"] = [{"uri": "bmq://d/q", "messages": 1, "quota": 1.5}]
     verdict = whole(parts, "n2")["verdict"]
-    assert verdict["level"] == "bad" and verdict["text"].endswith("and 4 more things need attention.")
+    assert verdict["level"] == "bad" and verdict["text"].endswith("and 4 more problems.")
     assert "Queue bmq://d/q has used 100% of its quota." in verdict["reasons"]
-    assert "The event loop of n2 is 900 ms late." in verdict["reasons"]
+    assert "The event loop of n2 lags by 900 ms." in verdict["reasons"]
     assert "n3 has 950 of 1,000 files open." in verdict["reasons"]
 
 
