@@ -121,7 +121,8 @@ class Operations(Struct, frozen=True):
     def forward(self, node: str, call: ApiCall, path: str = "") -> Any:
         """Return the answer of another node to the same request. Raises the Refusal of that node."""
         if call.caller.node:
-            raise Refusal(409, f"Node {node} performs this request, but node {call.caller.node} sent it to {self.collector.name}.")
+            raise Refusal(409, f"Node {node} performs this request, but node {call.caller.node} sent it to "
+                               f"{self.collector.name}.")
         url = self.collector.consoles.urls().get(node, "")
         if not url:
             raise Refusal(409, f"The console of node {node} is unknown: it is not connected, or has no http.port." if node
