@@ -154,8 +154,8 @@ class Peers:
         def on_end(ignored: object) -> None:
             view.pending = None
 
-        view.pending = self._client.request(name, view.url, "GET", "/api/v1/node")
-        view.pending.addCallback(on_answer).addErrback(on_failed).addBoth(on_end)  # may be called immediately
+        view.pending = request = self._client.request(name, view.url, "GET", "/api/v1/node")
+        request.addCallback(on_answer).addErrback(on_failed).addBoth(on_end)  # may be called immediately
 
     def parts(self, urls: Mapping[str, str]) -> tuple[dict[str, Document], dict[str, str]]:
         """Return the newest parts by node name, and the reason for each missing one."""
