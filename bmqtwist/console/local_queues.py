@@ -27,7 +27,7 @@ SWEEP_S = 1.0  # minimum time from the beginning of a sweep to the beginning of 
 RANKS_MAX = 64  # orders of queues that are cached until the next sweep
 RANK_UPTO = 200  # a cached order has a multiple of this number of queues
 HISTORIES_MAX = 50  # queues with a history of depths
-HISTORY_FORGET_S = 900.0
+HISTORY_IDLE_S_MAX = 900.0  # a history is dropped this long after the last request
 
 _T = TypeVar("_T")
 Ranking = tuple[str, str, bool]  # text in the URI, sort key, and True for descending order
@@ -112,9 +112,9 @@ class LocalQueues:
     def record_history(self) -> None:
         """Add a row to the history of each requested queue."""
         now, wall = self._moment()
-        for uri, (asked, rows) in list(self._histories.items()):
+        for uri, (requested_at, rows) in list(self._histories.items()):
             root, _ = local_queue(self._broker, uri)
-            if now - asked > HISTORY_FORGET_S:
+            if now - requested_at > HISTORY_IDLE_S_MAX:
                 del self._histories[uri]
             elif root is not None:
                 rows.append(_depth(root, wall))
