@@ -105,7 +105,7 @@ def make_sites(service: BrokerService) -> list[tuple[str, Any, str, int]]:
 
         console = ConsoleService(service)
         service.companions.append(console)
-        sites.append(("HealthEndpoints", console.site, http.address, http.port))
+        sites.append(("Console", console.site, http.address, http.port))
     for plugin in configuration.app.stats.plugins:
         prometheus = plugin.prometheus_specific
         if prometheus is None or not plugin.publish_interval:

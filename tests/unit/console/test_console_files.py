@@ -27,8 +27,8 @@ def test_an_installed_package_has_them_inside(tmp_path: Path) -> None:
                     "--build-lib", str(tmp_path / "lib")], cwd=ROOT, check=True, capture_output=True)
     found = subprocess.run(
         [sys.executable, "-c", "from bmqtwist.console.pages import *; from bmqtwist.console.pages import *\n"
-         "print(folder('web')); print(*StaticFiles(folder('web'))._paths)\n"
-         "PageWriter(folder('templates')).write('login', '')"],
+         "print(find_directory('web')); print(*StaticFiles(find_directory('web'))._paths)\n"
+         "PageWriter(find_directory('templates')).write('login', '')"],
         cwd=tmp_path, env={**os.environ, "PYTHONPATH": f"{tmp_path / 'lib'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
         check=True, capture_output=True, text=True).stdout.splitlines()
     assert found[0] == str(tmp_path / "lib" / "bmqtwist" / "console" / "web")

@@ -126,12 +126,12 @@ def test_of_those_that_are_gone_not_all_are_kept(hub: Hub) -> None:
         browser.say(id=1, subscribe="cluster")
         hub.publish(ClusterTopic(), {"n": 0})
         hub.remove(browser, 0.0)
-    assert len(hub._gone) == RESUMABLE_MAX
+    assert len(hub._resumable) == RESUMABLE_MAX
     last = Browser(hub)
     last.say(id=1, subscribe="cluster")
     hub.publish(ClusterTopic(), {"n": 0})
     hub.remove(last, RESUME_S * 2)
-    assert len(hub._gone) == 1
+    assert len(hub._resumable) == 1
 
 
 @pytest.mark.parametrize("message, field", [
