@@ -458,12 +458,12 @@ def test_a_push_to_a_member_carries_no_payload(monkeypatch: pytest.MonkeyPatch) 
     relays = nodes.cluster(node.name).relays
     assert relays is not None
     bodies: list[bytes] = []
-    take = relays.incoming.pushes
+    take = relays.incoming.on_pushes
 
     def spied(peer: Any, body: bytes, now: float) -> None:
         bodies.append(body)
         take(peer, body, now)
-    monkeypatch.setattr(relays.incoming, "pushes", spied)
+    monkeypatch.setattr(relays.incoming, "on_pushes", spied)
     for uri, carried in ((STRONG, False), (EVENTUAL, False), (IN_MEMORY, True), (BROADCAST, True)):
         bodies.clear()
         consumer = nodes.client(node.name).consume(uri)
@@ -480,13 +480,13 @@ def test_a_push_waits_for_its_record_in_order_and_goes_back_if_it_does_not_come(
     members = nodes.cluster(node.name).members
     assert members is not None
     consumer, queue = nodes.client(node.name).consume(STRONG), nodes.client(nodes.primary().name).open(STRONG, write=1)
-    stored, first = members.stored, list[bytes]()
+    stored, first = members.find_stored, list[bytes]()
 
     def lacks(uri: str, guid: bytes) -> Any:
         first.append(guid)
         return None if late > 10.0 or guid == first[0] else stored(uri, guid)
     with monkeypatch.context() as patched:
-        patched.setattr(members, "stored", lacks)
+        patched.setattr(members, "find_stored", lacks)
         guids = queue.post_all(b"1", b"2", b"3")
         nodes.run(late)
         assert not consumer.pushes()

@@ -144,7 +144,7 @@ def test_a_record_that_cannot_be_written_is_told_and_changes_nothing_else(memory
     def append() -> None:
         raise PartitionUnavailable("it is full")
 
-    owner.record(append)
+    owner.try_append(append)
     assert memory.logged("Cluster (c3): it is full")
 
 
