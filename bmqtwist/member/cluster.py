@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from bmqtwist.config.clusters import ClusterDefinition
     from bmqtwist.member.leadership import Leadership
 
-_NO_PARTITION = -202
-
 
 class Cluster:
     """One cluster: `start` it if this node is the only member, else `join` it."""

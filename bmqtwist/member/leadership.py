@@ -365,7 +365,7 @@ def election_text(change: ElectionChanged, links: ClusterLinks) -> str:
     if after.leader is None:
         return f"has no leader in term {after.term}: {why}"
     if (after.leader, after.term) == (before.leader, before.term):
-        return f"node {name(after.leader)} leads term {after.term} still: {why}"
+        return f"node {name(after.leader)} still leads term {after.term}: {why}"
     return f"node {name(after.leader)} leads from term {after.term} on: {change.cause}"
 
 

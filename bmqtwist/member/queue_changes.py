@@ -123,7 +123,8 @@ class QueueChanges:
 
     def refuse_unassigned(self, uri: str) -> None:
         """Refuse the opens of a queue that was unassigned meanwhile."""
-        self.answer_opens(uri, Refused(Category.E_NOT_READY, f"Queue '{uri}' is gone again", _NO_PARTITION))
+        text = f"Queue '{uri}' was deleted before it was opened"
+        self.answer_opens(uri, Refused(Category.E_NOT_READY, text, _NO_PARTITION))
 
     def _on_creation_reverted(self, uri: str, reason: Refused, outcome: Outcome, wall: int) -> None:
         """Refuse the opens of a queue whose record could not be stored, after its unassignment."""

@@ -106,7 +106,7 @@ class RelayUplink:
                 self._loop.performer.read(session, False)
 
     def let_go(self, put: Put) -> None:
-        """Count a PUT that waits no longer; below half of the limit all sessions are read again."""
+        """Subtract a PUT that has stopped waiting; below half of the limit all sessions are read again."""
         self._bytes -= put.message.size + len(put.message.options)
         if self._paused and self._bytes <= self._bytes_max // 2 and not self._resuming:
             self._resuming = True

@@ -68,7 +68,7 @@ class ProxyCluster:
         self.relays.open(session, uri, request, answer)
 
     def dial(self) -> None:
-        """Connect with the nodes and keep the connections; ignored if already begun."""
+        """Dial all nodes of the cluster, and again after a loss; ignored after the first call."""
         if not self._started:
             self._started = True
             self.selector.started = self._loop.now

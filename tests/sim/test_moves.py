@@ -416,7 +416,7 @@ def test_a_queue_that_is_deleted_before_it_lives_does_not_live_and_who_waits_is_
     leader = nodes.cluster(nodes.leader.name)
     leader.metadata.propose(UnassignQueue(EVENTUAL, record.key), lambda outcome, wall: None, 0)
     refused = refusal(client.response, asked)
-    assert refused.category == "E_NOT_READY" and "is gone again" in refused.message
+    assert refused.category == "E_NOT_READY" and "was deleted before it was opened" in refused.message
     asleep.waits = False
     nodes.run(1.0)
     assert EVENTUAL not in asleep.cluster.queues
