@@ -37,14 +37,14 @@ def admin(connection: ConnectionOptions, as_json: bool, pretty: bool, every: flo
             lines = [" ".join(command)] if command else (line.strip() for line in sys.stdin)
             while every is not None:
                 try:
-                    click.echo(client.run(_encoded(" ".join(command), as_json, pretty)))
+                    click.echo(client.run(_with_encoding(" ".join(command), as_json, pretty)))
                 except Unreachable as error:
                     click.echo(f"bmq: {error}", err=True)
                     return
                 time.sleep(every)
             for line in lines:
                 if line:
-                    answer = client.run(_encoded(line, as_json, pretty))
+                    answer = client.run(_with_encoding(line, as_json, pretty))
                     click.echo(answer)
                     failed = failed or is_error(answer)
     except PeerError as error:
@@ -79,7 +79,7 @@ def _has_error(tree: object) -> bool:
     return isinstance(tree, list) and any(map(_has_error, tree))
 
 
-def _encoded(line: str, as_json: bool, pretty: bool) -> str:
+def _with_encoding(line: str, as_json: bool, pretty: bool) -> str:
     if pretty:
         return f"ENCODING JSON_PRETTY {line}"
     return f"ENCODING JSON_COMPACT {line}" if as_json else line

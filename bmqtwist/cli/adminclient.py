@@ -53,7 +53,7 @@ class AdminClient:
         """Send a credential. Raises NotAllowed if the broker refuses it."""
         request = AuthenticationRequest(mechanism, data)
         self._send(control.encode_event(AuthenticationMessage("authenticationRequest", request)))
-        specific, body = self._next(EventType.AUTHENTICATION, "the answer to the credential")
+        specific, body = self._next_event(EventType.AUTHENTICATION, "the answer to the credential")
         status = control.decode_authentication(body, encoding_of(specific)).value.status
         if status.category:
             raise NotAllowed(f"{self._where} refused the credential: {status.message}")
@@ -64,7 +64,7 @@ class AdminClient:
         identity = ClientIdentity(protocol_version=1, client_type=kind, process_name="bmq",
                                   pid=os.getpid(), features="PROTOCOL_ENCODING:BER,JSON", user_agent="bmqtwist")
         self._send(control.encode_event(NegotiationMessage("clientIdentity", identity)))
-        specific, body = self._next(EventType.CONTROL, "the negotiation response")
+        specific, body = self._next_event(EventType.CONTROL, "the negotiation response")
         response = control.decode_negotiation(body, encoding_of(specific)).value
         if response is None or response.result.category:
             raise NotAllowed(f"{self._where} refused the session: "
@@ -76,7 +76,7 @@ class AdminClient:
         self._requests += 1
         self._send(control.encode_event(ControlMessage(self._requests, "adminCommand", AdminCommand(command))))
         while True:
-            specific, body = self._next(EventType.CONTROL, "the answer to the command")
+            specific, body = self._next_event(EventType.CONTROL, "the answer to the command")
             message = control.decode_control(body, encoding_of(specific))
             if message.r_id == self._requests and message.choice == "adminCommandResponse":
                 return str(message.value.text)
@@ -87,7 +87,7 @@ class AdminClient:
         except OSError as error:
             raise Unreachable(f"The connection to {self._where} broke: {error.strerror or error}") from None
 
-    def _next(self, wanted: EventType, what: str) -> tuple[int, bytes]:
+    def _next_event(self, wanted: EventType, what: str) -> tuple[int, bytes]:
         while True:
             while self._events:
                 kind, specific, body = self._events.pop(0)

@@ -92,11 +92,11 @@ def bench(connection: ConnectionOptions, uri: str, max_unconfirmed: int, as_json
 
     async def work(context: ClientContext) -> int:
         async with AsyncExitStack() as stack:
-            async def opened(to: str, read: bool) -> Queue:
+            async def open_one(to: str, read: bool) -> Queue:
                 session = await stack.enter_async_context(context.session(connection, compression=wanted.compress))
                 return await open_queue(context, session, to, read=read, write=not read, options=options)
-            readers = [await opened(uri, True) for _ in range(wanted.consumers)]
-            writers = [await opened(parse_uri(uri).canonical, False) for _ in range(wanted.producers)]
+            readers = [await open_one(uri, True) for _ in range(wanted.consumers)]
+            writers = [await open_one(parse_uri(uri).canonical, False) for _ in range(wanted.producers)]
             result = await Bench(context, wanted, readers, writers, connection.timeout).run(not quiet)
         click.echo(json.dumps(result) if as_json else result_text(uri, result))
         good = not result["refused"] and not result["missing"]
@@ -122,7 +122,7 @@ class Bench:
     async def run(self, shown: bool) -> dict[str, Any]:
         """Post, wait for acknowledgements and deliveries, and return the results."""
         plan = self._plan
-        readers = [asyncio.ensure_future(self._read(queue)) for queue in self._readers]
+        readers = [asyncio.ensure_future(self._read_queue(queue)) for queue in self._readers]
         total = plan.count or int((plan.duration or 0) / _STEP_S)
         with progress("bench", total, shown) as on_progress:
             self._on_progress = on_progress if plan.count else self._on_progress
@@ -130,7 +130,7 @@ class Bench:
             cpu, begun = time.process_time(), time.monotonic_ns()
             await asyncio.gather(*(self._post(index, queue, begun) for index, queue in enumerate(self._writers)))
             await self._wait_until(lambda: self._answered == self._posted)
-            expected = self._expected()
+            expected = self._count_expected()
             await self._wait_until(lambda: self._deliveries.count >= expected)
             cpu = time.process_time() - cpu
             wall = (time.monotonic_ns() - begun) / 1e9
@@ -138,9 +138,9 @@ class Bench:
                 progress_task.cancel()
         for reader in readers:
             reader.cancel()
-        return self._result(begun, cpu, wall, expected)
+        return self._make_result(begun, cpu, wall, expected)
 
-    def _expected(self) -> int:
+    def _count_expected(self) -> int:
         """Number of expected deliveries: per message one to each consumer of a broadcast queue, else one."""
         if not self._readers:
             return 0
@@ -181,7 +181,7 @@ class Bench:
         self._on_progress(1)
         self._changed.set()
 
-    async def _read(self, queue: Queue) -> None:
+    async def _read_queue(self, queue: Queue) -> None:
         while True:
             message = await queue.get()
             self._on_message(message)
@@ -212,7 +212,7 @@ class Bench:
             if await self._context.wait_for(self._changed.wait(), min(self._timeout_s, 10.0)) is None:
                 return
 
-    def _result(self, begun: int, cpu: float, wall: float, expected: int) -> dict[str, Any]:
+    def _make_result(self, begun: int, cpu: float, wall: float, expected: int) -> dict[str, Any]:
         plan = self._plan
         posting, reading = (self._last_ack - begun) / 1e9, (self._last_delivery - begun) / 1e9
         consumed = self._deliveries.count

@@ -148,25 +148,26 @@ def install_signal_handlers(reactor: Any, logs: Logs, service: BrokerService) ->
         report.info("%s: logs reopened, certificates reloaded; the configuration is unchanged", name)
         service.reload()
 
-    def ignore(name: str) -> None:
+    def ignore_signal(name: str) -> None:
         report.warn("%s: ignored; SIGTERM stops the broker, SIGHUP reopens its logs", name)
 
-    others = {signal.SIGHUP: reload, signal.SIGUSR1: ignore, signal.SIGUSR2: ignore, signal.SIGALRM: ignore}
+    others = {signal.SIGHUP: reload,
+              **dict.fromkeys((signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM), ignore_signal)}
     actions = {signal.SIGINT: stop, signal.SIGTERM: stop, **others}
 
-    def handler(number: int, frame: object) -> None:
+    def on_signal(number: int, frame: object) -> None:
         reactor.callFromThread(actions[signal.Signals(number)], signal.Signals(number).name)
 
-    def take(numbers: Iterable[int]) -> None:
+    def install(numbers: Iterable[int]) -> None:
         for number in numbers:
-            signal.signal(number, handler)
+            signal.signal(number, on_signal)
 
     def ignore_all() -> None:
         for number in actions:
             signal.signal(number, signal.SIG_IGN)
 
-    take(others)
-    reactor.callWhenRunning(take, actions)
+    install(others)
+    reactor.callWhenRunning(install, actions)
     reactor.addSystemEventTrigger("after", "shutdown", ignore_all)
 
 

@@ -141,7 +141,7 @@ class _ValueLister:
     def list_values(self, value: Section, at: str, path: str, ignored: bool = False) -> Iterator[ConfigValue]:
         members = [(declared, getattr(value, declared.attribute)) for declared in value.DECLARED]
         if not members:
-            yield self._entry({}, at, path, False, ignored)
+            yield self._make_value({}, at, path, False, ignored)
         for declared, inner in members:
             if inner is None:
                 continue
@@ -155,9 +155,9 @@ class _ValueLister:
                     yield from self.list_values(each, f"{here}[{index}]", f"{name}[{key}]", unused)
             else:
                 plain = list(inner) if isinstance(inner, tuple) else inner
-                yield self._entry(plain, here, name, declared.secret, unused)
+                yield self._make_value(plain, here, name, declared.secret, unused)
 
-    def _entry(self, value: Any, at: str, path: str, secret: bool, ignored: bool) -> ConfigValue:
+    def _make_value(self, value: Any, at: str, path: str, secret: bool, ignored: bool) -> ConfigValue:
         line = self.lines.get((self.full, at), 0)
         origin: dict[str, str | int] = {"kind": DERIVED if at in self.derived else FILE if line else DEFAULT}
         if at in self.variables:
@@ -181,7 +181,7 @@ def _keys(elements: tuple[Any, ...]) -> list[str]:
 Change = tuple[str, str, ConfigValue | None, ConfigValue | None]  # file, path, left, right; None = absent
 
 
-def differences(left: EffectiveConfiguration, right: EffectiveConfiguration,
+def find_differences(left: EffectiveConfiguration, right: EffectiveConfiguration,
                 with_ignored: bool = False) -> tuple[list[str], list[str], list[Change]]:
     """Return domains only in `right`, domains only in `left`, and the different values; with `with_ignored`
     also those of members without effect."""
@@ -192,11 +192,11 @@ def differences(left: EffectiveConfiguration, right: EffectiveConfiguration,
                    if each.file not in alone and (with_ignored or not each.ignored)} for side in (left, right))
     order = {file: index for index, file in enumerate(dict.fromkeys(file for file, _ in (*one, *other)))}
     changes = [(*key, one.get(key), other.get(key)) for key in dict.fromkeys((*one, *other))
-               if _comparable(one.get(key)) != _comparable(other.get(key))]
+               if _comparable_value(one.get(key)) != _comparable_value(other.get(key))]
     return added, removed, sorted(changes, key=lambda change: order[change[0]])
 
 
-def _comparable(entry: ConfigValue | None) -> Any:
+def _comparable_value(entry: ConfigValue | None) -> Any:
     if entry is None:
         return None
     if isinstance(entry.value, list) and entry.path.rpartition(".")[2] in _UNORDERED:
@@ -245,7 +245,7 @@ def show(directory: str, patterns: tuple[str, ...], domains: tuple[str, ...], ch
             click.echo(f"{chr(10) if index else ''}{file}")
             for each in group:
                 note = "  (no effect here)" if each.ignored else ""
-                click.echo(f"  {f'{each.path} = {_text(each)}':<{_COLUMN}} {each.origin_text}{note}")
+                click.echo(f"  {f'{each.path} = {_value_text(each)}':<{_COLUMN}} {each.origin_text}{note}")
     if patterns and not entries:
         click.echo(f"bmq: no member matches {' or '.join(patterns)}", err=True)
     for problem in found.problems:
@@ -265,7 +265,7 @@ def diff(left: str, right: str, with_ignored: bool, as_json: bool) -> None:
     configurations differ, 2 if one of them cannot be used.
     """
     sides = [effective_configuration(directory, {}) for directory in (left, right)]
-    added, removed, changes = differences(sides[0], sides[1], with_ignored)
+    added, removed, changes = find_differences(sides[0], sides[1], with_ignored)
     same = not (added or removed or changes)
     if as_json:
         click.echo(json.dumps({"same": same, "domainsAdded": added, "domainsRemoved": removed, "changes": [
@@ -278,7 +278,7 @@ def diff(left: str, right: str, with_ignored: bool, as_json: bool) -> None:
         for file, group in groupby(changes, key=lambda change: change[0]):
             click.echo(file)
             for _, path, one, other in group:
-                click.echo(f"  {path}: {_text(one)} -> {_text(other)}")
+                click.echo(f"  {path}: {_value_text(one)} -> {_value_text(other)}")
         if same:
             click.echo("No difference.")
     problems = [problem for side in sides for problem in side.problems]
@@ -287,5 +287,5 @@ def diff(left: str, right: str, with_ignored: bool, as_json: bool) -> None:
     raise SystemExit(EXIT_USAGE if problems else EXIT_GOOD if same else EXIT_NOT_ALL)
 
 
-def _text(entry: ConfigValue | None) -> str:
+def _value_text(entry: ConfigValue | None) -> str:
     return "absent" if entry is None else json.dumps(entry.tree()["value"], ensure_ascii=False)

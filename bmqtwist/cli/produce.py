@@ -183,7 +183,7 @@ async def _post_all(context: ClientContext, options: ProduceOptions, posts: Asyn
 
 @dataclass
 class CountingPoster:
-    """Posts messages and counts their acknowledgements. `tried`: posts, including those that the SDK refused; `pending`:
+    """Posts messages and counts their acknowledgements. `tried`: all posts, also refused ones; `pending`:
     posts without an acknowledgement; `on_progress` receives the number of new acknowledgements."""
 
     context: ClientContext

@@ -83,7 +83,7 @@ class StorageFollower:
                 and each.partition_id == self.queue.partition_id and "damaged." not in each.journal]
         for each in sets:
             if each.stamp >= self._stamp and len(found) < POLL_MESSAGES_MAX:
-                found += self._read(each, self.queue.key)
+                found += self._read_files(each, self.queue.key)
         return found
 
     def _find_queue(self) -> LedgerQueue | None:
@@ -93,7 +93,7 @@ class StorageFollower:
         queues = queues_of(open_ledger(ledgers[-1]).entries)
         return next((each for each in queues.values() if each.uri == self._uri and not each.removed), None)
 
-    def _read(self, files: SetFiles, key: bytes) -> list[StoredMessage]:
+    def _read_files(self, files: SetFiles, key: bytes) -> list[StoredMessage]:
         with ExitStack() as stack:
             try:
                 journal, data = ReadOnlyFile(files.journal), ReadOnlyFile(files.data)
@@ -102,11 +102,11 @@ class StorageFollower:
             stack.callback(journal.close)
             stack.callback(data.close)
             payloads = DataFile(data.read, data.size)
-            new = (record for record in self._records(journal, files.stamp)
+            new = (record for record in self._new_records(journal, files.stamp)
                      if record.type == MESSAGE and self._is_new(record) and record.queue_key == key)
             if not self._stamp:
-                return self._messages(deque(new, maxlen=self._lines), payloads)
-            return self._messages(new, payloads)
+                return self._read_messages(deque(new, maxlen=self._lines), payloads)
+            return self._read_messages(new, payloads)
 
     def _is_new(self, record: JournalRecord) -> bool:
         new = record.psn > self._last
@@ -114,7 +114,7 @@ class StorageFollower:
             self._last = record.psn
         return new
 
-    def _messages(self, found: Iterable[JournalRecord], payloads: DataFile) -> list[StoredMessage]:
+    def _read_messages(self, found: Iterable[JournalRecord], payloads: DataFile) -> list[StoredMessage]:
         messages: list[StoredMessage] = []
         size = 0
         for record in found:
@@ -130,7 +130,7 @@ class StorageFollower:
                 break
         return messages
 
-    def _records(self, journal: ReadOnlyFile, stamp: str) -> Iterator[JournalRecord]:
+    def _new_records(self, journal: ReadOnlyFile, stamp: str) -> Iterator[JournalRecord]:
         if stamp != self._stamp:
             scan = JournalScan(journal.read, journal.size)
             yield from records(scan)
@@ -225,22 +225,22 @@ async def _is_broadcast(client: AdminClient, target: QueueUri) -> bool:
     """Return whether the queue's domain is a broadcast domain. Raises NotAllowed, with the broker's message, on an error."""
     tree = await _run_command(client, f"DOMAINS DOMAIN {target.qualified_domain} INFOS")
     try:
-        return "broadcast" in json.loads(_member(tree, "domainInfo")["configJson"], strict=False)["mode"]
+        return "broadcast" in json.loads(_find_member(tree, "domainInfo")["configJson"], strict=False)["mode"]
     except (KeyError, TypeError, ValueError):
         raise NotAllowed(f"the broker does not describe the domain {target.qualified_domain}: "
                          f"{_error_of(tree)}") from None
 
 
-def _member(tree: Any, name: str) -> Any:
+def _find_member(tree: Any, name: str) -> Any:
     """Return the first member of that name at any depth: answers of several nodes are nested."""
     if isinstance(tree, dict):
-        return tree[name] if name in tree else _member(list(tree.values()), name)
-    found = (_member(each, name) for each in tree) if isinstance(tree, list) else ()
+        return tree[name] if name in tree else _find_member(list(tree.values()), name)
+    found = (_find_member(each, name) for each in tree) if isinstance(tree, list) else ()
     return next((each for each in found if each is not None), None)
 
 
 def _error_of(tree: dict[str, Any]) -> str:
-    error = _member(tree, "error")
+    error = _find_member(tree, "error")
     return str(error.get("message", error)) if isinstance(error, dict) else str(error or tree)
 
 
@@ -285,13 +285,13 @@ class QueueListing:
         tree = await self._context.wait_for(_run_command(self._client, self._command))
         if tree is None:
             return []
-        contents = _member(tree, "queueContents")
+        contents = _find_member(tree, "queueContents")
         if not isinstance(contents, dict):
             if not self._waiting:
                 print_note(f"{_error_of(tree)}; waiting for the queue")
             self._waiting = True
             return []
-        found = {each["guid"]: self._line(each["guid"], each["arrivalTimestamp"], each["sizeBytes"])
+        found = {each["guid"]: self._format_line(each["guid"], each["arrivalTimestamp"], each["sizeBytes"])
                  for each in contents["messages"]}
         new = [line for guid, line in found.items() if guid not in self._seen]
         if self._seen and len(new) == POLL_MESSAGES_MAX:
@@ -299,7 +299,7 @@ class QueueListing:
         self._seen = set(found)
         return new
 
-    def _line(self, guid: str, arrived: str, size: int) -> bytes:
+    def _format_line(self, guid: str, arrived: str, size: int) -> bytes:
         if self._json:
             return json.dumps({"guid": guid, "uri": self._uri, "time": arrived, "size": size}).encode() + b"\n"
         return f"{arrived}  {guid}  {size}\n".encode()

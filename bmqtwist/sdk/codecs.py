@@ -59,7 +59,7 @@ class MsgspecCodec(Generic[ValueT]):
     def __init__(self, kind: type[ValueT], form: Literal["json", "msgpack"] = "json") -> None:
         if form not in ("json", "msgpack"):
             raise LocalError(f"form {form!r}: use 'json' or 'msgpack'")
-        module = getattr(_optional("msgspec", type(self)), form)
+        module = getattr(_import_optional("msgspec", type(self)), form)
         self._encode, self._decode = module.Encoder().encode, module.Decoder(kind).decode
 
     def encode(self, value: ValueT, /) -> bytes:
@@ -76,7 +76,7 @@ class PydanticCodec(Generic[ValueT]):
     """JSON of a pydantic model or another type that pydantic validates. Needs the extra `pydantic` (version 2)."""
 
     def __init__(self, kind: type[ValueT]) -> None:
-        self._adapter = _optional("pydantic", type(self)).TypeAdapter(kind)
+        self._adapter = _import_optional("pydantic", type(self)).TypeAdapter(kind)
 
     def encode(self, value: ValueT, /) -> bytes:
         """Return JSON. pydantic warns if the value is not of the type."""
@@ -87,7 +87,7 @@ class PydanticCodec(Generic[ValueT]):
         return cast(ValueT, self._adapter.validate_json(payload))
 
 
-def _optional(name: str, wanted_by: type) -> ModuleType:
+def _import_optional(name: str, wanted_by: type) -> ModuleType:
     try:
         return import_module(name)
     except ImportError as error:

@@ -114,8 +114,9 @@ class QueryEngine:
         """Return the latest offset with metrics, for Spark's progress reports. `lagSeconds`: age of the oldest message that
         is not in a batch."""
         oldest = self._plan.oldest_time()
-        return {**Offset(self._epoch, self._plan.end + self._plan.waiting).as_json(),
-                "buffered": self._plan.waiting, "unconfirmed": self._plan.unconfirmed, "repeated": self._plan.repeated,
+        return {**Offset(self._epoch, self._plan.end + self._plan.waiting_count).as_json(),
+                "buffered": self._plan.waiting_count, "unconfirmed": self._plan.unconfirmed_count,
+                "repeated": self._plan.repeated,
                 "lagSeconds": 0.0 if oldest is None else round(max(self._clock() - oldest, 0.0), 3)}
 
     def stop(self) -> None:
@@ -183,9 +184,9 @@ class QueryEngine:
             idle_until = self._clock() + self._options.drain_idle_s
             if self._drain_until is None and self._options.drain_max_s:
                 self._drain_until = self._clock() + self._options.drain_max_s
-            while not self._plan.waiting and self._clock() < idle_until and self._drain_left():
+            while not self._plan.waiting_count and self._clock() < idle_until and self._drain_left():
                 self._wait(POLL_S)
-        elif not self._plan.waiting:
+        elif not self._plan.waiting_count:
             self._wait(POLL_S)
 
     def _wait(self, timeout_s: float) -> None:
@@ -210,7 +211,7 @@ class QueryEngine:
 
     def _is_batch_due(self) -> bool:
         least, oldest = self._options.batch_messages_min, self._plan.oldest_time()
-        return self._draining or self._plan.waiting >= least or (
+        return self._draining or self._plan.waiting_count >= least or (
             oldest is not None and self._clock() - oldest >= self._options.delay_max_s)
 
     def _drain_left(self) -> int:
@@ -220,7 +221,7 @@ class QueryEngine:
         return max(most - self._drain_taken, 0) if most else 1 << 62
 
     def _store(self, segment: Segment) -> None:
-        content = to_ipc(record_batch(segment.items or [], segment.start, self._options.wanted,
+        content = to_ipc(record_batch(segment.items or [], segment.start, self._options.canonical_queues,
                                       self._options.include_properties))
         segment.items = None
         if self._spool is not None:

@@ -41,7 +41,7 @@ _NUMBERS = ("high", "low", "queue", "kind", "flags", "lease", "sequence", "wall"
 _MIX = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9], np.uint64)
 
 
-def _mixed(high: Array, low: Array, queue: Array | None = None) -> Array:
+def _hash_guids(high: Array, low: Array, queue: Array | None = None) -> Array:
     """Return a 64-bit hash of each GUID, or of GUID and queue."""
     found = high * _MIX[0] ^ low * _MIX[1]
     if queue is not None:
@@ -49,7 +49,7 @@ def _mixed(high: Array, low: Array, queue: Array | None = None) -> Array:
     return (found ^ found >> np.uint64(29)) * _MIX[0]
 
 
-def _guids(bytes_of: Array, types: Array) -> Array:
+def _guid_bytes(bytes_of: Array, types: Array) -> Array:
     found: Array = np.zeros((len(types), GUID_BYTES), np.uint8)
     for kind in WITH_GUID:
         mask, at = types == kind, OF_TYPE[kind].offset("guid")
@@ -67,11 +67,11 @@ class LifelineRecords:
     def add(self, block: Block, wanted: Array, share: int, shares: int) -> None:
         """Add the records of this share. `wanted`: mask of the records that pass the filters."""
         types = block.types
-        self._end(block.select(wanted & (types == RecordType.QUEUE_OP)))
-        halves = _guids(block.bytes, types)
+        self._add_endings(block.select(wanted & (types == RecordType.QUEUE_OP)))
+        halves = _guid_bytes(block.bytes, types)
         mask = wanted & np.isin(types, [int(each) for each in WITH_GUID])
         if shares > 1:
-            mask &= (_mixed(halves[:, 0], halves[:, 1]) >> np.uint64(32)) % np.uint64(shares) == np.uint64(share)
+            mask &= (_hash_guids(halves[:, 0], halves[:, 1]) >> np.uint64(32)) % np.uint64(shares) == np.uint64(share)
         rows = block.select(mask)
         wall = np.minimum(rows.raw["wall"], np.uint64(SECONDS_MAX)).astype(np.int64)
         found = {"high": halves[mask, 0], "low": halves[mask, 1], "queue": rows.keys("queue_key", *WITH_GUID),
@@ -82,7 +82,7 @@ class LifelineRecords:
         for name, values in found.items():
             self.parts[name].append(values)
 
-    def _end(self, rows: Block) -> None:
+    def _add_endings(self, rows: Block) -> None:
         if not len(rows):
             return
         ops = rows.field(RecordType.QUEUE_OP, "op")
@@ -91,30 +91,31 @@ class LifelineRecords:
             self.endings.append((int(queues[at]), int(rows.raw["lease"][at]), int(rows.sequences[at]),
                                  int(rows.raw["wall"][at])))
 
-    def lines(self, partition: int, names: KeyNames) -> pa.RecordBatch:
+    def make_lines(self, partition: int, names: KeyNames) -> pa.RecordBatch:
         columns = {name: np.concatenate(parts) if parts else np.zeros(0, np.int64) for name, parts in self.parts.items()}
         self.parts = {}
         order = _order(columns)
         columns = {name: values[order] for name, values in columns.items()}
-        same_message = _same(columns, "high", "low", "queue")
-        kept = ~(same_message & _same(columns, "lease", "sequence"))  # a rollover copies records with their PSNs
+        same_message = _equals_previous(columns, "high", "low", "queue")
+        kept = ~(same_message & _equals_previous(columns, "lease", "sequence"))  # a rollover copies records with their PSNs
         columns = {name: values[kept] for name, values in columns.items()}
-        starts = np.flatnonzero(~_same(columns, "high", "low", "queue"))
-        return _lines(columns, starts, partition, names, self.endings)
+        starts = np.flatnonzero(~_equals_previous(columns, "high", "low", "queue"))
+        return _make_lines(columns, starts, partition, names, self.endings)
 
 
 def _order(columns: Mapping[str, Array]) -> Array:
     """Return the order that groups the records of a message, by lease and sequence number."""
-    mixed = _mixed(columns["high"].astype(np.uint64), columns["low"].astype(np.uint64), columns["queue"].astype(np.uint64))
+    mixed = _hash_guids(*(columns[name].astype(np.uint64) for name in ("high", "low", "queue")))
     order: Array = np.lexsort((columns["sequence"], columns["lease"], mixed))
     ordered = {name: columns[name][order] for name in ("high", "low", "queue")}
     mixed = mixed[order]
-    if (~_same(ordered, "high", "low", "queue")[1:] & (mixed[1:] == mixed[:-1])).any():  # hash collision of two messages
+    same = _equals_previous(ordered, "high", "low", "queue")
+    if (~same[1:] & (mixed[1:] == mixed[:-1])).any():  # hash collision of two messages
         order = np.lexsort((columns["sequence"], columns["lease"], columns["queue"], columns["low"], columns["high"]))
     return order
 
 
-def _same(columns: Mapping[str, Array], *names: str) -> Array:
+def _equals_previous(columns: Mapping[str, Array], *names: str) -> Array:
     """Return the mask of rows that are equal to the previous row."""
     found: Array = np.ones(len(columns[names[0]]), bool)
     found[:1] = False
@@ -123,7 +124,7 @@ def _same(columns: Mapping[str, Array], *names: str) -> Array:
     return found
 
 
-def _lines(columns: Mapping[str, Array], starts: Array, partition: int, names: KeyNames,
+def _make_lines(columns: Mapping[str, Array], starts: Array, partition: int, names: KeyNames,
            endings: list[tuple[int, int, int, int]]) -> pa.RecordBatch:
     count = len(columns["kind"])
     if not count:
@@ -154,27 +155,27 @@ def _lines(columns: Mapping[str, Array], starts: Array, partition: int, names: K
         "queueKey": _key_column(at["queue"]),
         "queue": text_column(at["queue"], lambda key: names.queues.get(key.to_bytes(KEY_BYTES, "big"))),
         "guid": binary_column(np.stack([at["high"], at["low"]], axis=1).astype(">u8").view(np.uint8)),
-        "lease": pa.array(at["lease"]), "sequence": pa.array(at["sequence"]), "arrived": _times(at["wall"]),
+        "lease": pa.array(at["lease"]), "sequence": pa.array(at["sequence"]), "arrived": _times_column(at["wall"]),
         "refCount": pa.array(at["references"].astype(np.int32)),
         "confirms": pa.ListArray.from_arrays(pa.array(np.append(0, np.cumsum(confirms)), pa.int32()),
-                                             _confirms(columns, rows_of_confirms, names)),
-        "removed": _times(removed), "deletionReason": text_column(reasons, enum_text(DeletionReason)),
+                                             _confirms_column(columns, rows_of_confirms, names)),
+        "removed": _times_column(removed), "deletionReason": text_column(reasons, enum_text(DeletionReason)),
         "state": pa.array(_STATES).take(pa.array(states)), "duplicate": pa.array(last > first), "crc": pa.array(at["crc"]),
         "dataBytes": pa.array(at["size"], mask=at["size"] == 0)}
     return pa.RecordBatch.from_arrays([made[name] for name in SCHEMA.names], schema=SCHEMA)
 
 
-def _confirms(columns: Mapping[str, Array], rows: Array, names: KeyNames) -> pa.Array:
-    queues, apps, walls = columns["queue"][rows], columns["app"][rows], columns["wall"][rows]
+def _confirms_column(columns: Mapping[str, Array], rows: Array, names: KeyNames) -> pa.Array:
+    queues, apps, times_s = columns["queue"][rows], columns["app"][rows], columns["wall"][rows]
     pairs, places = np.unique(np.stack([queues, apps], axis=1), axis=0, return_inverse=True)
     texts = [names.apps.get(b"".join(int(each).to_bytes(KEY_BYTES, "big") for each in pair)) for pair in pairs]
     return pa.StructArray.from_arrays(
-        [_times(np.where(walls > 0, walls, -1)), pa.array(texts, pa.string()).take(pa.array(places.reshape(-1))),
+        [_times_column(np.where(times_s > 0, times_s, -1)), pa.array(texts, pa.string()).take(pa.array(places.reshape(-1))),
          _key_column(apps), text_column(columns["flags"][rows], enum_text(ConfirmReason))], fields=list(_CONFIRM))
 
 
-def _times(walls: Array) -> pa.Array:
-    return pa.array(walls * 1_000_000, TIME, mask=walls < 0)
+def _times_column(times_s: Array) -> pa.Array:
+    return pa.array(times_s * 1_000_000, TIME, mask=times_s < 0)
 
 
 def _key_column(keys: Array) -> pa.Array:

@@ -47,7 +47,7 @@ class DataFileReader:
         dwords, crcs = rows.field(RecordType.MESSAGE, "data_dwords"), rows.field(RecordType.MESSAGE, "crc")
         kinds = rows.field(RecordType.MESSAGE, "compression") & COMPRESSION_MASK
         with_properties = bool(wanted & {"properties", "propertyTypes"})
-        for at in np.flatnonzero(rows.are(RecordType.MESSAGE)):
+        for at in np.flatnonzero(rows.mask_of(RecordType.MESSAGE)):
             try:
                 if self._file is None:
                     raise DataError("the DATA file is missing")

@@ -148,11 +148,11 @@ class BatchPlan:
         self._waiting = {key: each for key, each in self._waiting.items() if each[2] != receiver}
 
     @property
-    def waiting(self) -> int:
+    def waiting_count(self) -> int:
         return len(self._waiting)
 
     @property
-    def unconfirmed(self) -> int:
+    def unconfirmed_count(self) -> int:
         return len(self._planned) + len(self._waiting)
 
     def oldest_time(self) -> float | None:

@@ -113,18 +113,18 @@ class Block:
     def _masks(self) -> dict[RecordType, Array]:
         return {kind: self.types == kind for kind in OF_TYPE}
 
-    def are(self, *kinds: RecordType) -> Array:
+    def mask_of(self, *kinds: RecordType) -> Array:
         found = self._masks[kinds[0]]
         for kind in kinds[1:]:
             found = found | self._masks[kind]
         return found
 
-    def of(self, kind: RecordType) -> Array:
+    def in_layout_of(self, kind: RecordType) -> Array:
         """Return all records in the layout of a type."""
         return self.raw.view(DTYPES[kind])
 
     def field(self, kind: RecordType, name: str) -> Array:
-        return self.of(kind)[name]
+        return self.in_layout_of(kind)[name]
 
     def well_formed(self) -> Array:
         """Return the mask of valid records: type, lease and sequence number above 0, and the magic."""
@@ -132,7 +132,7 @@ class Block:
                 & (self.raw["type"] & SEQUENCE_MASK > 0))
 
     def sync_points(self) -> Array:
-        return (self.types == RecordType.JOURNAL_OP) & (self.of(RecordType.JOURNAL_OP)["op"] == SYNC_POINT_OP)
+        return (self.types == RecordType.JOURNAL_OP) & (self.in_layout_of(RecordType.JOURNAL_OP)["op"] == SYNC_POINT_OP)
 
     def is_consecutive(self, area_end: int) -> bool:
         """Return whether the PSNs are consecutive. Up to offset `area_end` they only need to rise."""
@@ -150,7 +150,7 @@ class Block:
         found: Array = np.full(len(self), -1, np.int64)
         for kind, mask in ((RecordType.MESSAGE, self.types == RecordType.MESSAGE),
                            (RecordType.JOURNAL_OP, self.sync_points())):
-            found[mask] = self.of(kind)["data_dwords"][mask].astype(np.int64) * 8
+            found[mask] = self.in_layout_of(kind)["data_dwords"][mask].astype(np.int64) * 8
         return found
 
     def data_bytes(self) -> Array:
@@ -178,7 +178,7 @@ class Block:
         for kind in kinds:
             mask = self._masks[kind]
             if mask.any():
-                np.copyto(found, self.of(kind)[name], where=mask)
+                np.copyto(found, self.in_layout_of(kind)[name], where=mask)
 
 
 @dataclass(slots=True)
@@ -219,42 +219,42 @@ _TIME = pa.timestamp("us", tz="UTC")
 _SEQUENCE_BITS = (1 << 63) - 1
 
 
-def _number(kind: pa.DataType, name: str, *of: RecordType, times: int = 1, mask: int = -1) -> Column:
+def _number_column(kind: pa.DataType, name: str, *of: RecordType, times: int = 1, mask: int = -1) -> Column:
     """Return a number column, null in rows of other types."""
     def make(rows: Block, origin: Origin, names: KeyNames) -> pa.Array:
         found: Array = np.zeros(len(rows), np.int64)
         for each in of:
-            np.copyto(found, rows.field(each, name), "unsafe", rows.are(each))
-        return pa.array(((found & mask) * times).astype(kind.to_pandas_dtype()), kind, mask=~rows.are(*of))
+            np.copyto(found, rows.field(each, name), "unsafe", rows.mask_of(each))
+        return pa.array(((found & mask) * times).astype(kind.to_pandas_dtype()), kind, mask=~rows.mask_of(*of))
     return kind, make
 
 
-def _bytes(width: int, name: str, *of: RecordType) -> Column:
+def _bytes_column(width: int, name: str, *of: RecordType) -> Column:
     """Return a binary column, null in rows of other types."""
     def make(rows: Block, origin: Origin, names: KeyNames) -> pa.Array:
         found: Array = np.zeros(len(rows), f"V{width}")
         rows.copy_field(found, name, of)
-        return binary_column(found.view(np.uint8).reshape(-1, width), rows.are(*of))
+        return binary_column(found.view(np.uint8).reshape(-1, width), rows.mask_of(*of))
     return pa.binary(), make
 
 
-def _time(rows: Block, origin: Origin, names: KeyNames) -> pa.Array:
+def _time_column(rows: Block, origin: Origin, names: KeyNames) -> pa.Array:
     wall = np.minimum(rows.raw["wall"], np.uint64(SECONDS_MAX)).astype(np.int64) * 1_000_000
     return pa.array(wall, _TIME)
 
 
-def _reason(rows: Block, origin: Origin, names: KeyNames) -> pa.Array:
-    codes = np.where(rows.are(_C), rows.flags, np.where(rows.are(_D), rows.flags | 1 << 16, -1))
+def _reason_column(rows: Block, origin: Origin, names: KeyNames) -> pa.Array:
+    codes = np.where(rows.mask_of(_C), rows.flags, np.where(rows.mask_of(_D), rows.flags | 1 << 16, -1))
     of_confirm, of_deletion = enum_text(ConfirmReason), enum_text(DeletionReason)
     return text_column(codes, lambda code: of_deletion(code & 0xFFFF) if code >= 1 << 16 else of_confirm(code))
 
 
-def _queue(rows: Block, origin: Origin, names: KeyNames) -> pa.Array:
+def _queue_column(rows: Block, origin: Origin, names: KeyNames) -> pa.Array:
     return text_column(rows.keys("queue_key", *WITH_QUEUE),
                         lambda key: names.queues.get(key.to_bytes(KEY_BYTES, "big")) if key else None)
 
 
-def _app(rows: Block, origin: Origin, names: KeyNames) -> pa.Array:
+def _app_column(rows: Block, origin: Origin, names: KeyNames) -> pa.Array:
     queues, apps = rows.keys("queue_key", *WITH_APP), rows.keys("app_key", *WITH_APP)
     of_queues, of_apps = pa.array(queues).dictionary_encode(), pa.array(apps).dictionary_encode()
     known_queues, known_apps = of_queues.dictionary.to_pylist(), of_apps.dictionary.to_pylist()
@@ -265,9 +265,9 @@ def _app(rows: Block, origin: Origin, names: KeyNames) -> pa.Array:
     return text_column(of_queues.indices.to_numpy().astype(np.int64) * len(known_apps) + of_apps.indices.to_numpy(), text)
 
 
-def _op(rows: Block, origin: Origin, names: KeyNames) -> pa.Array:
-    codes = np.where(rows.are(_Q), rows.field(_Q, "op").astype(np.int64), np.where(
-        rows.are(_J), rows.field(_J, "op").astype(np.int64) + (1 << 32), 1 << 48))
+def _op_column(rows: Block, origin: Origin, names: KeyNames) -> pa.Array:
+    codes = np.where(rows.mask_of(_Q), rows.field(_Q, "op").astype(np.int64), np.where(
+        rows.mask_of(_J), rows.field(_J, "op").astype(np.int64) + (1 << 32), 1 << 48))
     of_queue = enum_text(QueueOp)
 
     def text(code: int) -> str | None:
@@ -286,7 +286,7 @@ def _data_bytes(rows: Block, origin: Origin, names: KeyNames) -> pa.Array:
 
 
 def _sync_point_type(rows: Block, origin: Origin, names: KeyNames) -> pa.Array:
-    codes = np.where(rows.are(_J), rows.field(_J, "sync_point_type").astype(np.int64), -1)
+    codes = np.where(rows.mask_of(_J), rows.field(_J, "sync_point_type").astype(np.int64), -1)
     return text_column(codes, enum_text(SyncPoint))
 
 
@@ -298,26 +298,26 @@ COLUMNS: dict[str, Column] = {
     "type": (pa.string(), lambda rows, origin, names: text_column(rows.types, enum_text(OF_TYPE))),
     "lease": (pa.int64(), lambda rows, origin, names: pa.array(rows.leases)),
     "sequence": (pa.int64(), lambda rows, origin, names: pa.array(rows.sequences)),
-    "time": (_TIME, _time),
-    "queueKey": _bytes(KEY_BYTES, "queue_key", *WITH_QUEUE),
-    "queue": (pa.string(), _queue),
-    "appKey": _bytes(KEY_BYTES, "app_key", *WITH_APP),
-    "appId": (pa.string(), _app),
-    "guid": _bytes(GUID_BYTES, "guid", *WITH_GUID),
-    "reason": (pa.string(), _reason),
-    "op": (pa.string(), _op),
-    "refCount": (pa.int32(), lambda rows, origin, names: pa.array(rows.references(), pa.int32(), mask=~rows.are(_M))),
-    "compression": _number(pa.int32(), "compression", _M, mask=COMPRESSION_MASK),
-    "crc": _number(pa.int64(), "crc", _M),
-    "dataOffset": _number(pa.int64(), "data_dwords", _M, _J, times=8),
+    "time": (_TIME, _time_column),
+    "queueKey": _bytes_column(KEY_BYTES, "queue_key", *WITH_QUEUE),
+    "queue": (pa.string(), _queue_column),
+    "appKey": _bytes_column(KEY_BYTES, "app_key", *WITH_APP),
+    "appId": (pa.string(), _app_column),
+    "guid": _bytes_column(GUID_BYTES, "guid", *WITH_GUID),
+    "reason": (pa.string(), _reason_column),
+    "op": (pa.string(), _op_column),
+    "refCount": (pa.int32(), lambda rows, origin, names: pa.array(rows.references(), pa.int32(), mask=~rows.mask_of(_M))),
+    "compression": _number_column(pa.int32(), "compression", _M, mask=COMPRESSION_MASK),
+    "crc": _number_column(pa.int64(), "crc", _M),
+    "dataOffset": _number_column(pa.int64(), "data_dwords", _M, _J, times=8),
     "dataBytes": (pa.int64(), _data_bytes),
-    "qlistOffset": _number(pa.int64(), "qlist_words", _Q, _J, times=4),
-    "startLease": _number(pa.int64(), "start_lease", _Q),
-    "startSequence": _number(pa.int64(), "start_sequence", _Q, mask=_SEQUENCE_BITS),
+    "qlistOffset": _number_column(pa.int64(), "qlist_words", _Q, _J, times=4),
+    "startLease": _number_column(pa.int64(), "start_lease", _Q),
+    "startSequence": _number_column(pa.int64(), "start_sequence", _Q, mask=_SEQUENCE_BITS),
     "syncPointType": (pa.string(), _sync_point_type),
-    "syncPointLease": _number(pa.int64(), "inner_lease", _J),
-    "syncPointSequence": _number(pa.int64(), "inner_sequence", _J, mask=_SEQUENCE_BITS),
-    "node": _number(pa.int32(), "node", _J),
+    "syncPointLease": _number_column(pa.int64(), "inner_lease", _J),
+    "syncPointSequence": _number_column(pa.int64(), "inner_sequence", _J, mask=_SEQUENCE_BITS),
+    "node": _number_column(pa.int32(), "node", _J),
 }
 ARROW_TYPES = {name: kind for name, (kind, _) in COLUMNS.items()}
 

@@ -31,7 +31,7 @@ from pyspark.sql.types import StructType
 from bmqtwist.sdk.message import Message
 from bmqtwist.spark.engine import QueryEngine
 from bmqtwist.spark.messages import OF_PROPERTIES, SCHEMA, from_ipc, record_batch
-from bmqtwist.spark.options import SourceOptions, flag, sink_options, source_options
+from bmqtwist.spark.options import SourceOptions, parse_flag, sink_options, source_options
 from bmqtwist.spark.plan import Key, Offset, keys_of
 from bmqtwist.spark.tasks import keep_imports
 
@@ -137,7 +137,8 @@ class BrowseReader(DataSourceReader):
                             seen.setdefault(key, (each.queue, message, each.arrived))
         finally:
             receiver.stop()
-        yield _select_columns(record_batch(list(seen.values()), 0, options.wanted, options.include_properties), self._names)
+        batch = record_batch(list(seen.values()), 0, options.canonical_queues, options.include_properties)
+        yield _select_columns(batch, self._names)
 
 
 class QueueDataSource(DataSource):
@@ -148,7 +149,7 @@ class QueueDataSource(DataSource):
         return "bmq"
 
     def schema(self) -> StructType:
-        with_properties = flag(self.options.get("includeProperties", "true"))
+        with_properties = parse_flag(self.options.get("includeProperties", "true"))
         return from_arrow_schema(pa.schema([each for each in SCHEMA if with_properties or each.name not in OF_PROPERTIES]))
 
     def reader(self, schema: StructType) -> DataSourceReader:

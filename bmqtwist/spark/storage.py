@@ -167,9 +167,9 @@ def wanted_rows(block: Block, options: StorageOptions, names: KeyNames) -> np.nd
         if options.guids:
             found: np.ndarray[Any, Any] = np.zeros(len(block), bool)
             for kind in records.WITH_GUID:
-                own = rows.of(kind)["guid"]
+                own = rows.in_layout_of(kind)["guid"]
                 for guid in options.guids:
-                    found |= rows.are(kind) & (own == np.void(guid))
+                    found |= rows.mask_of(kind) & (own == np.void(guid))
             mask &= found
     return mask
 
@@ -215,7 +215,7 @@ class LifelineReader(StorageReader):
                     collected.add(block, wanted_rows(block, self.options, each.names), partition.share, partition.shares)
             for problem in problems:
                 self.report_problem(f"{each.path}: {problem}")
-        lines = collected.lines(partition.journals[0].origin.partition, names).select(self.columns)
+        lines = collected.make_lines(partition.journals[0].origin.partition, names).select(self.columns)
         for start in range(0, lines.num_rows, self.options.batch_records):
             yield lines.slice(start, self.options.batch_records)
 

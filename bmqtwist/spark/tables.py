@@ -39,7 +39,7 @@ def records(spark: SparkSession, path: str, columns: Sequence[str] = (), **optio
     if is_archive(path):
         found = spark.read.parquet(path)
         return found.select(*columns) if columns else found
-    reader = spark.read.format("bmq-storage").options(**{name: _text(value) for name, value in options.items()})
+    reader = spark.read.format("bmq-storage").options(**{name: _option_text(value) for name, value in options.items()})
     return (reader.option("columns", ",".join(columns)) if columns else reader).load(path)
 
 
@@ -50,25 +50,25 @@ def is_archive(path: str) -> bool:
     return (directory / "_spark_metadata").is_dir() or any(directory.glob("*/*.parquet")) or any(directory.glob("*.parquet"))
 
 
-def _text(value: Any) -> str:
+def _option_text(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-def _of(kind: RecordType, columns: Sequence[str]) -> Any:
+def _reader_of(kind: RecordType, columns: Sequence[str]) -> Any:
     def read(spark: SparkSession, path: str, **options: Any) -> DataFrame:
         return records(spark, path, options.pop("columns", columns), recordTypes=kind.name, **options)
     read.__doc__ = f"Return the {kind.name} records of storage files. `options`: of `bmq-storage`."
     return read
 
 
-messages = _of(RecordType.MESSAGE, [*_POSITION, *_QUEUE, "guid", "refCount", "compression", "crc", "dataOffset"])
-confirms = _of(RecordType.CONFIRM, [*_POSITION, *_QUEUE, *_APP, "guid", "reason"])
-deletions = _of(RecordType.DELETION, [*_POSITION, *_QUEUE, "guid", "reason"])
-queue_ops = _of(RecordType.QUEUE_OP, [*_POSITION, *_QUEUE, *_APP, "op", "qlistOffset", "startLease", "startSequence"])
-sync_points = _of(RecordType.JOURNAL_OP, [*_POSITION, "op", "syncPointType", "syncPointLease", "syncPointSequence", "node",
-                                          "dataOffset", "qlistOffset"])
+messages = _reader_of(RecordType.MESSAGE, [*_POSITION, *_QUEUE, "guid", "refCount", "compression", "crc", "dataOffset"])
+confirms = _reader_of(RecordType.CONFIRM, [*_POSITION, *_QUEUE, *_APP, "guid", "reason"])
+deletions = _reader_of(RecordType.DELETION, [*_POSITION, *_QUEUE, "guid", "reason"])
+queue_ops = _reader_of(RecordType.QUEUE_OP, [*_POSITION, *_QUEUE, *_APP, "op", "qlistOffset", "startLease", "startSequence"])
+sync_points = _reader_of(RecordType.JOURNAL_OP, [*_POSITION, "op", "syncPointType", "syncPointLease", "syncPointSequence",
+                                                  "node", "dataOffset", "qlistOffset"])
 
 
 def lifelines(spark: SparkSession, path: str, **options: Any) -> DataFrame:
@@ -97,7 +97,7 @@ def lifelines_of(given: DataFrame, more: Sequence[str] = ()) -> DataFrame:
         F.collect_set(F.when(is_confirm, F.struct(known_time.alias("time"), "appId", "appKey", "reason"))).alias("confirms"),
         F.min(F.when(is_deletion, F.struct("lease", "sequence", "time", "reason"))).alias("deletion"),
     ).where(F.col("message").isNotNull())
-    ends = _endings(given)
+    ends = _queue_endings(given)
     own = F.struct(F.col("message.lease"), F.col("message.sequence"))
     after_message = F.filter("ends", lambda end: F.struct(end["lease"], end["sequence"]) > own)
     joined = by_message.join(F.broadcast(ends), ["partition", "queueKey"], "left").withColumn(
@@ -114,7 +114,7 @@ def lifelines_of(given: DataFrame, more: Sequence[str] = ()) -> DataFrame:
         (F.col("last") > own).alias("duplicate"), *(F.col(f"message.{name}").alias(name) for name in more))
 
 
-def _endings(given: DataFrame) -> DataFrame:
+def _queue_endings(given: DataFrame) -> DataFrame:
     """Return the purges and deletions of whole queues."""
     ops = given.where((F.col("type") == RecordType.QUEUE_OP.name) & F.col("op").isin(
         QueueOp.PURGE.name, QueueOp.DELETION.name) & (F.col("appKey") == F.lit(NULL_KEY)))
@@ -141,15 +141,15 @@ PERCENTILES = (0.5, 0.9, 0.99, 0.999)
 PERCENTILE_NAMES = ("p50", "p90", "p99", "p999")
 
 
-def _minute(column: str) -> Column:
+def _to_minute(column: str) -> Column:
     return F.date_trunc("minute", F.col(column))
 
 
 def throughput_minute(lines: DataFrame) -> DataFrame:
     """Return the number of arrived (`in`) and deleted (`out`) messages by queue and minute."""
-    added = lines.select("queue", _minute("arrived").alias("minute"), F.lit(1).alias("in"), F.lit(0).alias("out"))
+    added = lines.select("queue", _to_minute("arrived").alias("minute"), F.lit(1).alias("in"), F.lit(0).alias("out"))
     removed = lines.where(F.col("removed").isNotNull()).select(
-        "queue", _minute("removed").alias("minute"), F.lit(0).alias("in"), F.lit(1).alias("out"))
+        "queue", _to_minute("removed").alias("minute"), F.lit(0).alias("in"), F.lit(1).alias("out"))
     return added.unionByName(removed).groupBy("queue", "minute").agg(F.sum("in").alias("in"), F.sum("out").alias("out"))
 
 
@@ -211,8 +211,9 @@ def duplicates(lines: DataFrame, records: DataFrame) -> DataFrame:
     stored = records.where(F.col("type") == RecordType.MESSAGE.name).select(*key, "lease", "sequence")
     by_guid = stored.join(F.broadcast(lines.where("duplicate").select(*key, "queue")), key).distinct().groupBy(
         "queue", F.hex("guid").alias("what")).agg(F.count("*").alias("times")).withColumn("kind", F.lit("guid"))
-    contents = lines.select("queue", _minute("arrived").alias("minute"), F.substring("guid", 11, 6).alias("client"), "crc",
-                            F.xxhash64("queueKey", _minute("arrived"), F.substring("guid", 11, 6), "crc").alias("hash"))
+    minute, client = _to_minute("arrived"), F.substring("guid", 11, 6)
+    contents = lines.select("queue", minute.alias("minute"), client.alias("client"), "crc",
+                            F.xxhash64("queueKey", minute, client, "crc").alias("hash"))
     suspects = contents.groupBy("hash").count().where("count > 1").select("hash")  # usually few
     by_content = contents.join(suspects, "hash", "left_semi").groupBy("queue", "minute", "client", "crc").agg(
         F.count("*").alias("times")).where("times > 1").select(

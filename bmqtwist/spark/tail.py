@@ -69,7 +69,7 @@ def is_finished(journal: Journal, spans: list[Range]) -> bool:
         return False
     with closing(ReadOnlyFile(journal.path)) as file:
         last = Block(file.read(spans[0].stop - RECORD_BYTES, RECORD_BYTES), 0)
-    kind = int(last.of(RecordType.JOURNAL_OP)["sync_point_type"][0])
+    kind = int(last.in_layout_of(RecordType.JOURNAL_OP)["sync_point_type"][0])
     return bool(last.sync_points()[0]) and kind == SyncPoint.ROLLOVER
 
 

@@ -67,10 +67,10 @@ class AsyncioTransport(LoopEnd, asyncio.Transport):
             self._protocol.connection_lost(ConnectionResetError(reason) if reason else None)
 
     def check_room(self) -> None:
-        if self.waiting > self._high and not self._full:
+        if self.waiting_bytes > self._high and not self._full:
             self._full = True
             self._protocol.pause_writing()
-        elif self._full and self.waiting <= self._low:
+        elif self._full and self.waiting_bytes <= self._low:
             self._full = False
             self._protocol.resume_writing()
 
@@ -81,7 +81,7 @@ class AsyncioTransport(LoopEnd, asyncio.Transport):
             self.send(bytes(data))
 
     def get_write_buffer_size(self) -> int:
-        return self.waiting
+        return self.waiting_bytes
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         self._high = (_HIGH_BYTES if low is None else 4 * low) if high is None else high

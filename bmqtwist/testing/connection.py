@@ -48,7 +48,7 @@ class DelayLine:
         self.delayed_bytes = 0
         self.open = True  # False = all actions wait
 
-    def put(self, now: float, when: float, fault: Fault | None, size: int, action: Callable[[], None]) -> None:
+    def run_in_order(self, now: float, when: float, fault: Fault | None, size: int, action: Callable[[], None]) -> None:
         """Run an action at the time `when`, after all actions before it and after the end of the fault."""
         if not self._delayed and when <= now and fault is None and self.open:
             action()
@@ -133,7 +133,7 @@ class TappedConnection:
             now = self._context.node.now
             self._end_session()
             self.to_broker.clear()
-            self.to_client.put(now, now, None, 0, self._close_client)
+            self.to_client.run_in_order(now, now, None, 0, self._close_client)
 
     def _close_client(self) -> None:
         if not self.closed:
@@ -188,7 +188,7 @@ class TappedConnection:
             for unit in tap.units(buffer, begin, span, to_broker):
                 if not self.name and unit.kind == "negotiation":
                     self.name = tap.client = unit.event.client = self._context.name_client(tap.process)
-                fault = faults.first(unit.kind, self.name, unit.event) if faults.armed else None
+                fault = faults.find_fault(unit.kind, self.name, unit.event) if faults.armed else None
                 hit = hit or fault is not None
                 recorder.add(unit.event)
                 passing.append((unit, fault))
@@ -224,14 +224,14 @@ class TappedConnection:
             if fault.after:
                 self._forward(unit.data, now, None, to_broker)
             line = self.to_broker if to_broker else self.to_client
-            line.put(now, now, None, 0, lambda: self.cut("killed by the test"))
+            line.run_in_order(now, now, None, 0, lambda: self.cut("killed by the test"))
 
     def _forward(self, data: bytes, when: float, fault: Fault | None, to_broker: bool) -> None:
         now = self._context.node.now
         if to_broker:
-            self.to_broker.put(now, when, fault, len(data), lambda: self._receive(data))
+            self.to_broker.run_in_order(now, when, fault, len(data), lambda: self._receive(data))
         else:
-            self.to_client.put(now, when, fault, len(data), lambda: self._end.on_data(data))
+            self.to_client.run_in_order(now, when, fault, len(data), lambda: self._end.on_data(data))
         if when > now:
             self._context.at(when, self.release)
 

@@ -70,7 +70,7 @@ class MessageEvent(QueueEvent):
     guid: bytes = b""
 
     @property
-    def _name(self) -> str:
+    def _guid_text(self) -> str:
         return self.guid.hex().upper()
 
 
@@ -84,27 +84,27 @@ class ContentEvent(MessageEvent):
     schema_id: int = 0
 
     @cached_property
-    def _opened(self) -> tuple[bytes, bytes]:
+    def _decoded_data(self) -> tuple[bytes, bytes]:
         return open_data(self.data, self.has_properties, self.compression, self.schema_id)
 
     @cached_property
     def payload(self) -> bytes:
         """The payload, decompressed. Raises PeerError if it cannot be decoded."""
-        return self._opened[1]
+        return self._decoded_data[1]
 
     @cached_property
     def properties(self) -> dict[str, Value]:
         """Values of the properties by name. Raises PeerError if they cannot be decoded."""
-        return {name: value for name, (_, value) in self._typed.items()}
+        return {name: value for name, (_, value) in self._typed_properties.items()}
 
     @cached_property
     def property_types(self) -> dict[str, PropertyType]:
         """Types of the properties by name. Raises PeerError if they cannot be decoded."""
-        return {name: kind for name, (kind, _) in self._typed.items()}
+        return {name: kind for name, (kind, _) in self._typed_properties.items()}
 
     @cached_property
-    def _typed(self) -> wire_properties.Properties:
-        return wire_properties.decode(self._opened[0], self.schema_id != 0) if self.has_properties else {}
+    def _typed_properties(self) -> wire_properties.Properties:
+        return wire_properties.decode(self._decoded_data[0], self.schema_id != 0) if self.has_properties else {}
 
     @property
     def content(self) -> str:
@@ -127,7 +127,7 @@ class Post(ContentEvent):
     """A client posted a message. `status`: result of the acknowledgement, None = none yet."""
 
     status: Result | None = None
-    shown = "post      {0.uri} {0._name} {0.content}"
+    shown = "post      {0.uri} {0._guid_text} {0.content}"
 
 
 @dataclass(kw_only=True)
@@ -135,10 +135,10 @@ class Delivery(ContentEvent):
     """The broker sent a message to a consumer."""
 
     redelivered: bool = False
-    shown = "  push    {0.full_uri} {0._name} {0.content}{0._again}"
+    shown = "  push    {0.full_uri} {0._guid_text} {0.content}{0._redelivered_text}"
 
     @property
-    def _again(self) -> str:
+    def _redelivered_text(self) -> str:
         return " redelivered" if self.redelivered else ""
 
 
@@ -147,14 +147,14 @@ class Ack(MessageEvent):
     """The broker acknowledged a post, or refused it."""
 
     status: Result = Result.SUCCESS
-    shown = "  ack     {0.uri} {0._name} {0.status}"
+    shown = "  ack     {0.uri} {0._guid_text} {0.status}"
 
 
 @dataclass(kw_only=True)
 class Confirm(MessageEvent):
     """A consumer confirmed a message."""
 
-    shown = "confirm   {0.full_uri} {0._name}"
+    shown = "confirm   {0.full_uri} {0._guid_text}"
 
 
 @dataclass(kw_only=True)
@@ -177,10 +177,10 @@ class Open(Request):
 
     read: bool = False
     write: bool = False
-    shown = "open      {0.full_uri} for {0._how} {0._answer}"
+    shown = "open      {0.full_uri} for {0._access_text} {0._answer}"
 
     @property
-    def _how(self) -> str:
+    def _access_text(self) -> str:
         return " and ".join(name for name, wanted in (("read", self.read), ("write", self.write)) if wanted) or "nothing"
 
 
@@ -198,10 +198,10 @@ class Configure(Request):
     """A client configured a queue; without subscriptions it receives no messages."""
 
     subscriptions: tuple[RequestedSubscription, ...] = ()
-    shown = "configure {0.full_uri}: {0._each} {0._answer}"
+    shown = "configure {0.full_uri}: {0._subscriptions_text} {0._answer}"
 
     @property
-    def _each(self) -> str:
+    def _subscriptions_text(self) -> str:
         return ", ".join(f"{one.expression or 'everything'} (priority {one.consumer_priority}, "
                          f"{one.max_unconfirmed_messages} messages)" for one in self.subscriptions) or "nothing"
 

@@ -57,9 +57,9 @@ class Fault:
             return False
         if kind not in self.kinds if self.kinds else kind == CONNECTION:  # without kinds: all except connections
             return False
-        return self.uri is None or covers(self.uri, uri, app)
+        return self.uri is None or matches_uri(self.uri, uri, app)
 
-    def hit(self) -> None:
+    def count_hit(self) -> None:
         """Count an application; the fault ends after `times`."""
         self.hits += 1
         if self.times is not None and self.hits >= self.times and self.action != "stall":
@@ -78,7 +78,7 @@ class Fault:
         self.end()
 
 
-def covers(wanted: str, uri: str, app: str = "") -> bool:
+def matches_uri(wanted: str, uri: str, app: str = "") -> bool:
     """Return whether the URI `wanted`, with or without `?id=`, matches a queue and the appIds of its consumer. Raises
     InvalidUri."""
     parsed = parse_uri(wanted)
@@ -146,11 +146,11 @@ class Faults:
         self.armed.remove(fault)
         self._ended(fault)
 
-    def first(self, kind: str, client: str, event: Event | None = None) -> Fault | None:
+    def find_fault(self, kind: str, client: str, event: Event | None = None) -> Fault | None:
         """From the broker: return the first fault that applies to an event, and count it."""
         uri, app = (event.uri, event.app) if isinstance(event, QueueEvent) else ("", "")
         for fault in self.armed:
             if fault.matches(kind, client, uri, app):
-                fault.hit()
+                fault.count_hit()
                 return fault
         return None

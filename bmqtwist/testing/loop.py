@@ -42,7 +42,8 @@ class _Selector(selectors.DefaultSelector):
             ready = super().select(timeout)
             self.loop.pass_time(time.monotonic() - begun)
         elif timeout is None:
-            raise Stuck("no callback and no timer is scheduled: this wait would never end\n" + self.loop.waiting())
+            raise Stuck("no callback and no timer is scheduled: this wait would never end\n"
+                        + self.loop.waiting_tasks_text())
         else:
             self.loop.pass_time(timeout)
         return ready
@@ -67,9 +68,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._now += seconds
         if self._now > self._end:
             self._end = self._now + GRACE_S
-            raise Stuck(f"more than {self._allowed:g} s of virtual time have passed\n" + self.waiting())
+            raise Stuck(f"more than {self._allowed:g} s of virtual time have passed\n" + self.waiting_tasks_text())
 
-    def waiting(self) -> str:
+    def waiting_tasks_text(self) -> str:
         """Describe the waiting tasks, a line each."""
         lines = []
         for task in asyncio.all_tasks(self):

@@ -58,15 +58,15 @@ class ConnectionEnd:
     def send(self, data: bytes) -> int:
         """Send data in slices; return the number of bytes that exceed the kernel's buffers."""
         simulation, latency = self._simulation, self._network.latency(self)
-        for piece in simulation.slices(data):
+        for piece in simulation.split_randomly(data):
             self._arrives_at = max(self._arrives_at, simulation.now + simulation.delay() + latency)
             self._schedule_at_other_end(self._arrives_at, lambda piece=piece: self._arrive(piece))  # type: ignore[misc]
         self._in_flight += len(data)
         self._congested = self._congested or self._in_flight > KERNEL_BYTES
-        return self.waiting
+        return self.waiting_bytes
 
     @property
-    def waiting(self) -> int:
+    def waiting_bytes(self) -> int:
         return max(0, self._in_flight - KERNEL_BYTES) if self._congested else 0
 
     def read(self, wanted: bool) -> None:

@@ -20,7 +20,7 @@ from bmqtwist.testing.events import (
     Post,
     QueueEvent,
 )
-from bmqtwist.testing.faults import covers
+from bmqtwist.testing.faults import matches_uri
 
 RECORD_BYTES_MAX = 64 << 20  # limit of the recorded size; the oldest events are dropped
 EVENT_BYTES = 200  # counted size of an event without its message
@@ -56,7 +56,7 @@ class Recorder:
 
     def _find(self, kind: type[E], uri: str | None, client: str | None) -> list[E]:
         return [event for event in self._events if isinstance(event, kind) and client in (None, event.client)
-                and (uri is None or isinstance(event, QueueEvent) and covers(uri, event.uri, event.app))]
+                and (uri is None or isinstance(event, QueueEvent) and matches_uri(uri, event.uri, event.app))]
 
     def posts(self, uri: str | None = None, client: str | None = None) -> list[Post]:
         """Return the posts (to a queue, of a client); `post.status`: result of the acknowledgement."""

@@ -91,7 +91,7 @@ class LoopEnd:
         """Notify the client of the end of the connection, in its event loop; "" = closed by the broker."""
 
     def check_room(self) -> None:
-        """Pause or resume the client by `waiting`, in its event loop."""
+        """Pause or resume the client by `waiting_bytes`, in its event loop."""
 
     def connect(self, name: str) -> None:
         """Connect. Raises ConnectionRefusedError if the broker does not accept the connection."""
@@ -110,7 +110,7 @@ class LoopEnd:
                 self.connection.disconnect()
 
     @property
-    def waiting(self) -> int:
+    def waiting_bytes(self) -> int:
         """Number of sent bytes that a fault delays."""
         return self.connection.waiting_bytes if self.connection is not None else 0
 
@@ -188,7 +188,7 @@ class BrokerRunner:
         with self.lock:
             if not self.up or not self.node.broker.sessions.serving:
                 raise ConnectionRefusedError("the broker is down")
-            if self.faults.first(CONNECTION, name):
+            if self.faults.find_fault(CONNECTION, name):
                 self.record_note("connection refused by the test", name)
                 raise ConnectionRefusedError("refused by the test")
             self.set_node_time()

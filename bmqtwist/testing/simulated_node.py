@@ -91,7 +91,7 @@ class SimulatedPerformer:
 
     def unread(self, session: Session) -> tuple[int, int]:
         end = session.transport
-        return (end.waiting, end.arrived) if isinstance(end, ConnectionEnd) else (0, 0)
+        return (end.waiting_bytes, end.arrived) if isinstance(end, ConnectionEnd) else (0, 0)
 
     def dial(self, host: str, port: int, tls: bool, connected: Callable[[str, float], Session],
              failed: Callable[[str, float], None]) -> None:
@@ -164,11 +164,11 @@ class SimulatedNode(MemoryNode):
         """Run an action at a time of the simulation, unless this run has ended; a paused node defers it."""
         run_number = self.run_number
 
-        def due() -> None:
+        def run_unless_ended() -> None:
             if self.run_number != run_number or not self.up:
                 return
             self._run_or_defer(action)
-        self.simulation.at(when, due)
+        self.simulation.at(when, run_unless_ended)
 
     def act(self, action: Callable[[], None]) -> None:
         try:
@@ -244,11 +244,11 @@ class SimulatedNode(MemoryNode):
 
     def accept(self, end: ConnectionEnd, peer: str) -> None:
         """From the network: accept a connection."""
-        def serve() -> None:
+        def add_session() -> None:
             if end.open:
                 self.attach(end, self.broker.sessions.connect(peer, self.local_now))
         self._add_end(end)
-        self._run_or_defer(serve)
+        self._run_or_defer(add_session)
 
     def dial(self, address: str, done: Callable[[ConnectionEnd | None], None]) -> None:
         """Connect to an address and call `done` with the end, None = failed; no call if this run ends before."""

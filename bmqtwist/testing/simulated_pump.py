@@ -76,7 +76,7 @@ class SimulatedPump(VirtualTransport):
             return
         if chunks:
             end.send(b"".join(chunks))
-        self.apply_watermarks(end.waiting)
+        self.apply_watermarks(end.waiting_bytes)
 
     def step(self, timeout_s: float | None = None) -> None:
         """Process pending work; without any, advance simulated time by at most `timeout_s` seconds."""

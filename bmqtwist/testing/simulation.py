@@ -93,7 +93,7 @@ class Simulation:
         drawn = self.random.random()
         return 0.1 + drawn * 0.3 if self.random.random() < 0.05 else 0.0005 + drawn * 0.01
 
-    def slices(self, data: bytes) -> list[bytes]:
+    def split_randomly(self, data: bytes) -> list[bytes]:
         """Split data at random positions; in 60 % of cases not at all."""
         if self.random.random() < 0.6:
             return [data] if data else []

@@ -61,7 +61,7 @@ class TwistedTransport(LoopEnd):
             protocol.connectionLost(Failure(ConnectionLost(reason) if reason else ConnectionDone()))
 
     def check_room(self) -> None:
-        if self._producer is None or self._paused == (self.waiting > self.bufferSize):
+        if self._producer is None or self._paused == (self.waiting_bytes > self.bufferSize):
             return
         self._paused = not self._paused
         if self._paused:

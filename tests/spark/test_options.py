@@ -18,7 +18,7 @@ def test_options_are_recognized_in_lower_case_as_spark_passes_them() -> None:
                             "maxoffsetspertrigger": "5", "availablenow.idlems": "250", "failondataloss": "FALSE",
                             "maxunconfirmedbytes": "2k", "maxtriggerdelay": "2m", "path": "/ignored"})
     assert [str(each) for each in found.broker.brokers] == ["tcp://a:1", "tls://b:2"]
-    assert found.wanted == (("bmq://d/q", "x"), ("bmq://d/r", ""))
+    assert found.canonical_queues == (("bmq://d/q", "x"), ("bmq://d/r", ""))
     assert (found.batch_messages_max, found.unconfirmed_messages_max) == (5, 10)
     assert (found.drain_idle_s, found.fail_on_data_loss, found.unconfirmed_bytes_max) == (0.25, False, 2048)
     assert found.delay_max_s == 120.0

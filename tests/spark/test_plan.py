@@ -23,7 +23,7 @@ def test_a_segment_has_the_oldest_waiting_messages_up_to_its_maximum() -> None:
     plan = filled(BatchPlan(10), 1, 2, 3)
     segment = plan.plan_segment(0, 2)
     assert segment is not None and (segment.start, segment.end, segment.items) == (0, 2, keys(1, 2))
-    assert plan.waiting == 1 and plan.unconfirmed == 3
+    assert plan.waiting_count == 1 and plan.unconfirmed_count == 3
     assert plan.segment_at(0) is segment and plan.segment_at(2) is None
 
 
@@ -39,7 +39,7 @@ def test_a_repeated_delivery_is_not_planned_again_and_is_confirmed_if_it_was_com
     plan = filled(BatchPlan(10), 1, 2)
     plan.plan_segment(0, 1)
     assert plan.deliver(keys(1, 2), keys(1, 2), 1, 0.0) == []
-    assert plan.waiting == 1
+    assert plan.waiting_count == 1
     plan.commit(1)
     assert plan.deliver(keys(1, 2), keys(1, 2), 1, 0.0) == keys(1)
     assert plan.repeated == 2
@@ -49,7 +49,7 @@ def test_a_lost_connection_drops_waiting_messages_and_keeps_planned_ones() -> No
     plan = filled(BatchPlan(10), 1, 2)
     plan.plan_segment(0, 1)
     plan.drop_waiting(1)
-    assert (plan.waiting, plan.unconfirmed) == (0, 1)
+    assert (plan.waiting_count, plan.unconfirmed_count) == (0, 1)
     filled(plan, 1, 2)
     again = plan.plan_segment(1, 5)
     assert again is not None and again.keys == keys(2)
@@ -61,7 +61,7 @@ def test_a_new_process_restores_the_segments_of_the_spool() -> None:
     assert (done.confirm, plan.end) == (keys(1, 2), 3)
     assert plan.segment_at(2) is not None and plan.segments_between(2, 3) is not None
     assert plan.deliver(keys(1, 3), keys(1, 3), 1, 0.0) == keys(1)
-    assert plan.waiting == 0
+    assert plan.waiting_count == 0
 
 
 def test_segments_that_do_not_match_the_checkpoint_are_refused() -> None:

@@ -139,7 +139,7 @@ def kill(directory: Path, name: str) -> None:
     """Kill a broker with SIGKILL: data that it has not written is lost."""
     with _locked_cluster(directory) as found:
         broker = _running(found, name)
-        if found.signal([broker], signal.SIGKILL, _KILL_SECONDS_MAX):
+        if found.send_signal([broker], signal.SIGKILL, _KILL_SECONDS_MAX):
             raise Unreachable(f"{broker.name} still runs {_KILL_SECONDS_MAX:g} s after SIGKILL: its disk may hang; check "
                               "the machine")
 
@@ -203,7 +203,7 @@ def logs(directory: Path, name: str, lines: int, follow: bool, output: bool) -> 
     """Show the end of the log of a broker."""
     found = LocalCluster.load(directory, _print_line)
     broker = found.broker(name)
-    path = found.home(broker) / OUTPUT if output else found.log(broker)
+    path = found.directory_of(broker) / OUTPUT if output else found.log(broker)
     if not path.exists():
         raise LocalError(f"{broker.name} has no '{path}' yet: it was not started, or ended before it wrote one; see "
                          f"`bmq cluster logs {broker.name} --output`")
@@ -270,7 +270,7 @@ def _table(found: LocalCluster, views: Mapping[str, BrokerView]) -> list[str]:
     for each in found.brokers:
         view = views[each.name]
         rows.append((each.name, view.role or "-", view.leader or "-", str(view.term or "-"), str(view.pid or "-"),
-                     _url(each), _console(each) or "-", str(found.log(each)), view.problem(each) or "healthy"))
+                     _url(each), _console(each) or "-", str(found.log(each)), view.describe_problem(each) or "healthy"))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
@@ -283,7 +283,8 @@ def _tree(found: LocalCluster, views: Mapping[str, BrokerView], wrong: list[str]
         rows.append({"name": each.name, "kind": "node" if each.node_id else "proxy", "up": bool(view.pid), "pid": view.pid,
                      "role": view.role, "leader": view.leader, "leaderStatus": view.leader_status, "term": view.term,
                      "url": _url(each), "console": _console(each), "log": str(found.log(each).resolve()),
-                     "ready": bool(view.role) and not view.not_ready_reason, "health": view.problem(each) or "healthy"})
+                     "ready": bool(view.role) and not view.not_ready_reason,
+                     "health": view.describe_problem(each) or "healthy"})
     return {"directory": str(found.directory.resolve()), "healthy": not wrong, "problems": wrong, "leader": leader,
             "term": term, "elector": found.record.elector, "durability": found.record.durability, "brokers": rows}
 

@@ -54,7 +54,7 @@ class ClusterRecord:
     durability: str
     pids: dict[str, int] = field(default_factory=dict)
 
-    def text(self) -> str:
+    def to_json(self) -> str:
         brokers = [{**asdict(each), "pid": self.pids.get(each.name, 0)} for each in self.brokers]
         return json.dumps({"version": _VERSION, "elector": self.elector, "durability": self.durability,
                            "brokers": brokers}, indent=4) + "\n"
@@ -97,7 +97,7 @@ class LocalCluster:
 
     def save(self) -> None:
         """Write the record."""
-        _replace(self.directory / RECORD, self.record.text())
+        _replace(self.directory / RECORD, self.record.to_json())
 
     # -- brokers ----------------------------------------------------------------------------------------------------
 
@@ -114,15 +114,15 @@ class LocalCluster:
         raise LocalError(f"there is no broker '{name}' in '{self.directory}': it has "
                          f"{', '.join(each.name for each in self.brokers)}")
 
-    def home(self, broker: SampleBroker) -> Path:
+    def directory_of(self, broker: SampleBroker) -> Path:
         return self.directory / broker.name
 
     def log(self, broker: SampleBroker) -> Path:
-        return self.home(broker) / LOG
+        return self.directory_of(broker) / LOG
 
     def running_pid(self, broker: SampleBroker) -> int:
         """Return the pid of the broker's running process, 0 = none."""
-        return processes.find_pid(self.home(broker), self.record.pids.get(broker.name, 0))
+        return processes.find_pid(self.directory_of(broker), self.record.pids.get(broker.name, 0))
 
     def inspect_all(self) -> dict[str, BrokerView]:
         with ThreadPoolExecutor(len(self.brokers)) as threads:
@@ -146,27 +146,28 @@ class LocalCluster:
             for port in filter(None, (each.port, each.http_port)):
                 if not is_free(port):
                     raise LocalError(f"{each.name} cannot start: another program listens at its port {port}. Stop that "
-                                     f"program; or set another port in {self.home(each)}/{CONFIGURATION}, in clusters.json "
-                                     f"of all brokers, and in {self.directory / RECORD}")
+                                     f"program; or set another port in {self.directory_of(each)}/{CONFIGURATION}, in "
+                                     f"clusters.json of all brokers, and in {self.directory / RECORD}")
         for each in brokers:
-            output = self.home(each) / OUTPUT
+            output = self.directory_of(each) / OUTPUT
             output.parent.mkdir(parents=True, exist_ok=True)
-            process = processes.start_broker(self.home(each), (self.home(each) / CONFIGURATION).resolve(), output)
+            directory = self.directory_of(each)
+            process = processes.start_broker(directory, (directory / CONFIGURATION).resolve(), output)
             self.record.pids[each.name] = process.pid
             self.save()
             self._print_line(f"{each.name}: started (pid {process.pid})")
 
-    def signal(self, brokers: Sequence[SampleBroker], number: signal.Signals, seconds: float) -> list[SampleBroker]:
+    def send_signal(self, brokers: Sequence[SampleBroker], number: signal.Signals, seconds: float) -> list[SampleBroker]:
         """Send a signal to the running brokers and wait up to `seconds` for their end; return processes still running."""
         sent = []
         for each in brokers:
             pid = self.running_pid(each)
-            if pid and processes.send_signal(pid, self.home(each), number):
+            if pid and processes.send_signal(pid, self.directory_of(each), number):
                 sent.append((each, pid))
         end = time.monotonic() + seconds
         left = []
         for each, pid in sent:
-            if processes.wait_until_ended(pid, self.home(each), max(0.0, end - time.monotonic())):
+            if processes.wait_until_ended(pid, self.directory_of(each), max(0.0, end - time.monotonic())):
                 self._print_line(f"{each.name}: {'killed' if number is signal.SIGKILL else 'stopped'} (pid {pid})")
             else:
                 left.append(each)
@@ -174,7 +175,7 @@ class LocalCluster:
 
     def stop(self, brokers: Sequence[SampleBroker], seconds: float) -> None:
         """Stop brokers gracefully. Raises Unreachable if one does not end within `seconds`."""
-        left = self.signal(brokers, signal.SIGTERM, seconds)
+        left = self.send_signal(brokers, signal.SIGTERM, seconds)
         if left:
             names = " ".join(each.name for each in left)
             raise Unreachable(f"{names} did not stop within {seconds:g} s: read the log with `bmq cluster logs "
@@ -202,7 +203,7 @@ class LocalCluster:
 
     def _last_output(self, broker: SampleBroker) -> str:
         with suppress(OSError):
-            text = (self.home(broker) / OUTPUT).read_text(encoding="utf-8", errors="replace")
+            text = (self.directory_of(broker) / OUTPUT).read_text(encoding="utf-8", errors="replace")
             return "\n".join(f"    {line}" for line in text.splitlines()[-_TAIL_LINES:])
         return "    none"
 
@@ -247,7 +248,7 @@ class BrokerView:
     unreachable_reason: str = ""
     not_ready_reason: str = ""
 
-    def problem(self, broker: SampleBroker) -> str:
+    def describe_problem(self, broker: SampleBroker) -> str:
         if not self.pid:
             return "down"
         if self.unreachable_reason:
@@ -297,7 +298,7 @@ def _query_readiness(broker: SampleBroker, seconds: float) -> str:
 def problems(brokers: Sequence[SampleBroker], views: Mapping[str, BrokerView]) -> list[str]:
     """Return the problems of the cluster, a sentence each; empty = healthy."""
     found = [f"{each.name} {text}" if text.startswith(("does", "has")) else f"{each.name}: {text}"
-             for each in brokers if (text := views[each.name].problem(each))]
+             for each in brokers if (text := views[each.name].describe_problem(each))]
     named = {views[each.name].leader for each in brokers if each.node_id and views[each.name].leader}
     if len(named) > 1:
         found.append(f"the nodes follow different leaders: {', '.join(sorted(named))}")

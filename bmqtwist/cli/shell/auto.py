@@ -19,9 +19,9 @@ from bmqtwist.cli.exits import EXIT_GOOD, EXIT_NOT_ALL
 from bmqtwist.cli.latencies import Latencies
 from bmqtwist.cli.shell.log_output import EventFile, LogOutput, payload_text
 from bmqtwist.cli.shell.message_series import SeriesParameters, SeriesPoster, latency_clock, next_number
-from bmqtwist.cli.shell.printing import STAMP_BYTES, ack_text, outcome, push_text, session_event_text
+from bmqtwist.cli.shell.printing import STAMP_BYTES, ack_text, name_and_code, push_text, session_event_text
 from bmqtwist.cli.shell.settings import ShellSettings, session_options, tls_context
-from bmqtwist.cli.shell.throughput import Throughput, header
+from bmqtwist.cli.shell.throughput import Throughput, format_header
 from bmqtwist.errors import LocalError, PeerError
 from bmqtwist.sdk import aio
 from bmqtwist.sdk.message import Message
@@ -117,10 +117,10 @@ class AutoMode:
                 raise self._output.error
             if session.core.online and not self._silent:
                 if not shown:
-                    self._output.print(header(any(each.with_latency for each in self._directions)) + "\n")
+                    self._output.print(format_header(any(each.with_latency for each in self._directions)) + "\n")
                 shown = True
                 for each in self._directions:
-                    self._output.print(each.row(now - before) + "\n")
+                    self._output.print(each.format_row(now - before) + "\n")
             before = now
             grace = self._settings.shutdown_grace
             if grace and self._flags.read and self._last_message is not None and now - self._last_message >= grace:
@@ -142,7 +142,7 @@ class AutoMode:
             self._log.info("ACK #%d: %s", self._acks_received - 1, ack_text(ack, self._number))
         if self._event_file.enabled and self._poster is not None:
             self._event_file.write("ACK", ack.uri, self._poster.correlation(ack.correlation), ack.guid,
-                                 outcome(ack.status)[1], "")
+                                 name_and_code(ack.status)[1], "")
         if not ack.ok:
             self._refused[ack.status] = self._refused.get(ack.status, 0) + 1
         elif self._timed and isinstance(ack.correlation, int):

@@ -119,9 +119,9 @@ _STORAGE_VERBS = ("openStorage", "closeStorage", "metadata", "listQueues", "dump
 
 # -- readers of values: raise UnparsableCommand ------------------------------------------------------------------------
 
-def _text(value: Any) -> str:
+def _parse_text(value: Any) -> str:
     if not isinstance(value, str):
-        raise UnparsableCommand(f"text in quotes is expected, not {_shown(value)}")
+        raise UnparsableCommand(f"text in quotes is expected, not {_shorten(value)}")
     try:
         value.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -131,45 +131,45 @@ def _text(value: Any) -> str:
 
 def _flag(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise UnparsableCommand(f"true or false is expected, not {_shown(value)}")
+        raise UnparsableCommand(f"true or false is expected, not {_shorten(value)}")
     return value
 
 
-def _whole(value: Any, low: int, high: int) -> int:
+def _parse_integer(value: Any, low: int, high: int) -> int:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise UnparsableCommand(f"a whole number is expected, not {_shown(value)}")
+        raise UnparsableCommand(f"a whole number is expected, not {_shorten(value)}")
     if not low <= value <= high:
-        raise UnparsableCommand(f"a number from {low} to {high} is expected, not {_shown(value)}")
+        raise UnparsableCommand(f"a number from {low} to {high} is expected, not {_shorten(value)}")
     return value
 
 
-def _shown(value: Any) -> str:
+def _shorten(value: Any) -> str:
     try:
         return repr(value)[:40]
     except (ValueError, RecursionError):  # a number of thousands of digits, lists within lists
         return "this value"
 
 
-_int, _count = partial(_whole, low=-_INT32 - 1, high=_INT32), partial(_whole, low=0, high=_INT32)
-_long_count, _unsigned = partial(_whole, low=0, high=_INT64), partial(_whole, low=0, high=(1 << 32) - 1)
+_int, _count = partial(_parse_integer, low=-_INT32 - 1, high=_INT32), partial(_parse_integer, low=0, high=_INT32)
+_long_count, _unsigned = partial(_parse_integer, low=0, high=_INT64), partial(_parse_integer, low=0, high=(1 << 32) - 1)
 
 
 def _seconds(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1e6:
-        raise UnparsableCommand(f"a number of seconds is expected, not {_shown(value)}")
+        raise UnparsableCommand(f"a number of seconds is expected, not {_shorten(value)}")
     return float(value)
 
 
-def _texts(value: Any) -> tuple[str, ...]:
-    return tuple(_text(each) for each in (value if isinstance(value, list) else [value]))
+def _parse_texts(value: Any) -> tuple[str, ...]:
+    return tuple(_parse_text(each) for each in (value if isinstance(value, list) else [value]))
 
 
-def _each(kind: Callable[[dict[str, Any]], Any]) -> Callable[[Any], tuple[Any, ...]]:
+def _list_of(kind: Callable[[dict[str, Any]], Any]) -> Callable[[Any], tuple[Any, ...]]:
     def read(value: Any) -> tuple[Any, ...]:
         if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
-            raise UnparsableCommand(f"a list of objects is expected, not {_shown(value)}")
+            raise UnparsableCommand(f"a list of objects is expected, not {_shorten(value)}")
         return tuple(kind(each) for each in value)
     return read
 
@@ -195,9 +195,9 @@ class Property:
 
 def read_property(tree: dict[str, Any]) -> Property:
     """Parse a property `{"name": ..., "value": ..., "type": "E_STRING"}`; numbers may be quoted."""
-    _known(tree, ("name", "value", "type"))
-    name = _named(tree, "name", _text, "")
-    kind = _TYPES.get(_named(tree, "type", _text, "E_STRING"))
+    _check_names(tree, ("name", "value", "type"))
+    name = _read_member(tree, "name", _parse_text, "")
+    kind = _TYPES.get(_read_member(tree, "type", _parse_text, "E_STRING"))
     if not name:
         raise UnparsableCommand("a property needs a name")
     if kind is None:
@@ -215,49 +215,49 @@ _BITS = {PropertyType.CHAR: 7, PropertyType.SHORT: 15, PropertyType.INT32: 31, P
 
 def _property_value(value: Any, kind: PropertyType) -> int | str | bool | bytes:
     if kind is PropertyType.STRING:
-        return _text(str(value) if isinstance(value, int) and not isinstance(value, bool) else value)
+        return _parse_text(str(value) if isinstance(value, int) and not isinstance(value, bool) else value)
     if kind is PropertyType.BINARY:
-        return _text(value).encode("utf-8", "surrogateescape")
+        return _parse_text(value).encode("utf-8", "surrogateescape")
     if kind is PropertyType.BOOL:
         return _flag({"true": True, "false": False}.get(value, value) if isinstance(value, str) else value)
     if isinstance(value, str) and re.fullmatch(r"\s*[+-]?[0-9]{1,20}\s*", value):
         value = int(value)
     bound = 1 << _BITS[kind]
-    return _whole(value, -bound, bound - 1)
+    return _parse_integer(value, -bound, bound - 1)
 
 
 def read_subscription(tree: dict[str, Any]) -> dict[str, Any]:
     """Parse a subscription; None for an absent member, which takes the value of the command."""
-    return _fill(_SUBSCRIPTION, tree)
+    return _fill_members(_SUBSCRIPTION, tree)
 
 
 # -- the commands ------------------------------------------------------------------------------------------------------
 
 # The members of a command, in the order in which it is printed: name -> (reader, default)
 Members = dict[str, tuple[Callable[[Any], Any], Any]]
-_SUBSCRIPTION: Members = {"correlationId": (_unsigned, None), "expression": (_text, None),
+_SUBSCRIPTION: Members = {"correlationId": (_unsigned, None), "expression": (_parse_text, None),
                           "maxUnconfirmedMessages": (_count, None), "maxUnconfirmedBytes": (_count, None),
                           "consumerPriority": (_int, None)}
-_URI: Members = {"uri": (_text, "")}
+_URI: Members = {"uri": (_parse_text, "")}
 _ASYNC: Members = {"async": (_flag, False)}
-_PAYLOAD: Members = {"payload": (_texts, ())}
+_PAYLOAD: Members = {"payload": (_parse_texts, ())}
 _READING: Members = {"maxUnconfirmedMessages": (_count, MAX_UNCONFIRMED_MESSAGES),
                      "maxUnconfirmedBytes": (_count, MAX_UNCONFIRMED_BYTES), "consumerPriority": (_int, 0),
-                     "subscriptions": (_each(read_subscription), ())}
+                     "subscriptions": (_list_of(read_subscription), ())}
 COMMANDS: dict[str, Members] = {
     "start": _ASYNC, "stop": _ASYNC,
-    "open": {**_URI, "flags": (_text, ""), **_ASYNC, **_READING},
+    "open": {**_URI, "flags": (_parse_text, ""), **_ASYNC, **_READING},
     "configure": {**_URI, **_ASYNC, **_READING},
     "close": {**_URI, **_ASYNC},
-    "post": {**_URI, **_PAYLOAD, **_ASYNC, "compressionAlgorithmType": (_text, "none"),
-             "messageProperties": (_each(read_property), ())},
+    "post": {**_URI, **_PAYLOAD, **_ASYNC, "compressionAlgorithmType": (_parse_text, "none"),
+             "messageProperties": (_list_of(read_property), ())},
     "batch-post": {**_URI, **_PAYLOAD, "msgSize": (_count, 1024), "eventSize": (_long_count, 1),
                    "eventsCount": (_long_count, 0), "postInterval": (_count, 1000), "postRate": (_count, 1),
-                   "autoIncremented": (_text, "")},
-    "load-post": {**_URI, "file": (_text, "")},
-    "list": {"uri": (_text, None)},
-    "confirm": {**_URI, "guid": (_text, "")},
-    "wait": {"uri": (_text, None), "messages": (_count, 1), "timeout": (_seconds, 10.0)},
+                   "autoIncremented": (_parse_text, "")},
+    "load-post": {**_URI, "file": (_parse_text, "")},
+    "list": {"uri": (_parse_text, None)},
+    "confirm": {**_URI, "guid": (_parse_text, "")},
+    "wait": {"uri": (_parse_text, None), "messages": (_count, 1), "timeout": (_seconds, 10.0)},
     "help": {}, "bye": {}}
 _NEEDED = {"open": ("uri",), "configure": ("uri",), "close": ("uri",), "post": ("uri", "payload"), "batch-post": ("uri",),
            "load-post": ("uri", "file"), "confirm": ("guid", "uri")}
@@ -274,8 +274,8 @@ def parse(line: str) -> tuple[str, dict[str, Any]] | None:
     verb = _ALIASES.get(verb_of(text), verb_of(text))
     if verb not in COMMANDS:
         raise ShellCommandError(_unknown(verb))
-    members = _fill(COMMANDS[verb], split(text)[1])
-    _check(verb, members)
+    members = _fill_members(COMMANDS[verb], split(text)[1])
+    _check_mandatory(verb, members)
     return verb, members
 
 
@@ -287,25 +287,25 @@ def _unknown(verb: str) -> str:
     return f"Unknown command: {verb[:200]}{hint}"
 
 
-def _camel(name: str) -> str:
+def _to_camel_case(name: str) -> str:
     return re.sub(r"-([a-z])", lambda found: found.group(1).upper(), name)
 
 
-def _fill(members: Members, tree: dict[str, Any]) -> dict[str, Any]:
-    tree = {name if name in members else _camel(name): value for name, value in tree.items()}
-    _known(tree, tuple(members))
-    given = {name: _named(tree, name, members[name][0], None) for name, value in tree.items() if value is not None}
+def _fill_members(members: Members, tree: dict[str, Any]) -> dict[str, Any]:
+    tree = {name if name in members else _to_camel_case(name): value for name, value in tree.items()}
+    _check_names(tree, tuple(members))
+    given = {name: _read_member(tree, name, members[name][0], None) for name, value in tree.items() if value is not None}
     return {name: given.get(name, default) for name, (_, default) in members.items()}
 
 
-def _known(tree: dict[str, Any], names: tuple[str, ...]) -> None:
+def _check_names(tree: dict[str, Any], names: tuple[str, ...]) -> None:
     for name in tree:
         if name not in names:
             known = f"the names are {', '.join(names)}" if names else "the command has no members"
             raise UnparsableCommand(f"unknown name {name[:40]!r}: {known}")
 
 
-def _named(tree: dict[str, Any], name: str, read: Callable[[Any], Any], default: Any) -> Any:
+def _read_member(tree: dict[str, Any], name: str, read: Callable[[Any], Any], default: Any) -> Any:
     if name not in tree:
         return default
     try:
@@ -314,7 +314,7 @@ def _named(tree: dict[str, Any], name: str, read: Callable[[Any], Any], default:
         raise UnparsableCommand(f"{name}: {error}") from None
 
 
-def _check(verb: str, members: dict[str, Any]) -> None:
+def _check_mandatory(verb: str, members: dict[str, Any]) -> None:
     for name in _NEEDED.get(verb, ()):
         if not members[name]:
             raise ShellCommandError(f"'{name}' is mandatory")

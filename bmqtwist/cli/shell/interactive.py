@@ -28,9 +28,9 @@ from bmqtwist.cli.shell.printing import (
     ack_text,
     command_text,
     correlation_text,
-    listing,
+    format_unconfirmed,
     message_event_text,
-    outcome,
+    name_and_code,
     outcome_text,
     push_text,
     session_event_text,
@@ -125,7 +125,8 @@ class _ReceivedItems:
         for index, ack in enumerate(acked):
             entry = self._entries.get(ack.uri)
             number = entry.number if entry else 0
-            self._event_file.write("ACK", ack.uri, correlation_text(ack.correlation), ack.guid, outcome(ack.status)[1], "")
+            _, code = name_and_code(ack.status)
+            self._event_file.write("ACK", ack.uri, correlation_text(ack.correlation), ack.guid, code, "")
             if not ack.ok:
                 self._results.error(f"ACK #{index}: {ack_text(ack, number)}")
             elif self._settings.dump_msg:
@@ -311,7 +312,7 @@ class Shell:
         kind = name.removesuffix("Queue")
         status = status_text(entry.uri, entry.number, kind, result, message)
         form = "Async" if asynchronous else "Sync"
-        self._results.log_result(f"{name}{form}() => {outcome(result, kind)[0]} ({status})", result)
+        self._results.log_result(f"{name}{form}() => {name_and_code(result, kind)[0]} ({status})", result)
 
     async def _open(self, command: dict[str, Any]) -> None:
         flags = parse_flags(command["flags"])
@@ -432,7 +433,7 @@ class Shell:
     # -- consuming ----------------------------------------------------------------------------------------------------
 
     async def _list(self, command: dict[str, Any]) -> None:
-        self._log.info("%s", listing([(message, entry.number) for entry in self._selected(command["uri"])
+        self._log.info("%s", format_unconfirmed([(message, entry.number) for entry in self._selected(command["uri"])
                                       for message in entry.messages.values()]))
 
     async def _confirm(self, command: dict[str, Any]) -> None:

@@ -45,10 +45,11 @@ class RecordFormat(logging.Formatter):
         self._template = template
 
     def format(self, record: logging.LogRecord) -> str:
-        return _SPECIFIER.sub(lambda found: _ESCAPED[found[2]] if found[2] else _part(found[1], record), self._template)
+        return _SPECIFIER.sub(
+            lambda found: _ESCAPED[found[2]] if found[2] else _format_part(found[1], record), self._template)
 
 
-def _part(letter: str, record: logging.LogRecord) -> str:
+def _format_part(letter: str, record: logging.LogRecord) -> str:
     parts: dict[str, Callable[[], str]] = {
         "d": lambda: _old_time(record.created, 3), "D": lambda: _old_time(record.created, 6),
         "i": lambda: _iso_time(record.created, 0), "I": lambda: _iso_time(record.created, 3),
@@ -61,18 +62,18 @@ def _part(letter: str, record: logging.LogRecord) -> str:
     return parts[letter]()
 
 
-def _fraction(seconds: float, digits: int) -> tuple[time.struct_time, str]:
+def _split_time(seconds: float, digits: int) -> tuple[time.struct_time, str]:
     micros = int(seconds * 1e6)
     return time.gmtime(micros // 1_000_000), f"{micros % 1_000_000:06d}"[:digits]
 
 
 def _old_time(seconds: float, digits: int) -> str:
-    whole, fraction = _fraction(seconds, digits)
+    whole, fraction = _split_time(seconds, digits)
     return f"{time.strftime('%d%b%Y_%H:%M:%S', whole).upper()}.{fraction}"
 
 
 def _iso_time(seconds: float, digits: int) -> str:
-    whole, fraction = _fraction(seconds, digits)
+    whole, fraction = _split_time(seconds, digits)
     return time.strftime("%Y-%m-%dT%H:%M:%S", whole) + (f".{fraction}" if digits else "") + "+00:00"
 
 

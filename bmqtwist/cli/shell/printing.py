@@ -38,7 +38,7 @@ _RESULTS = frozenset(Result)
 _NAMES_OF = {("close", Result.INVALID_QUEUE): "UNKNOWN_QUEUE"}
 
 
-def outcome(result: Result | str, of: str = "") -> tuple[str, int]:
+def name_and_code(result: Result | str, of: str = "") -> tuple[str, int]:
     """Return name and number of a result; `of`: the request, open, configure, close or pack, else ""."""
     name = _NAMES_OF.get((of, result), str(result))  # type: ignore[arg-type]
     special = _CODES_OF.get((of, name))
@@ -47,7 +47,7 @@ def outcome(result: Result | str, of: str = "") -> tuple[str, int]:
 
 def outcome_text(result: Result | str, of: str = "") -> str:
     """Format a result as `SUCCESS (0)`."""
-    name, code = outcome(result, of)
+    name, code = name_and_code(result, of)
     return f"{name} ({code})"
 
 
@@ -70,7 +70,7 @@ def session_event_text(event: SessionEvent) -> str:
     result = event.result
     if result is Result.SUCCESS and event.kind is EventKind.CONNECTION_TIMEOUT:
         result = Result.TIMEOUT
-    name, code = outcome(result)
+    name, code = name_and_code(result)
     described = f' errorDescription = "{event.message}"' if event.message else ""
     queue = f" queue = {event.uri}" if event.uri else ""
     return (f'[ type = "SESSION" sessionEventType = {event.kind.name} statusCode = {code} result = {name} '
@@ -84,7 +84,7 @@ def message_event_text(raw_type: str, uris: Iterable[str]) -> str:
 
 
 def ack_text(ack: Ack, number: int) -> str:
-    return (f"[ type = ACK status = {outcome(ack.status)[0]} correlationId = {correlation_text(ack.correlation)} "
+    return (f"[ type = ACK status = {name_and_code(ack.status)[0]} correlationId = {correlation_text(ack.correlation)} "
             f"GUID = {ack.guid.hex().upper()} queue = {queue_text(ack.uri, number)} ]")
 
 
@@ -108,12 +108,12 @@ def with_properties(message: Message, before: str) -> str:
     return before + readable_properties(properties) if properties else ""
 
 
-def listing(entries: list[tuple[Message, int]]) -> str:
+def format_unconfirmed(entries: list[tuple[Message, int]]) -> str:
     """Format unconfirmed messages, each with the number of its queue."""
     lines = [f"Unconfirmed message listing: {len(entries)} messages"]
     for index, (message, number) in enumerate(entries, 1):
         try:
-            shown, properties = excerpt(message.payload), with_properties(message, ", with properties: ")
+            shown, properties = payload_excerpt(message.payload), with_properties(message, ", with properties: ")
         except PeerError as error:
             shown, properties = "", f", cannot be read: {error}"
         lines.append(f"  #{index:3d}  [{message.guid.hex().upper()}] Queue: '{queue_text(message.uri, number)}' = "
@@ -121,7 +121,7 @@ def listing(entries: list[tuple[Message, int]]) -> str:
     return "\n".join(lines)
 
 
-def excerpt(payload: bytes) -> str:
+def payload_excerpt(payload: bytes) -> str:
     """Return the first 32 bytes of a payload as text; unprintable characters become dots."""
     text = payload[:LISTED_BYTES_MAX].decode("utf-8", "replace")
     return "".join(each if each.isprintable() else "." for each in text)

@@ -11,7 +11,7 @@ _COLUMNS = (" Msg/s         |", " Delta         |", " Bytes/s       ||", " Evt/s
             " Bytes/s       ")
 
 
-def header(with_latency: bool) -> str:
+def format_header(with_latency: bool) -> str:
     titles = "Mode     |" + "".join(_COLUMNS)
     rule = "".join("+" if each == "|" else "-" for each in titles)
     if not with_latency:
@@ -40,7 +40,7 @@ class Throughput:
         self._interval.add(latency_ns)
         self._latency.add(latency_ns)
 
-    def row(self, seconds: float) -> str:
+    def format_row(self, seconds: float) -> str:
         """Return the line of the interval that ends now, `seconds` long."""
         delta, self._before = self._total - self._before, self._total.copy()
         line = f"{self.verb} |" + " ||".join(

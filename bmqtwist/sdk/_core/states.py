@@ -94,7 +94,7 @@ def ignore(*_: object) -> None:
     """Do nothing."""
 
 
-def _bound(action: Action, parts: tuple[object, ...]) -> Action:
+def _bind_action(action: Action, parts: tuple[object, ...]) -> Action:
     """Bind an action to the part whose class defines it."""
     owner = next((part for part in parts if vars(type(part)).get(action.__name__) is action), None)
     return action if owner is None else MethodType(action, owner)
@@ -120,7 +120,7 @@ class CurrentState:
     def bind(self, table: Table, *parts: object) -> None:
         """Set the table; its actions are methods of these parts."""
         self._table = table
-        self._rows = {state: {event: _bound(cell.action, parts) for event, cell in cells.items()}
+        self._rows = {state: {event: _bind_action(cell.action, parts) for event, cell in cells.items()}
                       for state, cells in table.items()}
         self._select_row()
 

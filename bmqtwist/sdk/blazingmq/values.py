@@ -207,7 +207,7 @@ class QueueOptions(_Record):
     suspends_on_bad_host_health: bool | None = None
 
     def apply_to(self, base: sdk_options.QueueOptions) -> sdk_options.QueueOptions:
-        """Return `base`, with its members replaced by those that are not None."""
+        """Return `base`, with the members replaced that are not None here."""
         given: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
         return sdk_options.QueueOptions(**{name: getattr(base, name) if value is None else value
                                            for name, value in given.items()})

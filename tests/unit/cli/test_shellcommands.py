@@ -27,9 +27,9 @@ from bmqtwist.cli.shell.commands import (
 )
 from bmqtwist.cli.shell.log_output import RecordFormat
 from bmqtwist.cli.shell.message_series import SeriesContent, SeriesParameters
-from bmqtwist.cli.shell.printing import command_text, excerpt, outcome, outcome_text
+from bmqtwist.cli.shell.printing import command_text, name_and_code, outcome_text, payload_excerpt
 from bmqtwist.cli.shell.settings import ShellSettings, read_list, read_profile
-from bmqtwist.cli.shell.throughput import Throughput, header
+from bmqtwist.cli.shell.throughput import Throughput, format_header
 from bmqtwist.errors import LocalError
 from bmqtwist.queue.describe import message_dump
 from bmqtwist.sdk.results import EventKind, Result, SessionEvent
@@ -227,13 +227,13 @@ def test_guids_are_selected_as_the_original_does() -> None:
 
 def test_results_have_the_numbers_of_the_original_for_each_request() -> None:
     assert outcome_text(Result.SUCCESS) == "SUCCESS (0)"
-    assert outcome(Result.REFUSED, "open") == ("REFUSED", -6)
-    assert outcome(Result.ALREADY_IN_PROGRESS, "open") == ("ALREADY_IN_PROGRESS", 101)
-    assert outcome(Result.ALREADY_IN_PROGRESS, "configure") == ("ALREADY_IN_PROGRESS", 100)
-    assert outcome(Result.INVALID_QUEUE, "close") == ("UNKNOWN_QUEUE", -100)
-    assert outcome("INVALID_FLAGS", "open") == ("INVALID_FLAGS", -101)
-    assert outcome("QUEUE_READONLY", "pack") == ("QUEUE_READONLY", -101)
-    assert all(isinstance(outcome(result)[1], int) for result in Result)
+    assert name_and_code(Result.REFUSED, "open") == ("REFUSED", -6)
+    assert name_and_code(Result.ALREADY_IN_PROGRESS, "open") == ("ALREADY_IN_PROGRESS", 101)
+    assert name_and_code(Result.ALREADY_IN_PROGRESS, "configure") == ("ALREADY_IN_PROGRESS", 100)
+    assert name_and_code(Result.INVALID_QUEUE, "close") == ("UNKNOWN_QUEUE", -100)
+    assert name_and_code("INVALID_FLAGS", "open") == ("INVALID_FLAGS", -101)
+    assert name_and_code("QUEUE_READONLY", "pack") == ("QUEUE_READONLY", -101)
+    assert all(isinstance(name_and_code(result)[1], int) for result in Result)
 
 
 def test_commands_and_events_are_written_in_brackets() -> None:
@@ -249,7 +249,7 @@ def test_commands_and_events_are_written_in_brackets() -> None:
 
 
 def test_an_excerpt_of_a_payload_holds_nothing_that_moves_a_cursor() -> None:
-    assert excerpt(b"\x1b[2J\n\xff" + b"x" * 100) == ".[2J.\ufffd" + "x" * 26
+    assert payload_excerpt(b"\x1b[2J\n\xff" + b"x" * 100) == ".[2J.\ufffd" + "x" * 26
 
 
 def _record(message: str) -> logging.LogRecord:
@@ -308,16 +308,16 @@ def test_durations_are_written_in_the_unit_that_fits() -> None:
 
 def test_figures_of_an_interval_count_what_came_in_it() -> None:
     figures = Throughput("consumed", True)
-    assert len({line.index("||Latency") for line in header(True).splitlines()[:1]}) == 1
+    assert len({line.index("||Latency") for line in format_header(True).splitlines()[:1]}) == 1
     for _ in range(2000):
         figures.add_message(512)
     figures.add_event(1_100_000)
     figures.add_latency(1_000)
     figures.add_latency(3_000)
-    row = figures.row(2.0)
+    row = figures.format_row(2.0)
     assert [part.strip() for part in row.replace("||", "|").split("|")] == [
         "consumed", "1,000", "2,000", "500.00 KB", "0", "1", "537.11 KB", "1.00 us <        2.00 us <        3.00 us"]
-    assert "|             0 |             0 |" in figures.row(1.0)
+    assert "|             0 |             0 |" in figures.format_row(1.0)
     assert figures.final_line() == ("Final stats: consumed 2,000 messages [1000.00 KB] in 1 events [1.05 MB] "
                                "(Protocol: 6.909%) ~ latency { 1.00 us < 3.00 us }")
 
