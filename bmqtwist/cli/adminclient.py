@@ -23,7 +23,7 @@ class AdminClient:
     """One admin session; a context manager. `timeout`: seconds for each answer. `context`: TLS, None = plain TCP."""
 
     def __init__(self, host: str, port: int, timeout: float = 30.0, context: ssl.SSLContext | None = None) -> None:
-        self._where = f"{host}:{port}"
+        self._address = f"{host}:{port}"
         self._timeout = timeout
         self._frames = FrameBuffer(EVENT_BYTES_MAX)
         self._events: list[tuple[int, int, bytes]] = []
@@ -32,13 +32,13 @@ class AdminClient:
         try:
             plain = socket.create_connection((host, port), timeout)
         except OSError as error:
-            raise Unreachable(f"no broker at {self._where}: {error.strerror or error}. Is it running, and is this its "
+            raise Unreachable(f"no broker at {self._address}: {error.strerror or error}. Is it running, and is this its "
                               "host and port?") from None
         try:
             self._socket = context.wrap_socket(plain, server_hostname=host) if context is not None else plain
         except (OSError, ssl.SSLError) as error:
             plain.close()
-            raise Unreachable(f"no TLS with {self._where}: {error}") from None
+            raise Unreachable(f"no TLS with {self._address}: {error}") from None
 
     def __enter__(self) -> Self:
         return self
@@ -56,7 +56,7 @@ class AdminClient:
         specific, body = self._next_event(EventType.AUTHENTICATION, "the answer to the credential")
         status = control.decode_authentication(body, encoding_of(specific)).value.status
         if status.category:
-            raise NotAllowed(f"{self._where} refused the credential: {status.message}")
+            raise NotAllowed(f"{self._address} refused the credential: {status.message}")
 
     def negotiate(self, as_client: bool = False) -> str:
         """Negotiate as an administrator, or as a client if `as_client`; return the host name of the broker."""
@@ -67,7 +67,7 @@ class AdminClient:
         specific, body = self._next_event(EventType.CONTROL, "the negotiation response")
         response = control.decode_negotiation(body, encoding_of(specific)).value
         if response is None or response.result.category:
-            raise NotAllowed(f"{self._where} refused the session: "
+            raise NotAllowed(f"{self._address} refused the session: "
                              f"{response.result.message if response else 'no reason given'}")
         self._accepted = True
         return str(response.broker_identity.host_name)
@@ -85,7 +85,7 @@ class AdminClient:
         try:
             self._socket.sendall(data)
         except OSError as error:
-            raise Unreachable(f"The connection to {self._where} broke: {error.strerror or error}") from None
+            raise Unreachable(f"The connection to {self._address} broke: {error.strerror or error}") from None
 
     def _next_event(self, wanted: EventType, what: str) -> tuple[int, bytes]:
         while True:
@@ -101,17 +101,17 @@ class AdminClient:
         try:
             chunk = self._socket.recv(READ_BYTES)
         except TimeoutError:
-            raise Unreachable(f"{self._where} did not send {what} within {self._timeout:g} s. Is it a broker?") from None
+            raise Unreachable(f"{self._address} did not send {what} within {self._timeout:g} s. Is it a broker?") from None
         except OSError as error:
-            raise Unreachable(f"The connection to {self._where} broke: {error.strerror or error}") from None
+            raise Unreachable(f"The connection to {self._address} broke: {error.strerror or error}") from None
         if not chunk and self._accepted:
-            raise Unreachable(f"{self._where} closed the connection before it sent {what}")
+            raise Unreachable(f"{self._address} closed the connection before it sent {what}")
         if not chunk:
-            raise NotAllowed(f"{self._where} closed the connection instead of sending {what}. Does it require "
+            raise NotAllowed(f"{self._address} closed the connection instead of sending {what}. Does it require "
                              "authentication, or TLS?")
         try:
             buffer, spans = self._frames.receive(chunk)
         except PeerError as error:
-            raise Unreachable(f"{self._where} does not use the BlazingMQ protocol: {error}") from None
+            raise Unreachable(f"{self._address} does not use the BlazingMQ protocol: {error}") from None
         self._events += [(kind, specific, buffer[start:end]) for kind, specific, start, end in spans]
 

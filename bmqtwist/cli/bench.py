@@ -84,20 +84,20 @@ def bench(connection: ConnectionOptions, uri: str, max_unconfirmed: int, as_json
     """
     if plan["duration"] is None and plan["count"] is None:
         plan["duration"] = _DURATION_S
-    wanted = BenchParameters(**plan)
-    if not wanted.producers:
+    parameters = BenchParameters(**plan)
+    if not parameters.producers:
         raise click.UsageError("At least one producer is needed.")
     check_uri(uri)
-    options = QueueOptions(max_unconfirmed, max(32 << 20, max_unconfirmed * wanted.size))
+    options = QueueOptions(max_unconfirmed, max(32 << 20, max_unconfirmed * parameters.size))
 
     async def work(context: ClientContext) -> int:
         async with AsyncExitStack() as stack:
             async def open_one(to: str, read: bool) -> Queue:
-                session = await stack.enter_async_context(context.session(connection, compression=wanted.compress))
+                session = await stack.enter_async_context(context.session(connection, compression=parameters.compress))
                 return await open_queue(context, session, to, read=read, write=not read, options=options)
-            readers = [await open_one(uri, True) for _ in range(wanted.consumers)]
-            writers = [await open_one(parse_uri(uri).canonical, False) for _ in range(wanted.producers)]
-            result = await Bench(context, wanted, readers, writers, connection.timeout).run(not quiet)
+            readers = [await open_one(uri, True) for _ in range(parameters.consumers)]
+            writers = [await open_one(parse_uri(uri).canonical, False) for _ in range(parameters.producers)]
+            result = await Bench(context, parameters, readers, writers, connection.timeout).run(not quiet)
         click.echo(json.dumps(result) if as_json else result_text(uri, result))
         good = not result["refused"] and not result["missing"]
         return EXIT_GOOD if good else EXIT_NOT_ALL

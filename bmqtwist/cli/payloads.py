@@ -46,11 +46,11 @@ class Properties:
 
 @dataclass(frozen=True, slots=True)
 class InputMessage:
-    """One message to post. `where`: its origin, for error messages."""
+    """One message to post. `location`: its origin, for error messages."""
 
     payload: bytes
     properties: Properties
-    where: str
+    location: str
 
 
 def property_type(name: str) -> PropertyType:
@@ -97,7 +97,7 @@ def _from_text(text: str, kind: PropertyType) -> object:
         raise LocalError(f"'{text[:40]}' is not an integer") from None
 
 
-def parse_json_line(line: bytes, base: Properties, where: str) -> InputMessage:
+def parse_json_line(line: bytes, base: Properties, location: str) -> InputMessage:
     """Parse an object with `payload` (text, or any JSON, which is posted as JSON) or `payloadBase64`, and `properties`.
 
     `bmq consume --json` prints such lines; other members are ignored. Raises BadInput, which names the line.
@@ -105,15 +105,15 @@ def parse_json_line(line: bytes, base: Properties, where: str) -> InputMessage:
     try:
         tree = json.loads(line)
     except ValueError as error:
-        raise BadInput(f"{where}: not JSON: {error}") from None
+        raise BadInput(f"{location}: not JSON: {error}") from None
     if not isinstance(tree, dict):
-        raise BadInput(f"{where}: an object is expected, for instance {{\"payload\": \"text\"}}")
+        raise BadInput(f"{location}: an object is expected, for instance {{\"payload\": \"text\"}}")
     try:
         own = _json_properties(tree.get("properties"))
         own.check()
-        return InputMessage(_json_payload(tree), own.merged_over(base), where)
+        return InputMessage(_json_payload(tree), own.merged_over(base), location)
     except LocalError as error:
-        raise BadInput(f"{where}: {error}") from None
+        raise BadInput(f"{location}: {error}") from None
 
 
 def _json_payload(tree: dict[str, Any]) -> bytes:

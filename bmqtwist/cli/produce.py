@@ -205,33 +205,33 @@ class CountingPoster:
         size = len(post.payload)
         try:
             self.queue.post_nowait(post.payload, post.properties.values, post.properties.types, on_ack=self._on_ack,
-                                   correlation=(post.where, size))
+                                   correlation=(post.location, size))
         except SdkError as error:
-            self._refuse(post.where, error.result.value, error.message)
+            self._refuse(post.location, error.result.value, error.message)
             return
         except LocalError as error:
-            raise BadInput(f"{post.where}: {error}") from None
+            raise BadInput(f"{post.location}: {error}") from None
         self.posted += 1
         self.pending += 1
         self.bytes += size
         self._pending_bytes += size
 
     def _on_ack(self, ack: Ack) -> None:
-        where, size = cast(tuple[str, int], ack.correlation)
+        location, size = cast(tuple[str, int], ack.correlation)
         self.pending -= 1
         self._pending_bytes -= size
         if ack.ok:
             self.acknowledged += 1
         else:
-            self._refuse(where, ack.status.value, ack.guid.hex().upper())
+            self._refuse(location, ack.status.value, ack.guid.hex().upper())
         self.on_progress(1)
         self._acked.set()
 
-    def _refuse(self, where: str, status: str, more: str) -> None:
+    def _refuse(self, location: str, status: str, more: str) -> None:
         self.refused[status] += 1
         count = sum(self.refused.values())
         if count <= _NACKS_SHOWN_MAX:
-            click.echo(f"bmq: {where} was refused: {status}{f' ({more})' if more else ''}", err=True)
+            click.echo(f"bmq: {location} was refused: {status}{f' ({more})' if more else ''}", err=True)
         if count == _NACKS_SHOWN_MAX:
             click.echo("bmq: further refusals are only counted", err=True)
 

@@ -121,20 +121,20 @@ def data_offset_after(file: ReadOnlyFile, offset: int) -> int:
     return -1
 
 
-def blocks(file: ReadOnlyFile, wanted: Range, batch_records: int, problems: list[str]) -> Iterator[Block]:
+def blocks(file: ReadOnlyFile, span: Range, batch_records: int, problems: list[str]) -> Iterator[Block]:
     """Yield the records of a range. Problems found by a record-by-record scan are added to `problems`."""
-    at, exact = wanted.start, wanted.exact
-    while at < wanted.stop and not exact:
-        size = min(batch_records * RECORD_BYTES, wanted.stop - at)
+    at, exact = span.start, span.exact
+    while at < span.stop and not exact:
+        size = min(batch_records * RECORD_BYTES, span.stop - at)
         before = RECORD_BYTES if at > JOURNAL_HEADER_BYTES else 0
         data = memoryview(file.read(at - before, before + size))
-        if len(data) < before + size or not Block(data, at - before).is_consecutive(wanted.area_end):
+        if len(data) < before + size or not Block(data, at - before).is_consecutive(span.area_end):
             exact = True
             break
         yield Block(data[before:], at)
         at += size
     if exact:
-        yield from _scanned(file, at, wanted.stop, batch_records, problems)
+        yield from _scanned(file, at, span.stop, batch_records, problems)
 
 
 def _scanned(file: ReadOnlyFile, start: int, stop: int, batch_records: int, problems: list[str]) -> Iterator[Block]:

@@ -28,10 +28,10 @@ class OptionError(LocalError):
 
 
 class OptionReader:
-    """Options of one source or sink: `take` reads and removes an option; `finish` refuses the remaining ones."""
+    """Options of one source or sink: `pop` reads and removes an option; `check_unknown` refuses the remaining ones."""
 
     def __init__(self, what: str, given: Mapping[str, str]) -> None:
-        self._what, self._left = what, {key.lower(): value for key, value in given.items()}
+        self._subject, self._left = what, {key.lower(): value for key, value in given.items()}
         self._known: list[str] = []
 
     def pop(self, name: str, default: _T, read: Callable[[str], _T], *aliases: str) -> _T:
@@ -41,21 +41,21 @@ class OptionReader:
             value = self._left.pop(each.lower(), None)
             if value is not None:
                 if found is not None:
-                    raise OptionError(f"{self._what}: {used} and {each} are the same option: remove one of them")
+                    raise OptionError(f"{self._subject}: {used} and {each} are the same option: remove one of them")
                 found, used = value, each
         if found is None:
             return default
         try:
             return read(str(found).strip())
         except ValueError as error:
-            raise OptionError(f"{self._what}: option {used}: {error}") from None
+            raise OptionError(f"{self._subject}: option {used}: {error}") from None
 
     def check_unknown(self) -> None:
         for name in sorted(set(self._left) - _OF_SPARK):
             lower = {each.lower(): each for each in self._known}
             close = get_close_matches(name, lower, 1)
             hint = f", did you mean {lower[close[0]]!r}?" if close else ""
-            raise OptionError(f"{self._what} has no option {name!r}{hint}")
+            raise OptionError(f"{self._subject} has no option {name!r}{hint}")
 
 
 def integer(minimum: int = 0) -> Callable[[str], int]:

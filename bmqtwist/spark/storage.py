@@ -63,12 +63,12 @@ class JournalPart(InputPartition):
     data: str
     origin: Origin
     names: KeyNames
-    wanted: Range
+    span: Range
 
 
-def _part(journal: Journal, wanted: Range) -> JournalPart:
+def _part(journal: Journal, span: Range) -> JournalPart:
     return JournalPart(journal.path, journal.data, Origin(journal.partition, journal.file_set),
-                       KeyNames(journal.queues, journal.apps), wanted)
+                       KeyNames(journal.queues, journal.apps), span)
 
 
 def wanted_columns(options: StorageOptions) -> list[str]:
@@ -121,7 +121,7 @@ class StorageReader(DataSourceReader):
         data = DataFileReader(partition.data, self.options.verify_crc or "crcGood" in of_payload) if of_payload else None
         problems: list[str] = []
         try:
-            for block in blocks(file, partition.wanted, self.options.batch_records, problems):
+            for block in blocks(file, partition.span, self.options.batch_records, problems):
                 if "dataBytes" in self.columns:
                     block.data_after = data_offset_after(file, int(block.offsets[-1]) + RECORD_BYTES)
                 batch = self.batch(block, partition, data, of_payload)
@@ -197,7 +197,7 @@ class LifelineReader(StorageReader):
             parts.setdefault(each.origin.partition, []).append(each)
         found: list[InputPartition] = []
         for journals in parts.values():
-            count = sum((each.wanted.stop - each.wanted.start) // RECORD_BYTES for each in journals)
+            count = sum((each.span.stop - each.span.start) // RECORD_BYTES for each in journals)
             shares = -(-count // self.options.share_records_max)
             found += [SharePart(journals, share, shares) for share in range(shares)]
         return found
@@ -210,7 +210,7 @@ class LifelineReader(StorageReader):
             names = KeyNames({**names.queues, **each.names.queues}, {**names.apps, **each.names.apps})
             problems: list[str] = []
             with closing(ReadOnlyFile(each.path)) as file:
-                for block in blocks(file, each.wanted, self.options.batch_records, problems):
+                for block in blocks(file, each.span, self.options.batch_records, problems):
                     block.data_after = data_offset_after(file, int(block.offsets[-1]) + RECORD_BYTES)
                     collected.add(block, wanted_rows(block, self.options, each.names), partition.share, partition.shares)
             for problem in problems:
