@@ -34,7 +34,7 @@ class Stored(ContentEvent):
     apps: tuple[str, ...] = ()
     held_by: tuple[str, ...] = ()
     attempts_left: int | None = None
-    shown = "stored    {0.uri} {0._name} {0.content}"
+    shown = "stored    {0.uri} {0._guid_text} {0.content}"
 
 
 def find_queue(node: ImmediateNode, uri: str, create: bool) -> tuple[QueueUri, RootQueue | None]:
