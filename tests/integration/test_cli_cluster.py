@@ -190,12 +190,12 @@ def never_started(directory: Path) -> LocalCluster:
 def test_the_configurations_are_good(tmp_path: Path, elector: str) -> None:
     """And what is edited stays."""
     cluster = LocalCluster.make(tmp_path, ClusterRecord(SAMPLE_CLUSTER, elector, "always"), print)
-    cluster.write_missing()
+    cluster.write_missing_files()
     for name in ("n1", "n2", "n3", "p1"):
         assert check(str(tmp_path / name / "etc"))[0] == []
     edited = tmp_path / "n2" / "etc" / "bmqbrkrcfg.json"
     edited.write_text(edited.read_text().replace("always", "group"))
-    cluster.write_missing()
+    cluster.write_missing_files()
     assert "always" not in edited.read_text()
 
 

@@ -87,7 +87,7 @@ class MemoryWorld(ImmediateNode, World):
         ImmediateNode.__init__(self, lambda: load(str(self.config.etc), environment={}).configuration,
                       lambda configuration: DomainReader(configuration.directory))
         self._peers = self._told = 0
-        self.allow_internal_errors = False  # whether the broker may meet mistakes of its own
+        self.allow_internal_errors = False  # else a test fails if the broker logs INTERNAL_ERROR
         if start:
             self.start()
 

@@ -60,7 +60,7 @@ def world(tmp_path: Path) -> MemoryWorld:
     world = MemoryWorld(tmp_path, app={"heartbeats": {"client": 1000, "downstreamBroker": 0, "upstreamBroker": 0,
                                                       "clusterPeer": 0}})
     world.domain("d")
-    world.mistakes = True
+    world.allow_internal_errors = True
     return world
 
 

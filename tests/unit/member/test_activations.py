@@ -206,7 +206,7 @@ def test_an_open_waits_for_a_queue_that_is_coming_to_life(woken_slowly: MemoryWo
 
 def test_an_open_that_fails_when_its_queue_lives_costs_no_other_queue_its_life(woken_slowly: MemoryWorld) -> None:
     world = woken_slowly
-    world.mistakes = True
+    world.allow_internal_errors = True
     cluster = world.broker.clusters["c3"]
 
     def mistaken(found: Any) -> None:
