@@ -1,4 +1,4 @@
-"""docs/operations.md against the program: what an operator looks up there is there."""
+"""docs/operations.md against the program: categories of alarms, limits."""
 
 from __future__ import annotations
 
@@ -34,25 +34,26 @@ def test_the_table_of_limits_gives_the_numbers_of_the_program() -> None:
     from bmqtwist.loop.scheduler import BUDGETS, BURST_S, Priority
     table = PAGE.partition("## Limits")[2]
     said = {
-        "what they send":
+        "input of a connection that is not negotiated yet":
             f"{limits.NEGOTIATION_BYTES_MAX >> 10} KiB each, {limits.UNAUTHENTICATED_BYTES_MAX >> 20} MiB together",
-        "one control message of a client": f"{limits.CONTROL_BYTES_MAX >> 10} KiB",
-        "one message, properties included": f"{limits.APPLICATION_DATA_BYTES_MAX >> 20} MiB",
+        "size of one control message of a client": f"{limits.CONTROL_BYTES_MAX >> 10} KiB",
+        "size of one message, properties included": f"{limits.APPLICATION_DATA_BYTES_MAX >> 20} MiB",
         "options of a PUT": f"{limits.PUT_OPTIONS_BYTES_MAX >> 10} KiB",
-        "what a compressed message inflates to, options included": f"{limits.INFLATED_BYTES_MAX >> 20} MiB",
+        "size of a message after decompression, options included": f"{limits.INFLATED_BYTES_MAX >> 20} MiB",
         "length of a queue name, of a domain's with its tier":
             f"{limits.QUEUE_NAME_CHARS_MAX}, {limits.DOMAIN_NAME_CHARS_MAX}",
         "subscriptions of one consumer of one app": str(limits.SUBSCRIPTIONS_MAX),
-        "delivered to one client in one turn; waiting for it before it gets nothing more":
+        "deliveries to one client in one turn; unread output at which its deliveries pause":
             f"{limits.TURN_PUSH_BYTES_MAX >> 20} MiB; {limits.LAGGING_BYTES >> 20} MiB",
-        "of one connection in one turn":
+        "input of one connection processed in one turn":
             f"{BURST_S * 1000:.0f} ms, and {BUDGETS[Priority.INPUT] * 1000:.0f} ms for all such connections, in slices of "
             f"{limits.SLICE_BYTES >> 10} KiB; "
             f"{limits.INFLATE_STEP_BYTES >> 10} KiB to inflate",
-        "delivered of one queue in one turn": f"{limits.TURN_MESSAGES_MAX} messages, {limits.TURN_EVALUATIONS_MAX} looks at "
-                                              f"expressions for each app, then {BUDGETS[Priority.DELIVERY] * 1000:.0f} ms",
+        "deliveries of one queue in one turn":
+            f"{limits.TURN_MESSAGES_MAX} messages, {limits.TURN_EVALUATIONS_MAX} evaluations of expressions for each app, then "
+            f"{BUDGETS[Priority.DELIVERY] * 1000:.0f} ms",
         "expired messages of one queue removed at once": str(limits.MESSAGES_AT_ONCE),
-        "purged messages, those of an app that is removed, and those a lost consumer held":
+        "purged messages, messages of a removed app, unconfirmed messages of a lost consumer":
             f"{BUDGETS[Priority.QUEUE] * 1000:.0f} ms of a turn for all of them, {limits.MESSAGES_AT_ONCE} messages a slice",
         "expression": f"{limits.EXPRESSION_CHARS_MAX} characters, {limits.EXPRESSION_OPERATORS_MAX} operators, "
                       f"{limits.EXPRESSION_PROPERTIES_MAX} properties",
@@ -61,5 +62,5 @@ def test_the_table_of_limits_gives_the_numbers_of_the_program() -> None:
     assert {limit: number in rows.get(limit, "") for limit, number in said.items()} == dict.fromkeys(said, True)
 
 
-def test_the_page_says_what_is_trusted() -> None:
+def test_the_page_lists_the_trusted_parties() -> None:
     assert "## What is trusted" in PAGE
