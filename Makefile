@@ -10,36 +10,36 @@ PYTEST := BMQ_BROWSER=$(abspath $(VENV))/browser $(BIN)/python -m pytest
 WORKERS ?= 4
 SEEDS ?= 20
 PYTHONS ?= python3.11 python3.12 python3.13 python3.14
-# Whether brokers are compiled: where there is a compiler and what it needs of this Python. COMPILED=no goes without.
+# yes: brokers are compiled, if there is a C compiler with the headers of this Python. COMPILED=no switches it off.
 COMPILED ?= $(shell command -v $(CC) >/dev/null && $(PYTHON) -c 'import os, sysconfig; \
     os.stat(sysconfig.get_paths()["include"] + "/Python.h")' 2>/dev/null && echo yes)
 IF_COMPILED = $(if $(filter yes,$(COMPILED)),$(1),$(2))
 MINUTES ?= 10
 HOURS ?= 24
 
-# Tests that are about broker processes with the hot path in them.
+# Tests of broker processes on the hot path.
 PROCESSES := $(sort $(wildcard tests/integration/test_cluster_*.py tests/integration/test_*_processes.py) \
     tests/integration/test_sdk.py tests/integration/test_sdk_restarts.py)
 
 .PHONY: help run cluster demo browser test suite test-fast conformance soak soak-spark spark-cluster sim fast wheels bench bench-console lint docs clean
 
 help:
-	@echo "make run          start a one-node broker from $(CONFIG)/ (Ctrl-C stops it)"
-	@echo "make cluster      three nodes and a proxy as processes, in data/cluster (bmq cluster --help says what to do with them)"
-	@echo "make demo         post and consume through the official SDK against a running broker"
-	@echo "make test         the whole test suite (WORKERS=n; TEST=options of pytest, --note-durations to distribute work anew)"
-	@echo "make browser      what the tests of the console's pages need: a driver from npm, and Chromium if there is none"
-	@echo "make conformance  the suite, then what of the specifications it proved"
-	@echo "make sim          simulated runs with fresh seeds (SEEDS=n), then a campaign over clusters (SIM=options, see its --help)"
-	@echo "make soak         mutated input, kill -9 under load, then the real broker under load for MINUTES=n"
-	@echo "make soak-spark   100,000 messages through a Spark query while query, executor, broker and connections die"
-	@echo "make spark-cluster  the jobs on a standalone Spark cluster of a master and two workers on this machine"
-	@echo "make fast         a second environment, $(FAST)/, whose broker has its hot modules compiled (needs a C compiler)"
-	@echo "make wheels       wheels in dist/, compiled ones for each of PYTHONS that is installed, and a plain one for all others"
-	@echo "make bench        throughput and latency of the compiled broker (BENCH=options, see bench/run.py)"
-	@echo "make bench-console  what the web console costs, and how fast it shows what happens (CONSOLE=options, see bench/console.py)"
-	@echo "make lint         ruff, mypy and pyright (which fetches itself from npm)"
-	@echo "make docs         the API reference anew from the docstrings, the pictures of docs/architecture.md from the code"
+	@echo "make run          starts a one-node broker from $(CONFIG)/ (Ctrl-C stops it)"
+	@echo "make cluster      starts three nodes and a proxy as processes, in data/cluster (bmq cluster --help)"
+	@echo "make demo         posts and consumes through the official SDK against a running broker"
+	@echo "make test         runs the test suite (WORKERS=n; TEST=options of pytest; --note-durations measures the distribution again)"
+	@echo "make browser      installs what the tests of the console's pages need: a driver from npm, and Chromium if there is none"
+	@echo "make conformance  runs the suite, then lists the items of the specifications that it proved"
+	@echo "make sim          runs simulations with fresh seeds (SEEDS=n), then a campaign over clusters (SIM=options, see its --help)"
+	@echo "make soak         sends mutated input, kills brokers under load, then loads a broker process for MINUTES=n"
+	@echo "make soak-spark   sends 100,000 messages through a Spark query while query, executor, broker and connections fail"
+	@echo "make spark-cluster  runs the jobs on a standalone Spark cluster of a master and two workers on this machine"
+	@echo "make fast         makes a second environment, $(FAST)/, with compiled hot modules (needs a C compiler)"
+	@echo "make wheels       builds wheels in dist/: a compiled one for each installed interpreter of PYTHONS, a plain one for all others"
+	@echo "make bench        measures throughput and latency of the compiled broker (BENCH=options, see bench/run.py)"
+	@echo "make bench-console  measures the CPU time and the delay of the web console (CONSOLE=options, see bench/console.py)"
+	@echo "make lint         runs ruff, mypy and pyright (which downloads its program from npm)"
+	@echo "make docs         writes the API reference to docs/api/, and draws the pictures of docs/*.md from the code"
 
 $(VENV)/.installed: setup.cfg pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -56,9 +56,9 @@ $(VENV)/.installed-lint: $(VENV)/.installed-test
 	touch $@
 
 run: $(VENV)/.installed
-	@$(call IF_COMPILED,$(MAKE) --no-print-directory $(FAST)/.installed-1 || echo "This does not work here: they run as plain Python.")
+	@$(call IF_COMPILED,$(MAKE) --no-print-directory $(FAST)/.installed-1 || echo "The compilation failed: the broker runs as plain Python.")
 	@echo "The broker listens on tcp://localhost:30114 when it says 'BMQbrkr started successfully'."
-	@echo "Its console is http://127.0.0.1:$(CONSOLE_PORT)/; the overview offers traffic to look at."
+	@echo "Its console is http://127.0.0.1:$(CONSOLE_PORT)/; its overview can start demonstration traffic."
 	@echo "Try it: make demo (in another terminal). Stop it: Ctrl-C."
 	@test -e "$(call IF_COMPILED,$(FAST)/.installed-1)" && bin=$(FAST)/bin || bin=$(BIN); \
 	BMQ_HTTP_PORT=$(CONSOLE_PORT) exec $$bin/bmqbrkr $(CONFIG)
@@ -84,8 +84,8 @@ $(VENV)/.installed-browser: tests/browser/package.json $(VENV)/.installed-test
 	if command -v npm >/dev/null; then npm install --silent --no-audit --no-fund --prefix $(VENV)/browser; fi
 	if command -v npm >/dev/null && command -v chromium >/dev/null || command -v google-chrome >/dev/null; then touch $@; fi
 
-# The hot modules are compiled while the suite runs. What needs broker processes with the hot path in them runs once: with
-# compiled ones, if that is possible here.
+# The hot modules are compiled while the suite runs. Tests of broker processes on the hot path run once: against compiled
+# brokers, if brokers are compiled.
 test: $(VENV)/.installed-test $(VENV)/.installed-browser
 	$(MAKE) -j2 suite $(call IF_COMPILED,$(FAST)/.installed-1)
 	$(call IF_COMPILED,$(MAKE) test-fast)
@@ -102,7 +102,7 @@ sim: $(VENV)/.installed-test
 	PYTHONPATH=tests $(BIN)/python -m sim.campaign.endurance --hours $(HOURS)
 
 soak: $(VENV)/.installed-test
-	$(BIN)/python -m pip install -q -e '.[fuzz]' || echo "atheris is not to be had here: the coverage-guided fuzzer is left out"
+	$(BIN)/python -m pip install -q -e '.[fuzz]' || echo "atheris cannot be installed: the coverage-guided fuzzer is skipped"
 	$(BIN)/python -m tests.soak $(SOAK)
 	PYTHONPATH=tests $(BIN)/python -m kit.soak --minutes $(MINUTES)
 	$(BIN)/python -m tests.soak
@@ -121,7 +121,7 @@ bench-console: $(VENV)/.installed-test $(VENV)/.installed-browser
 
 fast: $(FAST)/.installed-3
 
-# The broker with its hot modules compiled: soon (1), or well, for what it did under load (3); rebuilt when a source changed.
+# The broker with compiled hot modules: level 1 compiles fast, level 3 with a profile of a load; rebuilt when a source changes.
 define FAST_ENVIRONMENT
 	test -x $(FAST)/bin/python || $(PYTHON) -m venv $(FAST)
 	$(FAST)/bin/python -m pip install -q setuptools wheel mypy
@@ -131,13 +131,13 @@ endef
 COMPILED_FROM := setup.cfg setup.py $(wildcard bmqtwist/*.py bmqtwist/*/*.py)
 
 $(FAST)/.installed-1: $(COMPILED_FROM)
-	@echo "Compiling the hot modules: this takes some minutes, once. COMPILED=no goes without."
+	@echo "Compiling the hot modules, once: this takes some minutes. COMPILED=no skips it."
 	$(FAST_ENVIRONMENT)
 	BMQTWIST_COMPILE=1 $(FAST)/bin/python -m pip install -q --no-build-isolation '.[test]'
 	touch $@
 
 $(FAST)/.installed-3: $(COMPILED_FROM) .ci/compile bench/train.py
-	@echo "Compiling the hot modules twice, with some load in between: this takes 10 minutes and more."
+	@echo "Compiling the hot modules twice, with a load in between: this takes 10 minutes and more."
 	$(FAST_ENVIRONMENT)
 	.ci/compile $(FAST)/bin/python $(FAST)/wheel
 	$(FAST)/bin/python -m pip install -q "$$(echo $(FAST)/wheel/*.whl)[test]"
@@ -146,8 +146,8 @@ $(FAST)/.installed-3: $(COMPILED_FROM) .ci/compile bench/train.py
 wheels:
 	.ci/wheels $(PYTHONS)
 
-# The scenarios against the compiled broker, without those of the start and of client libraries, which are not compiled. Other
-# tests use stand-ins that it does not take.
+# The scenarios against the compiled broker, except those of the start and of client libraries, which are not compiled. Other
+# tests use stand-ins that compiled code does not accept.
 SCENARIOS := $(patsubst tests/%,%,$(filter-out %_startup.py,$(wildcard tests/integration/test_checklist_*.py)) $(PROCESSES) \
     tests/integration/test_session_order.py tests/property/test_storage.py tests/property/test_wire.py)
 
@@ -165,6 +165,7 @@ lint: $(VENV)/.installed-lint
 docs: $(VENV)/.installed
 	$(BIN)/python docs/make_api.py
 	$(BIN)/python docs/make_pictures.py
+	$(BIN)/python docs/make_configuration.py
 
 clean:
 	rm -rf build dist .pytest_cache .hypothesis .mypy_cache .ruff_cache

@@ -5,11 +5,14 @@ level of optimization: 1 takes two minutes, 3 takes five and gives code that is 
 The console's `templates/` and `web/` are installed inside of its package. A mapping of packages to directories would do
 that, too, but then an editable install is no path any more, and twistd finds no plugins in it.
 
+A source distribution has the API reference, which `docs/make_api.py` writes from the docstrings.
+
 Spark finds data sources in modules at the top that are named `pyspark_*`: those of `bmqtwist/spark/discovery` are installed
 there, too. (In an editable install `bmqtwist.spark.register(spark)` does the same.)
 """
 
 import os
+import runpy
 import shutil
 from importlib.metadata import version
 from pathlib import Path
@@ -17,6 +20,7 @@ from pathlib import Path
 from setuptools import setup
 from setuptools.command.build_py import build_py
 from setuptools.command.egg_info import egg_info
+from setuptools.command.sdist import sdist
 
 HERE = Path(__file__).resolve().parent
 CONSOLE_FOLDERS = ("templates", "web")
@@ -42,6 +46,14 @@ class Metadata(egg_info):
         if extensions:
             self.distribution.install_requires = [*self.distribution.install_requires, f"librt>={version('librt')}"]
         super().finalize_options()
+
+
+class SourceDistribution(sdist):
+    """Writes the API reference first, which is not in the repository."""
+
+    def run(self):
+        runpy.run_path(str(HERE / "docs" / "make_api.py"), run_name="__main__")
+        super().run()
 
 
 # A class and its subclasses: all of them or none.
@@ -81,4 +93,4 @@ if level := os.environ.get("BMQTWIST_COMPILE", "").strip("0"):
             extension.extra_compile_args += profile
             extension.extra_link_args += profile[:1]
 
-setup(ext_modules=extensions, cmdclass={"build_py": Build, "egg_info": Metadata})
+setup(ext_modules=extensions, cmdclass={"build_py": Build, "egg_info": Metadata, "sdist": SourceDistribution})

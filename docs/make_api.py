@@ -1,4 +1,6 @@
-"""Write the API reference, docs/api/*.md, from the docstrings: python docs/make_api.py
+"""Generator of the API reference, docs/api/*.md, from the docstrings: python docs/make_api.py
+
+The pages are not in the repository: `make docs` and the build of a source distribution write them.
 
 The sources are parsed, not imported, so optional packages need not be there. A name that a module only imports is
 documented where it is named in `__all__`. Comments behind members of dataclasses and enumerations are their description.
@@ -97,7 +99,7 @@ def submodule(name: str, symbol: str) -> str:
 
 
 def names(name: str) -> Iterator[tuple[str, Module, ast.stmt]]:
-    """What a page documents: (name as written, where it is defined, its definition); exported modules opened."""
+    """The names on a page, with the names of exported modules: (name as written, where it is defined, its definition)."""
     here = module(name)
     assert here is not None, name
     for symbol in exported(here):
@@ -295,8 +297,8 @@ def index() -> str:
         assert here is not None
         first = inspect.cleandoc(doc(here.tree) or "").partition("\n\n")[0].replace("\n", " ")
         rows.append((f"[`bmqtwist.{name}`]({name}.md)", first))
-    return (NOTE + "# API reference\n\nWhat applications may use. How to use it stands in [the guide](../guide.md). Names "
-            "that are not here are\ninternal, whatever they look like.\n\n" + table(("module", "what it is"), rows))
+    return (NOTE + "# API reference\n\nThe public names of the client library and the test kit; [the guide](../guide.md) explains their use. All "
+            "other names are\ninternal.\n\n" + table(("module", "purpose"), rows))
 
 
 def present() -> list[str]:

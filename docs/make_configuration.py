@@ -44,9 +44,8 @@ def _object(cls: type[Section], path: str, seen: set[type]) -> list[str]:
 
 
 def _row(declared: Declaration) -> str:
-    told = declared
-    text = f"*ignored: {told.ignored}.* {told.text}" if told.ignored else told.text
-    cells = (f"`{declared.name}`", _kind(declared), _default(declared), told.unit, text)
+    text = f"*ignored: {declared.ignored}.* {declared.text}" if declared.ignored else declared.text
+    cells = (f"`{declared.name}`", _kind(declared), _default(declared), declared.unit, text)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 

@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/architecture.md, machines.md and layouts.md anew, from the code: python docs/make_pictures.py
+"""Generator of the pictures of docs/architecture.md, machines.md and layouts.md: python docs/make_pictures.py
 
 A picture stands between `<!-- picture: name -->` and `<!-- end of picture -->`.
 
@@ -61,33 +61,33 @@ PAGES = [ROOT / "docs" / name for name in ("architecture.md", "machines.md", "la
 _PICTURE = re.compile(r"(<!-- picture: (\w+) -->\n).*?(<!-- end of picture -->)", re.DOTALL)
 
 
-def says(room: str) -> str:
-    """The first sentence of a room, without brackets at its end."""
-    path = PACKAGE / f"{room}.py"
-    source = path if path.is_file() else PACKAGE / room / "__init__.py"
+def first_sentence(name: str) -> str:
+    """The first sentence of the docstring of a package or module, without brackets at its end."""
+    path = PACKAGE / f"{name}.py"
+    source = path if path.is_file() else PACKAGE / name / "__init__.py"
     first = (ast.get_docstring(ast.parse(source.read_text(encoding="utf-8"))) or "").partition("\n")[0]
     sentence = re.split(r"\.(?: |$)", first)[0]
     return re.sub(r" \([^)]*\)$", "", sentence)
 
 
-def acts(room: str) -> str:
-    """What of a room does instead of deciding."""
-    if room in IO_PACKAGES or room in IO_MODULES:
+def acting_modules(package: str) -> str:
+    """The modules of a package that act instead of deciding: they use files, sockets or the clock."""
+    if package in IO_PACKAGES or package in IO_MODULES:
         return "all"
-    modules = sorted(name.removeprefix(f"{room}.") for name in IO_MODULES if name.startswith(f"{room}."))
-    return ", ".join(["blazingmq", *modules]) if room == "sdk" else ", ".join(modules)
+    modules = sorted(name.removeprefix(f"{package}.") for name in IO_MODULES if name.startswith(f"{package}."))
+    return ", ".join(["blazingmq", *modules]) if package == "sdk" else ", ".join(modules)
 
 
 def layers() -> str:
-    """Rooms, highest rank first."""
+    """Packages and top-level modules, highest rank first."""
     lines = ["```text"]
     before: float | None = None
-    for room, number in sorted(RANKS.items(), key=lambda entry: (-entry[1], entry[0])):
+    for package, number in sorted(RANKS.items(), key=lambda entry: (-entry[1], entry[0])):
         shown = f"{number:g}" if number != before else ""
-        name = f"{room}.py" if (PACKAGE / f"{room}.py").is_file() else f"{room}/"
-        lines.append(f"{shown:>4} │ {name:<12} {says(room)}")
-        if acts(room):
-            lines.append(f"{'':>4} │ {'':<12}   acts: {acts(room)}")
+        name = f"{package}.py" if (PACKAGE / f"{package}.py").is_file() else f"{package}/"
+        lines.append(f"{shown:>4} │ {name:<12} {first_sentence(package)}")
+        if acting_modules(package):
+            lines.append(f"{'':>4} │ {'':<12}   acts: {acting_modules(package)}")
         before = number
     return "\n".join([*lines, "```"])
 
@@ -106,7 +106,7 @@ def way(parts: list[tuple[str, list[Step]]]) -> str:
 
 
 def partition() -> str:
-    """States with one reason at most; with several, each comes and goes as it does alone."""
+    """The states with one reason at most; several reasons are added and removed independently."""
     simple = [state for state in WriterState if "," not in state.value]
     lines = ["```mermaid", "stateDiagram-v2", "    [*] --> OPEN: activate(lease)"]
     lines += [f'    {state.name}: {state.value}' for state in simple]
@@ -143,16 +143,16 @@ def machine_picture(cells: Mapping[Any, Mapping[Any, Cell[Any]]]) -> str:
 
 
 def layout_picture(layout: Layout) -> str:
-    """Rows of 32 bits; a longer field has one row with its size. A name that is too long for its cell is a letter there, and
-    stands beside the row."""
+    """Rows of 32 bits; a longer field has one row with its size. A name too long for its cell is written beside the row, with a
+    letter in the cell."""
     rows: list[list[tuple[str, int]]] = [[]]
     for part in layout.parts:
         for name, bits in part.fields or (("", part.size * 8),):
-            name, room = "" if name.startswith("_") else name, ROW_BITS - sum(size for _, size in rows[-1])
-            if 0 < room < min(bits, ROW_BITS):
-                rows[-1].append((name or "reserved", room))
-                bits, room = bits - room, 0
-            if room <= 0:
+            name, left = "" if name.startswith("_") else name, ROW_BITS - sum(size for _, size in rows[-1])
+            if 0 < left < min(bits, ROW_BITS):
+                rows[-1].append((name or "reserved", left))
+                bits, left = bits - left, 0
+            if left <= 0:
                 rows.append([])
             rows[-1].append((f"{name or 'reserved'} ({bits // 8} bytes)" if bits > ROW_BITS else name or "reserved", bits))
     lines, edges = [], ""
@@ -194,7 +194,7 @@ PICTURES = {"headers": partial(layouts, wire_layout), "files": partial(layouts, 
 
 
 def with_pictures(text: str) -> str:
-    """A page with its pictures drawn anew."""
+    """Return a page with present pictures."""
     return _PICTURE.sub(lambda found: f"{found[1]}{PICTURES[found[2]]()}\n{found[3]}", text)
 
 

@@ -2,6 +2,8 @@
 
 Ended sessions are closed. If a client does not read its output, the broker stops reading from it, and disconnects it above
 the output limit.
+
+docs/architecture.md, "A message's way", shows when this module is called.
 """
 
 from __future__ import annotations

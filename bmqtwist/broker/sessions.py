@@ -5,6 +5,8 @@
 
 Input beyond a slice, or late in a turn, is deferred: jobs of the scheduler process it, and the connection is not read
 meanwhile. An exception closes only the session that raised it (`loop/error_isolation.py`).
+
+docs/architecture.md, "A message's way", shows when this module is called.
 """
 
 from __future__ import annotations

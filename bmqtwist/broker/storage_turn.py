@@ -3,6 +3,8 @@
     run               flush each partition, or leave the write to a later turn; release the PUTs that are durable enough
     synced            after a sync: release its PUTs, request the next sync
     run_rollovers     continue the rollovers, jobs of the scheduler
+
+docs/architecture.md, "A message's way", shows when this module is called.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 CONFIRM events are decoded here; `link/puts.py` handles PUT events, `link/requests.py` control messages. ACKs and PUSHes are
 delayed by the rules of `link/batching.py`.
+
+docs/architecture.md, "A message's way", shows when this module is called.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 PUSH and ACK messages are collected into one event each; any other event completes these events first, so that a configure
 response comes after every PUSH of the old subscriptions and before every PUSH of the new ones.
+
+docs/architecture.md, "A message's way", shows when this module is called.
 """
 
 from __future__ import annotations

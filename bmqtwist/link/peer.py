@@ -6,6 +6,8 @@ output.
 A downstream broker (`serve`) is a client: one handle may stand for many of its clients, with the sums of their counts, and
 is one consumer of each app. PUSH messages contain the remaining delivery attempts; a REJECT reports a used attempt. For an
 upstream broker, `upstream_batch` collects the output of a turn (`link/upstream_batch.py`).
+
+docs/architecture.md, "A message's way", shows when this module is called.
 """
 
 from __future__ import annotations

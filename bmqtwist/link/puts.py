@@ -2,6 +2,8 @@
 
 Large events are processed in slices, and so are messages that take long to inflate or go to very many apps or consumers. A
 PUT after an unanswered open is deferred in the line of its queue id (`link/requests.py`).
+
+docs/architecture.md, "A message's way", shows when this module is called.
 """
 
 from __future__ import annotations

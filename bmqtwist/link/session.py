@@ -15,6 +15,8 @@ declare a protocol of their own.
 
 Input above one slice (`SLICE_BYTES`) is processed as a job of the scheduler, one slice per step; later input of the session
 is processed after that job.
+
+docs/architecture.md, "A message's way", shows when this module is called.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Output to the upstream broker: PUT, CONFIRM and REJECT messages of one turn, collected into events."""
+"""Output to the upstream broker: PUT, CONFIRM and REJECT messages of one turn, collected into events.
+
+docs/architecture.md, "A message's way", shows when this module is called.
+"""
 
 from __future__ import annotations
 

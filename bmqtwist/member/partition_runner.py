@@ -7,6 +7,8 @@
 Records leave for the replicas in the turn in which they are written, before their sync (`on_written`); CONFIRMs wait up to
 DELAY_S for the records of a message. A replica sends a receipt when it has written or synced records. Inputs of a machine
 are processed in order; an input that an output causes is queued.
+
+docs/architecture.md, "A message's way", shows when this module is called.
 """
 
 from __future__ import annotations

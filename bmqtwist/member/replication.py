@@ -5,6 +5,8 @@
     leader        appoints primaries (`appointments`) and moves partitions to other nodes (`handovers`)
 
 `partition_runner` runs the state machines.
+
+docs/architecture.md, "A message's way", shows when this module is called.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 A turn delivers at most TURN_MESSAGES_MAX messages of a queue and evaluates at most TURN_EVALUATIONS_MAX expressions for an
 app; delivery continues in the next turn, in the same order.
+
+docs/architecture.md, "A message's way", shows when this module is called.
 """
 
 from __future__ import annotations

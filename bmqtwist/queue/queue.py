@@ -17,6 +17,8 @@ Routing of a message to a consumer (`Router`), per app of a queue:
 - PUT_ASIDE: no group matched, or the matching groups are full while another examined group has room: the message is put
   aside, and delivery continues with the next message;
 - STOP: every examined group is full, or there is no group: the app stops before this message.
+
+docs/architecture.md, "A message's way", shows when this module is called.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@
 After the loss of the upstream, `posts_stopped` and `confirms_stopped` keep PUTs and CONFIRMs; `confirms_open` and
 `posts_open` send them to the next upstream, in order of arrival and once per generation of the upstream. The primary
 recognizes a repeated PUT by its GUID.
+
+docs/architecture.md, "A message's way", shows when this module is called.
 """
 
 from __future__ import annotations

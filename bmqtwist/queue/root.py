@@ -8,6 +8,8 @@ Purges and the removal of an app append one record first and process the message
 between completes the work. From the record on, no consumer receives a purged message, and a queue purged as a whole is
 empty. The slices free memory and, for one app, append a DELETION for each message that no other app needs. The requester
 of the purge receives its answer after the last slice.
+
+docs/architecture.md, "A message's way", shows when this module is called.
 """
 
 from __future__ import annotations

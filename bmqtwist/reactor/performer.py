@@ -6,6 +6,8 @@ arrive late in a turn, are deferred input: jobs of the broker's scheduler. The t
 
 The reactor calls `_iterate`; connections (`tcp.py`) call the methods of `Driver`; the broker calls the methods of
 `loop.performer.Performer`.
+
+docs/architecture.md, "A message's way", shows when this module is called.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Called by the reactor: makeConnection, dataReceived, connectionLost and the methods of IPushProducer. Called by the broker:
 `write` at the end of a turn, `finish` and `abort` to close, `read` for flow control, `pause_reads` and `poll`.
+
+docs/architecture.md, "A message's way", shows when this module is called.
 """
 
 from __future__ import annotations

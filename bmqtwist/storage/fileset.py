@@ -7,6 +7,8 @@ two are equal, the one whose header is marked as complete. The mark is written w
 without a mark that is not the oldest one is the copy of an unfinished rollover; it may have gaps and is used only if there
 is no other. This module deletes only files of a failed creation; other sets move to the archive, where the oldest ones are
 deleted. Damaged sets get a prefix and are never deleted.
+
+docs/architecture.md, "A message's way", shows when this module is called.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@
 
 Positions count the records of this process without gaps. A sync covers the records written before it began; later ones
 need the next sync. An effect is any object with an attribute `position`; effects of the hot path derive from `Gated`.
+
+docs/architecture.md, "A message's way", shows when this module is called.
 """
 
 from __future__ import annotations

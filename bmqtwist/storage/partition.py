@@ -5,6 +5,8 @@ writes the records of a turn to the files and then passes them to the replicas (
 
 CONFIRMs and DELETIONs are never refused. While the partition is disabled, full or its disk fails, they change the state at
 once and become *pending records*, which are appended as soon as the partition takes records again.
+
+docs/architecture.md, "A message's way", shows when this module is called.
 """
 
 from __future__ import annotations

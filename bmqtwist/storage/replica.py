@@ -6,6 +6,8 @@
     cut        `cut_at` gives the end of JOURNAL without the records after a PSN; the remaining files are then read again
 
 After a cut or an image (`image.py`), a new `ReplicatedPartition` replaces this one over the same files.
+
+docs/architecture.md, "A message's way", shows when this module is called.
 """
 
 from __future__ import annotations

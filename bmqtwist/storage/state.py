@@ -27,6 +27,8 @@ Messages of in-memory queues follow the same rules, without records and live key
 A purge, or the removal of an app, may affect a million messages: its record is applied at once, its effect on messages in
 steps, by an iterator that yields the messages of each step. Until it ends, messages of a purged queue are in no queue, but
 still live: a rollover may copy them, before the PURGE.
+
+docs/architecture.md, "A message's way", shows when this module is called.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@
 event is collected in one buffer, which is returned without a copy once complete. The declared length of an event is checked
 before its bytes are stored. Memory for all of a large event is allocated when 1/64 has arrived, since a growing buffer is
 copied repeatedly: 0.1 s for 40 MiB.
+
+docs/architecture.md, "A message's way", shows when this module is called.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The pictures of docs/architecture.md: they are those of the code."""
+"""Pictures, file names and call sequences of docs/architecture.md and of the pages beside it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from kit.message_way import STEPS, STEPS_OF_THREE, Step
 from sim.replicated import STRONG, ReplicatingCluster
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
-OUT_OF_DATE = "run: make docs (it draws the pictures of docs/architecture.md anew), and commit what it wrote"
+OUT_OF_DATE = "run `make docs`, which draws the pictures from the code, and commit the changed pages"
 
 
 def make_pictures() -> ModuleType:
-    """The generator."""
+    """Import docs/make_pictures.py."""
     spec = util.spec_from_file_location("make_pictures", ROOT / "docs" / "make_pictures.py")
     assert spec is not None and spec.loader is not None
     module = sys.modules["make_pictures"] = util.module_from_spec(spec)
@@ -30,7 +30,7 @@ def make_pictures() -> ModuleType:
     return module
 
 
-def test_the_pictures_are_those_of_the_code() -> None:
+def test_the_pictures_are_up_to_date() -> None:
     made = make_pictures()
     texts = [page.read_text(encoding="utf-8") for page in made.PAGES]
     assert sorted(re.findall(r"<!-- picture: (\w+) -->", "".join(texts))) == sorted(made.PICTURES)
@@ -39,8 +39,8 @@ def test_the_pictures_are_those_of_the_code() -> None:
 
 def quoted() -> list[str]:
     """The texts between backticks in the pages about the structure, outside of their pictures."""
-    texts = [(ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in
-             ("architecture", "internals", "machines")]
+    pages = [ROOT / "docs" / f"{name}.md" for name in ("architecture", "internals", "machines", "protocol-extensions")]
+    texts = [path.read_text(encoding="utf-8") for path in [*pages, *(ROOT / "docs" / "decisions").glob("*.md")]]
     return [found for text in texts
             for found in re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL))]
 
@@ -51,7 +51,7 @@ def sources() -> dict[str, str]:
     return {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in paths}
 
 
-def test_the_files_that_the_page_names_are_there_with_what_it_says_is_in_them() -> None:
+def test_every_file_and_name_in_a_file_that_the_pages_mention_exists() -> None:
     """`queue/root.py`, `frames.py`, `broker/output.py: Output`."""
     there = sources()
     wrong = []
@@ -66,7 +66,7 @@ def test_the_files_that_the_page_names_are_there_with_what_it_says_is_in_them() 
     assert not wrong
 
 
-def test_what_the_page_says_of_a_class_is_there() -> None:
+def test_every_method_and_attribute_that_the_pages_mention_exists() -> None:
     """`Partition.hold(put)`, `Broker.peers`."""
     there = [path.read_text(encoding="utf-8") for path in MODULES]
     wrong = []
@@ -79,16 +79,21 @@ def test_what_the_page_says_of_a_class_is_there() -> None:
 
 
 @pytest.mark.parametrize("step", [*STEPS, *STEPS_OF_THREE], ids=lambda step: f"{step.module}.{step.function}")
-def test_what_the_way_of_a_message_names_is_there(step: Step) -> None:
+def test_every_function_on_the_way_of_a_message_exists(step: Step) -> None:
     found = importlib.import_module(f"bmqtwist.{step.module}")
     for name in step.function.split("."):
         found = getattr(found, name)
     assert callable(found)
 
 
+@pytest.mark.parametrize("module", sorted({step.module for step in [*STEPS, *STEPS_OF_THREE]}))
+def test_the_head_of_each_module_on_the_way_of_a_message_points_to_it(module: str) -> None:
+    assert "docs/architecture.md" in " ".join((importlib.import_module(f"bmqtwist.{module}").__doc__ or "").split())
+
+
 @contextmanager
 def traced(calls: list[tuple[str, str]]) -> Iterator[None]:
-    """Every call of a function of the package, in order: (file, qualified name)."""
+    """Append every call of a function of the package, in order: (file, qualified name)."""
     package = str(ROOT) + "/"
 
     def note(frame: FrameType, event: str, argument: object) -> None:
@@ -102,7 +107,7 @@ def traced(calls: list[tuple[str, str]]) -> Iterator[None]:
         sys.setprofile(None)
 
 
-def test_a_message_goes_the_way_that_is_drawn(tmp_path: Path) -> None:
+def test_a_message_takes_the_documented_way(tmp_path: Path) -> None:
     world = MemoryWorld(tmp_path)
     world.domain()
     consumer, producer = world.consumer(), world.producer()
@@ -114,11 +119,11 @@ def test_a_message_goes_the_way_that_is_drawn(tmp_path: Path) -> None:
         consumer.confirm(*pushes)
         world.run()
     assert [push.payload for push in pushes] == [b"message"]
-    follow(STEPS, calls)
+    assert_in_order(STEPS, calls)
 
 
-def follow(steps: list[Step], calls: list[tuple[str, str]]) -> None:
-    """Each step is among the calls, after the one before it."""
+def assert_in_order(steps: list[Step], calls: list[tuple[str, str]]) -> None:
+    """Assert that each step is among the calls, after the previous step."""
     at = 0
     for step in steps:
         if not step.sockets:
@@ -126,7 +131,7 @@ def follow(steps: list[Step], calls: list[tuple[str, str]]) -> None:
             at = calls.index(step.code, at) + 1
 
 
-def test_a_put_through_three_nodes_goes_the_way_that_is_drawn() -> None:
+def test_a_put_through_three_nodes_takes_the_documented_way() -> None:
     nodes = ReplicatingCluster(1, 3)
     nodes.settle()
     nodes.post(1, STRONG)
@@ -137,8 +142,8 @@ def test_a_put_through_three_nodes_goes_the_way_that_is_drawn() -> None:
     calls: list[tuple[str, str]] = []
     with traced(calls):
         assert queue.next_ack(queue.put(b"message")).status == 0
-    follow(STEPS_OF_THREE, calls)
+    assert_in_order(STEPS_OF_THREE, calls)
 
 
-def test_whoever_follows_a_put_through_three_nodes_opens_fifteen_files_at_most() -> None:
+def test_the_way_of_a_put_through_three_nodes_is_in_fifteen_files_at_most() -> None:
     assert len({step.module for step in STEPS_OF_THREE}) <= 15
