@@ -1,14 +1,16 @@
-"""Metadata is in setup.cfg. BMQTWIST_COMPILE builds the hot modules as C extensions (mypyc, a C compiler needed); it is the
-level of optimization: 1 takes two minutes, 3 takes five and gives code that is some per cent faster. BMQTWIST_PROFILE is for
-`.ci/compile`: `write`, the broker writes a profile of itself beside the objects; `read`, it is optimized for what is there.
+"""Build of the distribution; its metadata is in setup.cfg.
 
-The console's `templates/` and `web/` are installed inside of its package. A mapping of packages to directories would do
-that, too, but then an editable install is no path any more, and twistd finds no plugins in it.
+BMQTWIST_COMPILE builds the hot modules as C extensions with mypyc and a C compiler. Its value is the level of optimization: 1 takes
+two minutes, 3 takes five minutes and gives code that is a few per cent faster. BMQTWIST_PROFILE is for `.ci/compile`: with `write`
+the broker writes a profile beside the objects, with `read` the compiler uses it.
 
-A source distribution has the API reference, which `docs/make_api.py` writes from the docstrings.
+The console's `templates/` and `web/` are installed in its package. They are copied, because with a mapping of packages to
+directories an editable install would not be a path, and twistd would find no plugins in it.
 
-Spark finds data sources in modules at the top that are named `pyspark_*`: those of `bmqtwist/spark/discovery` are installed
-there, too. (In an editable install `bmqtwist.spark.register(spark)` does the same.)
+A source distribution contains the API reference, which `docs/make_api.py` writes from the docstrings.
+
+Spark finds data sources in top-level modules named `pyspark_*`: the modules of `bmqtwist/spark/discovery` are also installed
+there. In an editable install, call `bmqtwist.spark.register(spark)` instead.
 """
 
 import os
@@ -27,7 +29,7 @@ CONSOLE_FOLDERS = ("templates", "web")
 
 
 class Build(build_py):
-    """Copies what the console's pages need, and what Spark looks for."""
+    """Adds the files of the console's pages and the modules for Spark."""
 
     def run(self):
         super().run()
@@ -40,7 +42,7 @@ class Build(build_py):
 
 
 class Metadata(egg_info):
-    """What is compiled needs `librt`, no older than the one it was compiled with."""
+    """Makes a compiled broker depend on `librt`, of the version it was compiled with or newer."""
 
     def finalize_options(self):
         if extensions:
@@ -87,7 +89,7 @@ if level := os.environ.get("BMQTWIST_COMPILE", "").strip("0"):
 
     extensions = mypycify(["--ignore-missing-imports", *HOT], opt_level=level, debug_level="0")
     if os.name == "posix":
-        for extension in extensions:  # nobody outside calls its functions: it calls them itself without a detour
+        for extension in extensions:  # its functions are called only from within: direct calls
             extension.extra_compile_args += ["-fvisibility=hidden", "-fno-semantic-interposition"]
             profile = PROFILE[os.environ.get("BMQTWIST_PROFILE", "")]
             extension.extra_compile_args += profile

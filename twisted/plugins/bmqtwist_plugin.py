@@ -1,4 +1,4 @@
-"""Tells twistd about the command `bmq`."""
+"""Plugin of twistd for the command `bmq`."""
 
 from twisted.application.service import ServiceMaker
 

@@ -1,4 +1,4 @@
-"""What `make fast` compiles: a compiled class has no interpreted subclasses, or the compiled broker does not start."""
+"""Modules that `make fast` compiles. A compiled class has no interpreted subclasses, else the compiled broker does not start."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ HERE = Path(__file__).resolve().parents[3]
 
 
 def compiled() -> set[str]:
-    """Modules, as setup.py lists them."""
+    """Return the modules that setup.py lists."""
     text = (HERE / "setup.py").read_text()
     listed = re.search(r"^HOT = .*?\)\]$", text, re.MULTILINE | re.DOTALL)
     assert listed is not None
@@ -18,7 +18,7 @@ def compiled() -> set[str]:
 
 
 def classes_of(package: Path) -> dict[str, list[str]]:
-    """Each class of a package by its whole name, with its bases as far as they are of the package."""
+    """Return each class of a package by its qualified name, with its bases within the package."""
     found: dict[str, list[str]] = {}
     for path in sorted(package.rglob("*.py")):
         module = ".".join(path.relative_to(package.parent).with_suffix("").parts)

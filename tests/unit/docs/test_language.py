@@ -1,0 +1,153 @@
+"""Language of the repository: spelling, and terms that have a better word in docs/glossary.md.
+
+`python tests/unit/docs/test_language.py` prints the occurrences per 1,000 lines of each area beside its allowance. With paths as
+arguments it prints each occurrence there with file, line and the right term. `codespell` checks the spelling; its options are in
+setup.cfg.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+# Recorded bytes, measured times, the license; the changelog and this file quote the terms.
+EXCLUDED = re.compile(r"tests/vectors/|tests/durations\.json$|LICENSE$|CHANGELOG\.md$|tests/unit/docs/test_language\.py$")
+BINARY = re.compile(r"\.(?:bin|bmq_\w+|svg|png|ico|woff2?)$")
+# Terms to avoid, each with the right one. A term is a word or a part of a name, in lower case or capitalized: `told` is also
+# found in `_told` and `Told`, but not in `STORY` (a command) or `untold`.
+TERMS = {
+    r"told|tells?|telling": "notifies, reports, receives (who reports what to whom)",
+    r"heard|hears?|hearing": "received, receives",
+    r"strangers?|newcomers?": "unauthenticated (not yet negotiated) connection",
+    r"(?<!put[-_ ])aside": "deferred (put-aside list: messages that no consumer matches)",
+    r"wakes|awake|woken|sleepers?|comes? to life": "activates, activation",
+    r"calm|hush|(?<!-)quiet(?:ly|er)?|at rest|rests": "idle, without events",
+    r"paces?": "batching, delayed ACK, read pause, rate",
+    r"chores?": "background job",
+    r"under way|goes on|go on|going on|went on|go_on": "in progress, continues",
+    r"walls(?= )|containment": "error isolation",
+    r"look(?:s|ed|ing)?(?: again)?(?= (?:at|for|into|through)\b)": "inspects, reads, searches, evaluates",
+    r"life|lives|alive(?!\()": "lifecycle, run of a process, connected",
+    r"born|asker|askers": "creation, requester",
+    r"story|stories": "transition history",
+    r"settles?|settled|settling": "completes, stabilizes, releases (say which)",
+    r"nudges?|nudged": "schedules, requests",
+    r"finds? out|found out|of no account": "detects, is ignored",
+    r"whoever|nobody|somebody|anybody|someone|anyone|no one|everybody": "the client, consumer, node, operator (say which)",
+    r"elsewhere": "at another node, in another module",
+    r"(?:of|from|to|by) others": "the other nodes, the other consumers",
+    r"those (?:that|who|which)": "the (noun) that",
+    r"remembers?|forgets?|forgotten|forgot": "stores, removes",
+    r"believes?|knows better|of its own accord": "assumes, automatically",
+    r"nothing (?:else )?but|no more of|by now": "only, at most (state the rule)",
+    r"what (?:becomes|became|has become) of": "the state of, the result of",
+}
+LINES = {  # regular expressions at any place of a line
+    r'(?:"""|^ *# |^ *// |^\| )W(?:hat|ho) (?!.*\?)': "a noun phrase instead of 'What ... is' as a subject",
+    r'"""(?:The same|See |As above|As in |Like )[^"\n]{0,40}"""': "state the effect instead of pointing to another place",
+}
+# Occurrences per 1,000 lines that an area may still have. They only shrink; the goal is below 1, and 0 in GOAL_ZERO.
+GOAL_ZERO = ("docs", "templates", "web", "etc", "examples", "/")
+ALLOWANCE = {
+    "bench": 14.4, "bmqtwist": 3.0, "bmqtwist/admin": 6.3, "bmqtwist/broker": 5.9, "bmqtwist/cli": 2.9,
+    "bmqtwist/cluster": 3.4, "bmqtwist/config": 1.4, "bmqtwist/console": 5.2, "bmqtwist/kombu": 31.0,
+    "bmqtwist/link": 2.7, "bmqtwist/logs": 4.0, "bmqtwist/member": 14.6, "bmqtwist/peers": 33.8, "bmqtwist/queue": 5.3,
+    "bmqtwist/relay": 27.4, "bmqtwist/sdk": 3.1, "bmqtwist/spark": 8.4, "bmqtwist/storage": 2.6,
+    "bmqtwist/storagetool": 2.0, "bmqtwist/testing": 6.6, "bmqtwist/view": 2.9, "bmqtwist/wire": 0.9, "docs": 5.5,
+    "templates": 23.5, "tests": 24.1, "tests/browser": 19.0, "tests/conformance": 26.2, "tests/fuzz": 16.2,
+    "tests/integration": 25.7, "tests/kit": 26.2, "tests/property": 23.6, "tests/sim": 62.3, "tests/soak": 58.5,
+    "tests/spark": 44.3, "tests/table": 41.1, "tests/typing": 11.6, "tests/unit": 34.8, "web": 11.7,
+}
+
+
+def compiled(terms: Iterable[str]) -> re.Pattern[str]:
+    """Return a pattern for these terms, with the first letter of each alternative in either case."""
+    either = (re.sub(r"(?:(?<=\|)|^)([a-z])", lambda m: f"[{m[1]}{m[1].upper()}]", term) for term in terms)
+    return re.compile(rf"(?<![A-Za-z])(?:{'|'.join(either)})(?![a-z])")
+
+
+ANY_TERM, ANY_LINE = compiled(TERMS), re.compile("|".join(LINES), re.MULTILINE)
+RIGHT = {**{compiled([term]): right for term, right in TERMS.items()},
+         **{re.compile(line, re.MULTILINE): right for line, right in LINES.items()}}
+
+
+def texts() -> list[Path]:
+    """Return the tracked text files to check."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, text=True).stdout
+    paths = [Path(name) for name in listed.split("\0") if name and not EXCLUDED.search(name) and not BINARY.search(name)]
+    return [path for path in paths if (ROOT / path).is_file()]
+
+
+def area_of(path: Path) -> str:
+    """Return the area of a file: a package of bmqtwist, a folder of tests, a top-level folder, or `/`."""
+    depth = 2 if path.parts[0] in ("bmqtwist", "tests") else 1
+    return "/".join(path.parts[:-1][:depth]) or "/"
+
+
+def occurrences(path: Path) -> Iterator[tuple[int, str, str]]:
+    """Yield the terms to avoid in a file: line number, text found, right term."""
+    text = (ROOT / path).read_text(encoding="utf-8")
+    for match in (*ANY_TERM.finditer(text), *ANY_LINE.finditer(text)):
+        right = next(right for pattern, right in RIGHT.items() if pattern.match(text, match.start()))
+        yield text.count("\n", 0, match.end()) + 1, match[0].strip(' "'), right
+
+
+def report(paths: list[Path]) -> list[str]:
+    return [f"{path}:{number}: '{found}' -> {right}" for path in paths for number, found, right in occurrences(path)]
+
+
+def counts() -> tuple[Counter[str], Counter[str]]:
+    """Return the occurrences and the lines of each area."""
+    found: Counter[str] = Counter()
+    lines: Counter[str] = Counter()
+    for path in texts():
+        found[area_of(path)] += sum(1 for _ in occurrences(path))
+        lines[area_of(path)] += (ROOT / path).read_bytes().count(b"\n")
+    return found, lines
+
+
+def test_terms_to_avoid_are_within_the_allowance_of_their_area() -> None:
+    found, lines = counts()
+    over = sorted(area for area in lines if found[area] * 1000 > ALLOWANCE.get(area, 0.0) * lines[area])
+    assert not over, "\n".join([f"more than {', '.join(f'{area}: {ALLOWANCE.get(area, 0.0)}' for area in over)} per 1,000 lines:",
+                                *report([path for path in texts() if area_of(path) in over])])
+
+
+@pytest.mark.parametrize("line, right", [
+    ("self._told = 1", "reports"), ("class Told:", "reports"), ("Nobody waits.", "consumer"), ("put-aside list", ""),
+    ("STORY", ""), ("untold", ""), ('"""What waits for a sync."""', "noun phrase"), ("# What is it?", ""), ("a lifecycle", ""),
+    ('"""The same of a proxy."""', "state the effect")])
+def test_terms_are_found_as_words_and_as_parts_of_names(line: str, right: str, tmp_path: Path) -> None:
+    (tmp_path / "x.py").write_text(line)
+    found = [each for _, _, each in occurrences(tmp_path / "x.py")]
+    assert right in found[0] if right else not found
+
+
+def test_the_spelling_is_correct() -> None:
+    """The ignored words are in setup.cfg."""
+    paths = [str(path) for path in texts()]
+    checked = subprocess.run([sys.executable, "-m", "codespell_lib", *paths], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def main(arguments: list[str]) -> None:
+    if arguments:
+        print("\n".join(report([path for path in texts() if any(path.is_relative_to(each) for each in arguments)])))
+        return
+    found, lines = counts()
+    print(f"{'area':<24}{'lines':>8}{'found':>7}{'per 1,000':>11}{'allowance':>11}")
+    for area in sorted(lines):
+        print(f"{area:<24}{lines[area]:>8}{found[area]:>7}{found[area] * 1000 / max(1, lines[area]):>11.1f}"
+              f"{ALLOWANCE.get(area, 0.0):>11.1f}")
+    print(f"{'all':<24}{sum(lines.values()):>8}{sum(found.values()):>7}{sum(found.values()) * 1000 / sum(lines.values()):>11.1f}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
