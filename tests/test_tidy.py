@@ -116,7 +116,7 @@ def test_packages_of_the_distribution_are_all_listed() -> None:
 
 # What a distribution is imported as, where it is not its own name; no name at all: it is a command, or a plugin.
 IMPORTED_AS = {"pyopenssl": "OpenSSL", "argon2-cffi": "argon2", "zope-interface": "zope",
-               "opentelemetry-api": "opentelemetry",
+               "opentelemetry-api": "opentelemetry", "codespell": "codespell_lib",
                "prometheus-client": "prometheus_client", "typing-extensions": "typing_extensions",
                "pytest-xdist": "xdist", "pytest-timeout": "", "mypy": "", "ruff": "", "pyright": ""}
 # Modules of the tree that only work with an extra: they are never imported without being asked for.
