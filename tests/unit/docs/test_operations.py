@@ -1,4 +1,4 @@
-"""docs/operations.md against the program: categories of alarms, limits."""
+"""docs/alarms.md and docs/operations.md against the program: alarms, limits."""
 
 from __future__ import annotations
 
