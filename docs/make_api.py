@@ -297,7 +297,8 @@ def index() -> str:
         assert here is not None
         first = inspect.cleandoc(doc(here.tree) or "").partition("\n\n")[0].replace("\n", " ")
         rows.append((f"[`bmqtwist.{name}`]({name}.md)", first))
-    return (NOTE + "# API reference\n\nThe public names of the client library and the test kit; [the guide](../guide.md) explains their use. All "
+    return (NOTE + "# API reference\n\nThe public names of the client library and the test kit; [the guide](../guide.md) "
+            "explains their use. All "
             "other names are\ninternal.\n\n" + table(("module", "purpose"), rows))
 
 

@@ -143,7 +143,7 @@ def machine_picture(cells: Mapping[Any, Mapping[Any, Cell[Any]]]) -> str:
 
 
 def layout_picture(layout: Layout) -> str:
-    """Rows of 32 bits; a longer field has one row with its size. A name too long for its cell is written beside the row, with a
+    """Rows of 32 bits; a longer field has one row with its size. A name too long for its cell is beside the row, with a
     letter in the cell."""
     rows: list[list[tuple[str, int]]] = [[]]
     for part in layout.parts:

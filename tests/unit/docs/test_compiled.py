@@ -1,4 +1,4 @@
-"""Modules that `make fast` compiles. A compiled class has no interpreted subclasses, else the compiled broker does not start."""
+"""Modules that `make fast` compiles: a compiled class has no interpreted subclasses, else the broker does not start."""
 
 from __future__ import annotations
 

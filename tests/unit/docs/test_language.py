@@ -1,8 +1,8 @@
 """Language of the repository: spelling, and terms that have a better word in docs/glossary.md.
 
-`python tests/unit/docs/test_language.py` prints the occurrences per 1,000 lines of each area beside its allowance. With paths as
-arguments it prints each occurrence there with file, line and the right term. `codespell` checks the spelling; its options are in
-setup.cfg.
+`python tests/unit/docs/test_language.py` prints the occurrences per 1,000 lines of each area beside its allowance. With paths
+as arguments it prints each occurrence there with file, line and the right term. `codespell` checks the spelling; its options
+are in setup.cfg.
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ LINES = {  # regular expressions at any place of a line
     r'(?:"""|^ *# |^ *// |^\| )W(?:hat|ho) (?!.*\?)': "a noun phrase instead of 'What ... is' as a subject",
     r'"""(?:The same|See |As above|As in |Like )[^"\n]{0,40}"""': "state the effect instead of pointing to another place",
 }
-# Occurrences per 1,000 lines that an area may still have. They only shrink; the goal is below 1, and 0 in GOAL_ZERO.
-GOAL_ZERO = ("docs", "templates", "web", "etc", "examples", "/")
+# Occurrences per 1,000 lines that an area may still have: these numbers only shrink. All other areas may have 1, those in
+# ZERO none.
+ZERO = ("docs", "templates", "web", "etc", "examples", ".ci", "/")
 ALLOWANCE = {
-    "bench": 14.6, "bmqtwist": 3.2, "bmqtwist/admin": 5.1, "bmqtwist/broker": 5.6, "bmqtwist/cli": 3.1,
-    "bmqtwist/cluster": 3.5, "bmqtwist/config": 1.6, "bmqtwist/console": 5.4, "bmqtwist/kombu": 31.2,
-    "bmqtwist/link": 3.2, "bmqtwist/logs": 4.2, "bmqtwist/member": 1.9, "bmqtwist/peers": 34.0, "bmqtwist/queue": 5.5,
-    "bmqtwist/relay": 3.3, "bmqtwist/sdk": 3.3, "bmqtwist/spark": 8.6, "bmqtwist/storage": 2.8,
-    "bmqtwist/storagetool": 2.2, "bmqtwist/testing": 6.8, "bmqtwist/view": 3.0, "bmqtwist/wire": 1.1, "docs": 5.7,
-    "templates": 23.7, "tests": 24.4, "tests/browser": 19.2, "tests/conformance": 26.4, "tests/fuzz": 16.4,
-    "tests/integration": 25.9, "tests/kit": 26.3, "tests/property": 23.8, "tests/sim": 62.3, "tests/soak": 58.7,
-    "tests/spark": 44.5, "tests/table": 40.0, "tests/typing": 11.8, "tests/unit": 34.9, "web": 11.9,
+    "bench": 14.4, "bmqtwist": 2.1, "bmqtwist/admin": 3.4, "bmqtwist/broker": 5.3, "bmqtwist/cli": 1.7,
+    "bmqtwist/cluster": 3.3, "bmqtwist/console": 3.4, "bmqtwist/link": 3.0, "bmqtwist/logs": 4.0,
+    "bmqtwist/member": 1.7, "bmqtwist/peers": 33.5, "bmqtwist/queue": 5.3, "bmqtwist/relay": 3.1,
+    "bmqtwist/storage": 2.6, "bmqtwist/storagetool": 2.0, "bmqtwist/testing": 1.7, "bmqtwist/view": 2.8, "docs": 5.2,
+    "tests": 24.2, "tests/conformance": 26.2, "tests/fuzz": 16.2, "tests/integration": 25.7, "tests/kit": 26.1,
+    "tests/property": 23.6, "tests/sim": 57.9, "tests/soak": 58.5, "tests/table": 39.8, "tests/typing": 3.3,
+    "tests/unit": 34.5, "web": 1.2,
 }
 
 
@@ -101,7 +101,8 @@ def occurrences(path: Path) -> Iterator[tuple[int, str, str]]:
 
 
 def report(paths: list[Path]) -> list[str]:
-    return [f"{path}:{number}: '{found}' -> {right}" for path in paths for number, found, right in sorted(occurrences(path))]
+    return [f"{path}:{number}: '{found}' -> {right}" for path in paths
+            for number, found, right in sorted(occurrences(path))]
 
 
 def counts() -> tuple[Counter[str], Counter[str]]:
@@ -114,17 +115,21 @@ def counts() -> tuple[Counter[str], Counter[str]]:
     return found, lines
 
 
+def allowance(area: str) -> float:
+    return ALLOWANCE.get(area, 0.0 if area in ZERO else 1.0)
+
+
 def test_terms_to_avoid_are_within_the_allowance_of_their_area() -> None:
     found, lines = counts()
-    over = sorted(area for area in lines if found[area] * 1000 > ALLOWANCE.get(area, 0.0) * lines[area])
-    assert not over, "\n".join([f"more than {', '.join(f'{area}: {ALLOWANCE.get(area, 0.0)}' for area in over)} per 1,000 lines:",
+    over = {area: allowance(area) for area in sorted(lines) if found[area] * 1000 > allowance(area) * lines[area]}
+    assert not over, "\n".join([f"above the allowance per 1,000 lines: {over}",
                                 *report([path for path in texts() if area_of(path) in over])])
 
 
 @pytest.mark.parametrize("line, right", [
     ("self._told = 1", "reports"), ("class Told:", "reports"), ("Nobody waits.", "consumer"), ("put-aside list", ""),
-    ("STORY", ""), ("untold", ""), ('"""What waits for a sync."""', "noun phrase"), ("# What is it?", ""), ("a lifecycle", ""),
-    ('"""The same of a proxy."""', "state the effect")])
+    ("STORY", ""), ("untold", ""), ('"""What waits for a sync."""', "noun phrase"), ("# What is it?", ""),
+    ("a lifecycle", ""), ('"""The same of a proxy."""', "state the effect")])
 def test_terms_are_found_as_words_and_as_parts_of_names(line: str, right: str, tmp_path: Path) -> None:
     (tmp_path / "x.py").write_text(line)
     found = [each for _, _, each in occurrences(tmp_path / "x.py")]
@@ -143,11 +148,10 @@ def main(arguments: list[str]) -> None:
         print("\n".join(report([path for path in texts() if any(path.is_relative_to(each) for each in arguments)])))
         return
     found, lines = counts()
+    rows = [(area, lines[area], found[area], f"{allowance(area):.1f}") for area in sorted(lines)]
     print(f"{'area':<24}{'lines':>8}{'found':>7}{'per 1,000':>11}{'allowance':>11}")
-    for area in sorted(lines):
-        print(f"{area:<24}{lines[area]:>8}{found[area]:>7}{found[area] * 1000 / max(1, lines[area]):>11.1f}"
-              f"{ALLOWANCE.get(area, 0.0):>11.1f}")
-    print(f"{'all':<24}{sum(lines.values()):>8}{sum(found.values()):>7}{sum(found.values()) * 1000 / sum(lines.values()):>11.1f}")
+    for area, count, occurring, allowed in [*rows, ("all", lines.total(), found.total(), "")]:
+        print(f"{area:<24}{count:>8}{occurring:>7}{occurring * 1000 / max(1, count):>11.1f}{allowed:>11}")
 
 
 if __name__ == "__main__":

@@ -50,8 +50,8 @@ def test_the_table_of_limits_gives_the_numbers_of_the_program() -> None:
             f"{limits.SLICE_BYTES >> 10} KiB; "
             f"{limits.INFLATE_STEP_BYTES >> 10} KiB to inflate",
         "deliveries of one queue in one turn":
-            f"{limits.TURN_MESSAGES_MAX} messages, {limits.TURN_EVALUATIONS_MAX} evaluations of expressions for each app, then "
-            f"{BUDGETS[Priority.DELIVERY] * 1000:.0f} ms",
+            f"{limits.TURN_MESSAGES_MAX} messages, {limits.TURN_EVALUATIONS_MAX} evaluations of expressions for each app, "
+            f"then {BUDGETS[Priority.DELIVERY] * 1000:.0f} ms",
         "expired messages of one queue removed at once": str(limits.MESSAGES_AT_ONCE),
         "purged messages, messages of a removed app, unconfirmed messages of a lost consumer":
             f"{BUDGETS[Priority.QUEUE] * 1000:.0f} ms of a turn for all of them, {limits.MESSAGES_AT_ONCE} messages a slice",

@@ -36,7 +36,8 @@ def declared(cls: type[schema.Chosen] | type[schema.ElectorMessage], *, optional
 
 
 @pytest.mark.parametrize("heading, expected", [
-    ("Cluster messages", [row for row in declared(schema.ClusterMessage) if row[1] in ("confirmReceipt", "metadataLogMessage")]),
+    ("Cluster messages", [row for row in declared(schema.ClusterMessage)
+                          if row[1] in ("confirmReceipt", "metadataLogMessage")]),
     ("`metadataLogMessage`", declared(schema.MetadataLogMessage)),
     ("`partition`", declared(schema.PartitionLogMessage)),
     ("Optional fields of elector messages", declared(schema.ElectorMessage, optional=True)),
@@ -46,7 +47,8 @@ def test_tags_names_and_fields_of_control_messages_are_the_declared_ones(heading
 
 
 def test_every_extension_in_the_schema_is_on_the_page() -> None:
-    documented = {name for heading in ("Cluster messages", "`metadataLogMessage`", "`partition`") for _, name, _ in rows(heading)}
+    documented = {name for heading in ("Cluster messages", "`metadataLogMessage`", "`partition`")
+                  for _, name, _ in rows(heading)}
     chosen = {kind: name for cls in (schema.ClusterMessage, schema.MetadataLogMessage, schema.PartitionLogMessage)
               for _, name, kind in cls.CHOICE.selections}
     extensions = {name for kind, name in chosen.items() if (kind.__doc__ or "").startswith("Extension")}
