@@ -1,8 +1,8 @@
 """Language of the repository: spelling, and terms that have a better word in docs/glossary.md.
 
-`python tests/unit/docs/test_language.py` prints the occurrences per 1,000 lines of each area and its allowance; with paths as
-arguments it prints each occurrence there with file, line and the right term. `codespell` checks the spelling; its options are
-in setup.cfg.
+`python tests/unit/docs/test_language.py` prints the occurrences per 1,000 lines of each area and its allowance; with paths
+as arguments it prints each occurrence there with file, line and the right term. `codespell` checks the spelling; its options
+are in setup.cfg.
 """
 
 from __future__ import annotations
