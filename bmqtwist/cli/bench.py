@@ -18,7 +18,7 @@ from typing import Any, cast
 
 import click
 
-from bmqtwist.cli.client_command import ClientContext, check_uri, open_queue, run_command
+from bmqtwist.cli.client_command import ClientCommandContext, check_uri, open_queue, run_command
 from bmqtwist.cli.connection import ConnectionOptions, connection_options
 from bmqtwist.cli.exits import EXIT_GOOD, EXIT_NOT_ALL
 from bmqtwist.cli.latencies import Latencies
@@ -90,7 +90,7 @@ def bench(connection: ConnectionOptions, uri: str, max_unconfirmed: int, as_json
     check_uri(uri)
     options = QueueOptions(max_unconfirmed, max(32 << 20, max_unconfirmed * parameters.size))
 
-    async def work(context: ClientContext) -> int:
+    async def work(context: ClientCommandContext) -> int:
         async with AsyncExitStack() as stack:
             async def open_one(to: str, read: bool) -> Queue:
                 session = await stack.enter_async_context(context.session(connection, compression=parameters.compress))
@@ -105,7 +105,7 @@ def bench(connection: ConnectionOptions, uri: str, max_unconfirmed: int, as_json
 
 
 class Bench:
-    def __init__(self, context: ClientContext, plan: BenchParameters, readers: list[Queue], writers: list[Queue],
+    def __init__(self, context: ClientCommandContext, plan: BenchParameters, readers: list[Queue], writers: list[Queue],
                  timeout_s: float) -> None:
         self._context, self._plan, self._timeout_s = context, plan, timeout_s
         self._readers, self._writers = readers, writers

@@ -1,6 +1,6 @@
 """Execution of commands with a client session: event loop, signals, start and stop of the session, reconnection.
 
-    raise SystemExit(run_command(work))             # async def work(context: ClientContext) -> int
+    raise SystemExit(run_command(work))             # async def work(context: ClientCommandContext) -> int
     async with context.session(connection) as session: ...
     if await context.wait_for(queue.get(), timeout_s): ...
 
@@ -34,7 +34,7 @@ _PROBE_AFTER_S = 0.3  # a session start that takes longer is diagnosed by an adm
 _EXIT_CODES = {signal.SIGINT: EXIT_INTERRUPTED, signal.SIGTERM: EXIT_TERMINATED}
 
 
-class ClientContext:
+class ClientCommandContext:
     """State of a running command. `stopping` is set by a signal; `exit_code`: exit code of that signal, 0 = no signal."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any]) -> None:
@@ -182,12 +182,12 @@ def print_note(text: str) -> None:
         click.echo(f"bmq: {text}", err=True)
 
 
-def run_command(work: Callable[[ClientContext], Awaitable[int]]) -> int:
-    """Run a command and return its exit code. Raises the error of `ClientContext.fail` and those of `work`."""
+def run_command(work: Callable[[ClientCommandContext], Awaitable[int]]) -> int:
+    """Run a command and return its exit code. Raises the error of `ClientCommandContext.fail` and those of `work`."""
     async def main() -> int:
         task = asyncio.current_task()
         assert task is not None
-        context = ClientContext(asyncio.get_running_loop(), task)
+        context = ClientCommandContext(asyncio.get_running_loop(), task)
         try:
             code = await work(context)
         except (asyncio.CancelledError, SdkError) as error:
@@ -224,7 +224,7 @@ def _similar_uri(text: str) -> str:
     return ""
 
 
-async def open_queue(context: ClientContext, session: Session, uri: str, *, read: bool = False, write: bool = False,
+async def open_queue(context: ClientCommandContext, session: Session, uri: str, *, read: bool = False, write: bool = False,
                      options: QueueOptions | None = None) -> Queue:
     """Open a queue. Raises NotAllowed with the broker's message if it refuses, Unreachable if it does not answer in time."""
     try:

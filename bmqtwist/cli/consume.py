@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import click
 
-from bmqtwist.cli.client_command import ClientContext, check_uri, open_queue, run_command
+from bmqtwist.cli.client_command import ClientCommandContext, check_uri, open_queue, run_command
 from bmqtwist.cli.connection import ConnectionOptions, connection_options
 from bmqtwist.cli.exits import EXIT_CLOSED_PIPE, EXIT_GOOD, EXIT_NOT_ALL
 from bmqtwist.cli.optiongroups import grouped_options
@@ -134,7 +134,7 @@ def consume(connection: ConnectionOptions, uri: str, limits: ConsumeLimits, peek
     formatter, options, uri = printing.compile(), consumer.options(limits.count), check_uri(uri)
     window = options.max_unconfirmed_messages
 
-    async def work(context: ClientContext) -> int:
+    async def work(context: ClientCommandContext) -> int:
         with StandardOutput() as output:
             async with context.session(connection) as session:
                 queue = await open_queue(context, session, uri, read=True, options=options)
@@ -161,7 +161,7 @@ class Printer:
     messages are confirmed only at the end, so that the broker delivers no message beyond the count.
     """
 
-    def __init__(self, context: ClientContext, queue: Queue, output: StandardOutput, formatter: MessageFormatter,
+    def __init__(self, context: ClientCommandContext, queue: Queue, output: StandardOutput, formatter: MessageFormatter,
                  limits: ConsumeLimits, window: int, on_progress: OnProgress) -> None:
         self._context, self._queue, self._output, self._formatter = context, queue, output, formatter
         self._limits, self._window, self._on_progress = limits, window, on_progress

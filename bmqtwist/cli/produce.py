@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import click
 
-from bmqtwist.cli.client_command import ClientContext, check_uri, open_queue, run_command
+from bmqtwist.cli.client_command import ClientCommandContext, check_uri, open_queue, run_command
 from bmqtwist.cli.connection import ConnectionOptions, connection_options
 from bmqtwist.cli.exits import EXIT_GOOD, EXIT_NOT_ALL, EXIT_USAGE, Unreachable
 from bmqtwist.cli.output import OnProgress, progress
@@ -101,12 +101,12 @@ def produce(connection: ConnectionOptions, uri: str, payload: tuple[str, ...], f
     if not payload and not files and sys.stdin.isatty() and not options.quiet:
         click.echo("bmq: each line is a message; Ctrl-D or Ctrl-C ends the input", err=True)
 
-    async def work(context: ClientContext) -> int:
+    async def work(context: ClientCommandContext) -> int:
         return await _produce(context, connection, options)
     raise SystemExit(run_command(work))
 
 
-async def _produce(context: ClientContext, connection: ConnectionOptions, options: ProduceOptions) -> int:
+async def _produce(context: ClientCommandContext, connection: ConnectionOptions, options: ProduceOptions) -> int:
     fixed = [InputMessage(read_file(path), options.properties, path) for path in options.files if path != "-"]
     async with context.session(connection, compression=options.compress) as session:
         queue = await open_queue(context, session, options.uri, write=True)
@@ -140,8 +140,8 @@ def _total(options: ProduceOptions) -> tuple[int | None, bool]:
     return (status.st_size, True) if stat.S_ISREG(status.st_mode) else (None, False)
 
 
-async def _read_messages(context: ClientContext, options: ProduceOptions, files: list[InputMessage], poster: CountingPoster,
-                         on_progress: OnProgress) -> AsyncIterator[InputMessage]:
+async def _read_messages(context: ClientCommandContext, options: ProduceOptions, files: list[InputMessage],
+                         poster: CountingPoster, on_progress: OnProgress) -> AsyncIterator[InputMessage]:
     """Yield the messages to post."""
     if options.payloads or options.files:
         fixed = files + [InputMessage(os.fsencode(text), options.properties, f"payload {number}")
@@ -163,7 +163,7 @@ async def _read_messages(context: ClientContext, options: ProduceOptions, files:
             yield InputMessage(piece, options.properties, f"line {number}")
 
 
-async def _post_all(context: ClientContext, options: ProduceOptions, posts: AsyncIterator[InputMessage],
+async def _post_all(context: ClientCommandContext, options: ProduceOptions, posts: AsyncIterator[InputMessage],
                     poster: CountingPoster) -> None:
     begun = time.monotonic()
     async for post in posts:
@@ -186,7 +186,7 @@ class CountingPoster:
     """Posts messages and counts their acknowledgements. `tried`: all posts, also refused ones; `pending`:
     posts without an acknowledgement; `on_progress` receives the number of new acknowledgements."""
 
-    context: ClientContext
+    context: ClientCommandContext
     queue: Queue
     on_progress: Callable[[int], None] = lambda count: None
     tried: int = 0

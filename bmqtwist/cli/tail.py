@@ -24,7 +24,7 @@ from typing import Any
 import click
 
 from bmqtwist.cli.adminclient import AdminClient
-from bmqtwist.cli.client_command import ClientContext, check_uri, open_queue, print_note, run_command, run_in_thread
+from bmqtwist.cli.client_command import ClientCommandContext, check_uri, open_queue, print_note, run_command, run_in_thread
 from bmqtwist.cli.connection import ConnectionOptions, connection_options
 from bmqtwist.cli.consume import ConsumeLimits, ConsumerOptions, OutputFormat, Printer, printing_options
 from bmqtwist.cli.exits import EXIT_CLOSED_PIPE, EXIT_GOOD, EXIT_NOT_ALL, NotAllowed
@@ -186,12 +186,12 @@ def tail(connection: ConnectionOptions, uri: str, limits: TailLimits, expression
     if directory is not None and (expressions or target.app_id):
         raise click.UsageError("The files contain the messages of all apps: omit --subscription and ?id=.")
 
-    async def from_storage(context: ClientContext) -> int:
+    async def from_storage(context: ClientCommandContext) -> int:
         with StandardOutput() as output:
             files = StorageFollower(directory or "", target.canonical, limits.lines)
             return await print_messages(context, output, lambda: _poll_storage(context, files, formatter), limits)
 
-    async def from_broker(context: ClientContext) -> int:
+    async def from_broker(context: ClientCommandContext) -> int:
         with StandardOutput() as output:
             client = await context.wait_for(run_in_thread(connection.open_admin))
             if client is None:
@@ -244,7 +244,7 @@ def _error_of(tree: dict[str, Any]) -> str:
     return str(error.get("message", error)) if isinstance(error, dict) else str(error or tree)
 
 
-async def print_messages(context: ClientContext, output: StandardOutput, poll: Callable[[], Awaitable[list[bytes]]],
+async def print_messages(context: ClientCommandContext, output: StandardOutput, poll: Callable[[], Awaitable[list[bytes]]],
                          limits: TailLimits) -> int:
     """Print the stored messages, then new ones, and return the exit code. `poll` returns the new messages, formatted."""
     shown, begun = 0, time.monotonic()
@@ -272,7 +272,7 @@ async def print_messages(context: ClientContext, output: StandardOutput, poll: C
 class QueueListing:
     """Lists the messages of a queue by polling with the admin command LIST. `poll` returns a line for each new message."""
 
-    def __init__(self, context: ClientContext, client: AdminClient, target: QueueUri, as_json: bool) -> None:
+    def __init__(self, context: ClientCommandContext, client: AdminClient, target: QueueUri, as_json: bool) -> None:
         self._context, self._client, self._json = context, client, as_json
         self._uri = target.canonical
         app = f"{target.app_id} " if target.app_id else ""
@@ -305,7 +305,8 @@ class QueueListing:
         return f"{arrived}  {guid}  {size}\n".encode()
 
 
-async def _poll_storage(context: ClientContext, follower: StorageFollower, formatter: MessageFormatter) -> list[bytes]:
+async def _poll_storage(context: ClientCommandContext, follower: StorageFollower,
+                        formatter: MessageFormatter) -> list[bytes]:
     """Return the messages stored since the last poll, formatted."""
     waiting = follower.waiting
     found = await context.wait_for(run_in_thread(follower.poll))

@@ -20,7 +20,7 @@ from typing import Any
 
 from bmqtwist.sdk._adapters.identity import make_core, tls_context
 from bmqtwist.sdk._adapters.log import LOG, reason_of
-from bmqtwist.sdk._core.outbox import Close, Connect, LogLine
+from bmqtwist.sdk._core.outbox import Close, Connect, WriteLog
 from bmqtwist.sdk._core.session import SessionCore
 from bmqtwist.sdk.options import SessionOptions
 
@@ -88,7 +88,7 @@ class Pump(ABC):
                     match effect:
                         case Connect():
                             self.dial(effect)
-                        case LogLine():
+                        case WriteLog():
                             self.logger.log(effect.level, "%s", effect.text)
                         case Close():
                             self.close_channel()

@@ -11,7 +11,7 @@ from typing import Any
 from bmqtwist.errors import Category
 from bmqtwist.ids import GuidGenerator
 from bmqtwist.sdk import Ack, EventKind, QueueOptions, SessionEvent, SessionOptions
-from bmqtwist.sdk._core.outbox import Close, Completed, Connect, LogLine, RoomAvailable
+from bmqtwist.sdk._core.outbox import Close, Completed, Connect, RoomAvailable, WriteLog
 from bmqtwist.sdk._core.posts import Post
 from bmqtwist.sdk._core.queue import Queue
 from bmqtwist.sdk._core.session import SessionCore
@@ -58,7 +58,7 @@ class Bench:
         self.messages: list[Message] = []
         self.done: dict[object, Completed] = {}
         self.rooms = 0
-        self.notes: list[LogLine] = []
+        self.notes: list[WriteLog] = []
         self.log: list[str] = []  # everything told to the application, in order
         self.requests: list[ControlMessage] = []
         self._guids = GuidGenerator(self.client_id, 0)
@@ -106,7 +106,7 @@ class Bench:
         elif isinstance(effect, Completed):
             self.done[effect.token] = effect
             self.log.append(f"done {effect.token} {effect.result}")
-        elif isinstance(effect, LogLine):
+        elif isinstance(effect, WriteLog):
             self.notes.append(effect)
         elif isinstance(effect, RoomAvailable):
             self.rooms += 1

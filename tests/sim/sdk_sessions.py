@@ -17,7 +17,7 @@ from kit.codec import Push
 from bmqtwist.errors import AckStatus
 from bmqtwist.ids import GuidGenerator
 from bmqtwist.sdk._adapters.identity import FEATURES
-from bmqtwist.sdk._core.outbox import Close, Completed, Connect, LogLine, RoomAvailable
+from bmqtwist.sdk._core.outbox import Close, Completed, Connect, RoomAvailable, WriteLog
 from bmqtwist.sdk._core.posts import Post
 from bmqtwist.sdk._core.queue import Queue
 from bmqtwist.sdk._core.session import SessionCore
@@ -59,7 +59,7 @@ class SdkSession(ConnectionHandler):
         self._due: float | None = None  # when the core is to be told the time
         self._does: dict[type, Callable[[Any], None]] = {
             Connect: self._dial, Close: self._closed, Completed: self._completed, Ack: self.on_ack, Message: self.on_message,
-            SessionEvent: self._event, LogLine: lambda note: None, RoomAvailable: lambda room: None}
+            SessionEvent: self._event, WriteLog: lambda line: None, RoomAvailable: lambda room: None}
         self.core.start(None, world.now)
         self._open()
 

@@ -18,7 +18,7 @@ from bmqtwist.errors import LocalError
 from bmqtwist.sdk._adapters.identity import queue_options
 from bmqtwist.sdk._adapters.log import LOG
 from bmqtwist.sdk._core import queue as core_queue
-from bmqtwist.sdk._core.outbox import FAILED_KEPT_MAX, Close, Completed, Connect, Effect, LogLine, PostGroup, RoomAvailable
+from bmqtwist.sdk._core.outbox import FAILED_KEPT_MAX, Close, Completed, Connect, Effect, PostGroup, RoomAvailable, WriteLog
 from bmqtwist.sdk._core.posts import Post
 from bmqtwist.sdk._core.session import SessionCore
 from bmqtwist.sdk._core.states import State
@@ -135,7 +135,7 @@ class BaseSession(ABC):
                 self._on_connect(effect)
             case Close():
                 self._on_close(effect)
-            case LogLine():
+            case WriteLog():
                 LOG.log(effect.level, "%s", effect.text)
             case _:
                 assert_never(effect)

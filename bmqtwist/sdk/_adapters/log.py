@@ -1,7 +1,7 @@
 """Logger of all sessions, and short texts for connection errors of the system, the resolver, TLS and Twisted.
 
 The standard logger `bmqtwist.sdk` writes nothing until the application configures logging. INFO: connects and losses.
-WARNING: refusals and timeouts. The texts are those of the core's `LogLine` effects; none is logged per message.
+WARNING: refusals and timeouts. The texts are those of the core's `WriteLog` effects; none is logged per message.
 """
 
 from __future__ import annotations

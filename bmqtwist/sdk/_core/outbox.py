@@ -58,7 +58,7 @@ class RoomAvailable:
 
 
 @dataclass(frozen=True, slots=True)
-class LogLine:
+class WriteLog:
     """A line for the log, with a level of `logging`."""
 
     level: int
@@ -92,7 +92,7 @@ class PostGroup:
                 self.failed.append(ack)
 
 
-Effect = Connect | Close | Completed | RoomAvailable | LogLine | Message[Any] | Ack | SessionEvent
+Effect = Connect | Close | Completed | RoomAvailable | WriteLog | Message[Any] | Ack | SessionEvent
 
 
 class Outbox:
@@ -143,7 +143,7 @@ class Outbox:
         self.add(SessionEvent(kind, result, message, queue))
 
     def log(self, level: int, text: str) -> None:
-        self.add(LogLine(level, text))
+        self.add(WriteLog(level, text))
 
     def report_invalid(self, error: PeerError) -> None:
         """Report an invalid event of the broker."""

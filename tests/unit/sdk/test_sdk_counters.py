@@ -13,7 +13,7 @@ from bmqtwist.errors import Category
 from bmqtwist.sdk import EventKind, Result, SdkError, SessionOptions, parse_brokers
 from bmqtwist.sdk._adapters.base import BaseSession
 from bmqtwist.sdk._adapters.log import LOG
-from bmqtwist.sdk._core.outbox import LogLine
+from bmqtwist.sdk._core.outbox import WriteLog
 from bmqtwist.sdk._core.posts import Post
 from bmqtwist.sdk.counters import Counters
 from bmqtwist.wire.fast import sub_queue_ids
@@ -173,7 +173,7 @@ def test_the_log_is_silent_until_it_is_configured(caplog: pytest.LogCaptureFixtu
                                                   capsys: pytest.CaptureFixture[str]) -> None:
     assert any(isinstance(handler, logging.NullHandler) for handler in LOG.handlers)
     with caplog.at_level(logging.INFO, logger="bmqtwist.sdk"):
-        BaseSession._perform(cast(BaseSession, None), LogLine(logging.INFO, "100 % up"))
+        BaseSession._perform(cast(BaseSession, None), WriteLog(logging.INFO, "100 % up"))
     assert [(record.name, record.levelname, record.getMessage()) for record in caplog.records] == [
         ("bmqtwist.sdk", "INFO", "100 % up")]
     assert not capsys.readouterr().err
