@@ -1,4 +1,4 @@
-"""What every test shares: command line options, the conformance count, and the `world` a scenario runs in."""
+"""Fixtures and pytest options of all tests: command line options, the conformance count, and the `world` of a scenario."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from kit.world import World
 
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background: children would inherit that
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background: child processes would inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
-# where it is set, each of hundreds of processes would compile every module anew, and each worker all tests
+# if set, each of hundreds of processes compiles every module again, and each worker all tests
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 _FRESH = int(os.environ.setdefault("BMQ_TEST_SEED", str(int(time.time()))))  # the same in every worker
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Options of this suite."""
+    """Add the command line options of this suite."""
     group = parser.getgroup("bmqtwist")
     group.addoption("--conformance", action="store_true", help="list the specification items no passing test proves")
     group.addoption("--seeds", type=int, default=0, metavar="N", help="run seeded tests with N fresh seeds each")
@@ -42,12 +42,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the conformance count, what ends a hung run, and the markers of the scenarios."""
+    """Register the conformance count, the schedule, the watchdog for hung runs, and the markers."""
     machine.STRICT = True
     config.pluginmanager.register(Conformance(), "bmqtwist-conformance")
     config.pluginmanager.register(Schedule(config), "bmqtwist-schedule")
     config.pluginmanager.register(Watchdog(2), "bmqtwist-watchdog")
-    # a busy machine is not a wrong answer; a suite says the same of the same code, `--seeds` looks for more
+    # no deadline on a busy machine; the same examples in each run, except with `--seeds`
     settings.register_profile("suite", deadline=None, derandomize=not config.getoption("seeds"))
     settings.load_profile("suite")
     config.addinivalue_line("markers", "campaign: random search at length, only run with --seeds (make sim)")
@@ -58,8 +58,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A scenario runs in memory unless it asks for a process; `fresh_seed` takes fixed seeds, or as many fresh ones as
-    --seeds says (they stand in the names of the tests)."""
+    """Run a scenario in memory unless it has a marker for a process; give `fresh_seed` fixed seeds, or with --seeds N fresh
+    ones (the names of the tests contain them)."""
     if "fresh_seed" in metafunc.fixturenames:
         count = metafunc.config.getoption("seeds")
         mark = metafunc.definition.get_closest_marker("fixed_seeds")
@@ -74,7 +74,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the campaigns, unless fresh seeds are wanted."""
+    """Deselect the campaigns, except with --seeds."""
     if not config.getoption("seeds"):
         left_out = [item for item in items if item.get_closest_marker("campaign")]
         config.hook.pytest_deselected(items=left_out)
@@ -83,7 +83,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show the end of the broker's log with a failure."""
+    """Add the last lines of the broker's log to the report of a failure."""
     report = yield
     if report.failed:
         for value in getattr(item, "funcargs", {}).values():
@@ -95,7 +95,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.fixture
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
-    """A broker, in memory or as a process, with nothing in it."""
+    """A broker without domains, in memory or as a process."""
     mark = request.node.get_closest_marker("setting")
     keywords: dict[str, Any] = dict(mark.kwargs) if mark else {}
     if request.param == "memory":
@@ -114,7 +114,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
 
 @pytest.fixture
 def broker_process(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BrokerProcess]:
-    """A broker process that is not started yet."""
+    """A broker process that is not started."""
     from kit.process import BrokerProcess
     mark = request.node.get_closest_marker("setting")
     broker = BrokerProcess(tmp_path, **(dict(mark.kwargs) if mark else {}))

@@ -1,4 +1,4 @@
-"""The client library is put together from parts that know each other one way: no import leads back to where it began."""
+"""Structure of the client library: its imports have no cycle, and its core does not import sessions or adapters."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ SDK = PACKAGE / "sdk"
 
 
 def module_name(path: Path) -> str:
-    """`bmqtwist.sdk.aio` for its file; a package's own name for its __init__."""
+    """Return the dotted name of a file; for an `__init__.py` that of its package."""
     parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imported(tree: ast.Module, modules: set[str]) -> set[str]:
-    """Those of the modules that a source imports, wherever in it: below TYPE_CHECKING and in functions as well."""
+def imported_modules(tree: ast.Module, modules: set[str]) -> set[str]:
+    """Return those of `modules` that a source imports anywhere, also below TYPE_CHECKING and in functions."""
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -30,12 +30,12 @@ def imported(tree: ast.Module, modules: set[str]) -> set[str]:
 
 
 def import_graph(sources: dict[str, str]) -> dict[str, set[str]]:
-    """Which module imports which, of those that are given."""
-    return {name: imported(ast.parse(text), set(sources)) for name, text in sources.items()}
+    """Return the imports among the given modules."""
+    return {name: imported_modules(ast.parse(text), set(sources)) for name, text in sources.items()}
 
 
 def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
-    """The groups of modules that can all be reached from each other."""
+    """Return the groups of modules that import each other, directly or indirectly."""
     def reachable(start: str) -> set[str]:
         seen: set[str] = set()
         waiting = [start]
@@ -50,41 +50,42 @@ def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
 
 
 def sources() -> Iterator[tuple[str, str]]:
-    """The modules of the client library."""
+    """Yield name and text of each module of the client library."""
     for path in sorted(SDK.rglob("*.py")):
         yield module_name(path), path.read_text(encoding="utf-8")
 
 
-def test_a_cycle_is_found_however_it_is_imported() -> None:
+def test_a_cycle_of_any_form_of_import_is_found() -> None:
     found = import_graph({
         "a": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from b import X", "b": "def f():\n    import c",
         "c": "from a import Y", "d": "import a", "e": "import e"})
     assert cycles(found) == [["a", "b", "c"], ["e"]]
 
 
-def test_no_module_of_the_client_library_imports_itself_over_others() -> None:
-    """A circle of files can only be understood, tested and changed as a whole."""
+def test_imports_of_the_client_library_have_no_cycle() -> None:
+    """Modules in a cycle can only be understood, tested and changed together."""
     graph = import_graph(dict(sources()))
     assert len(graph) > 30 and graph["bmqtwist.sdk.aio"]
     assert not cycles(graph)
 
 
-def test_the_session_core_is_made_of_parts_not_of_ancestors() -> None:
-    """Parts are handed to each other where they are made; a class of the core is derived from none of ours."""
+def test_classes_of_the_session_core_do_not_inherit_from_each_other() -> None:
+    """The core is composed: its parts receive each other as arguments."""
     inherited = []
     for name, text in sources():
         if name.startswith("bmqtwist.sdk._core"):
             tree = ast.parse(text)
-            ours = {alias.asname or alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)
-                    and (node.module or "").startswith("bmqtwist.") for alias in node.names}
+            own_classes = {alias.asname or alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)
+                           and (node.module or "").startswith("bmqtwist.") for alias in node.names}
             classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
-            ours |= {node.name for node in classes}
-            inherited += [f"{name}.{node.name}" for node in classes for base in node.bases if ast.unparse(base) in ours]
+            own_classes |= {node.name for node in classes}
+            inherited += [f"{name}.{node.name}" for node in classes for base in node.bases
+                          if ast.unparse(base) in own_classes]
     assert not inherited
 
 
-def test_the_core_knows_no_adapter_and_no_kind_of_session() -> None:
-    """What decides does not know what does."""
+def test_the_session_core_imports_no_adapter_and_no_session() -> None:
+    """The deciding part does not import those that act."""
     graph = import_graph(dict(sources()))
     values = {f"bmqtwist.sdk.{name}" for name in ("codecs", "counters", "message", "options", "results", "tracing")}
     for name, found in graph.items():

@@ -1,4 +1,4 @@
-"""Functions up to 60 lines and 7 parameters, classes up to 25 attributes and 35 methods, protocols up to 12 methods."""
+"""Size limits: functions 60 lines and 7 parameters, classes 25 attributes and 35 methods, protocols 12 methods."""
 
 from __future__ import annotations
 

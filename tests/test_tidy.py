@@ -1,4 +1,4 @@
-"""Rules that matter are tests: layering, purity, size and leftovers of the whole tree."""
+"""Rules of the source tree: layering, purity, docstrings, packaging and declared dependencies."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ CLIENT_MAY_IMPORT = ("sdk", "wire", "ids", "errors", "limits", "machine", "queue
 FORBIDDEN_IN_PURE = ("twisted.internet.", "time.", "random.", "os.", "socket.", "klein.")
 
 
-def tracked() -> list[str]:
-    """The files under version control; the whole tree where there is no git."""
+def tracked_files() -> list[str]:
+    """Return the files under version control; without git, the whole tree."""
     try:
         listing = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
@@ -25,77 +25,77 @@ def tracked() -> list[str]:
     return [name for name in listing.stdout.splitlines() if (ROOT / name).is_file()]
 
 
-def found(forbidden: Callable[[Path, str], bool], modules: Iterable[Path] = MODULES) -> list[str]:
-    """The imports that a rule forbids, by module and imported name."""
+def forbidden_imports(forbidden: Callable[[Path, str], bool], modules: Iterable[Path] = MODULES) -> list[str]:
+    """Return the imports that a rule forbids, by module and imported name."""
     return [f"{path.relative_to(ROOT)}:{line}: imports {name}" for path in modules for line, name in imports(path)
             if forbidden(path, name)]
 
 
-def is_from_above(path: Path, name: str) -> bool:
-    """Whether a module of a higher rank is imported, or one without."""
+def is_of_higher_rank(path: Path, name: str) -> bool:
+    """Return whether a module of a higher rank, or without a rank, is imported."""
     if not name.startswith("bmqtwist.") or name == "bmqtwist.__version__":
         return False
-    own, theirs = rank(dotted(path)), rank(name.removeprefix("bmqtwist."))
-    return own is None or theirs is None or theirs > own
+    own, imported = rank(dotted(path)), rank(name.removeprefix("bmqtwist."))
+    return own is None or imported is None or imported > own
 
 
 def test_a_module_imports_only_from_its_own_rank_or_below() -> None:
-    """Layering is what keeps the deciding parts testable without the doing ones."""
-    assert found(is_from_above) == []
+    """Layering keeps the deciding parts testable without those that act."""
+    assert forbidden_imports(is_of_higher_rank) == []
 
 
-def test_imports_go_in_no_circle() -> None:
-    """Imports for type checkers count, too: modules that import each other cannot be changed apart."""
+def test_imports_have_no_cycle() -> None:
+    """Imports for type checkers are included: modules that import each other cannot be changed separately."""
     assert circles(graph()) == []
 
 
-def test_every_room_has_a_rank() -> None:
+def test_every_package_has_a_rank() -> None:
     assert {dotted(path).split(".")[0] for path in MODULES} - {"", "__version__"} == RANKS.keys()
 
 
-def test_the_client_library_knows_nothing_of_the_broker() -> None:
+def test_the_client_library_does_not_import_the_broker() -> None:
     """An application that only posts does not load a broker."""
     library = [path for path in MODULES if dotted(path).startswith("sdk")]
-    assert library and found(lambda _, name: name.startswith("bmqtwist.")
-                             and not name.removeprefix("bmqtwist.").startswith(CLIENT_MAY_IMPORT), library) == []
+    assert library and forbidden_imports(lambda _, name: name.startswith("bmqtwist.")
+                                         and not name.removeprefix("bmqtwist.").startswith(CLIENT_MAY_IMPORT), library) == []
 
 
 def test_a_pure_module_imports_no_clock_socket_file_or_reactor() -> None:
-    """Time, randomness and input are arguments; a pure module cannot reach for them."""
+    """A pure module receives time, randomness and input as arguments."""
     pure = [path for path in MODULES if is_pure(dotted(path))]
-    assert pure and found(lambda _, name: f"{name}.".startswith(FORBIDDEN_IN_PURE), pure) == []
+    assert pure and forbidden_imports(lambda _, name: f"{name}.".startswith(FORBIDDEN_IN_PURE), pure) == []
 
 
 def test_only_the_composition_root_imports_the_reactor() -> None:
     """All other modules receive the reactor as an argument."""
-    assert found(lambda path, name: name == "twisted.internet.reactor" and dotted(path) != "tap") == []
+    assert forbidden_imports(lambda path, name: name == "twisted.internet.reactor" and dotted(path) != "tap") == []
 
 
 def test_no_test_module_imports_another() -> None:
     """Test doubles and helpers that several test modules share are in tests/kit, or in a module beside them."""
     tests = list((ROOT / "tests").rglob("*.py"))
     assert len(tests) > 100
-    assert found(lambda _, name: any(part.startswith("test_") for part in name.split(".")), tests) == []
+    assert forbidden_imports(lambda _, name: any(part.startswith("test_") for part in name.split(".")), tests) == []
 
 
-def test_every_public_module_says_what_it_is_for() -> None:
-    """The first line of a module is its chapter heading."""
-    silent = [dotted(p) for p in MODULES if not summary(p).docstring]
-    assert not silent
+def test_every_public_module_has_a_docstring() -> None:
+    """Its first line names the module."""
+    without_docstring = [dotted(p) for p in MODULES if not summary(p).docstring]
+    assert not without_docstring
 
 
-def test_the_plugin_directory_is_no_package() -> None:
-    """An __init__.py there would hide Twisted's own plugins."""
+def test_the_plugin_directory_is_not_a_package() -> None:
+    """An `__init__.py` there would hide the plugins of Twisted."""
     assert not list((ROOT / "twisted").rglob("__init__.py"))
 
 
-def test_no_reminders_stubs_or_machine_paths_are_left() -> None:
-    """A reminder belongs in the tracker; a path of one machine works on one machine."""
+def test_the_tree_has_no_reminders_stubs_or_machine_paths() -> None:
+    """Reminders belong in the tracker; an absolute path works on one machine only."""
     reminder = re.compile(r"\b(" + "|".join(["TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK"]) + r")\b|Not"
                           + "ImplementedError")
     machine = re.compile(r"(?<![\w.~])/(home/\w|wo" + r"rk/|Users/\w|root/)")
     found = []
-    for name in tracked():
+    for name in tracked_files():
         if name.startswith("tests/vectors/") or name == "LICENSE":
             continue
         try:
@@ -103,23 +103,23 @@ def test_no_reminders_stubs_or_machine_paths_are_left() -> None:
         except UnicodeDecodeError:
             continue
         found += [f"{name}:{number}: {line.strip()[:100]}" for number, line in enumerate(text.splitlines(), 1)
-                  if reminder.search(line) or machine.search(line)]
+                              if reminder.search(line) or machine.search(line)]
     assert not found
 
 
-def test_packages_of_the_distribution_are_all_listed() -> None:
-    """A package that setup.cfg does not name is missing from the wheel and nobody sees it from a checkout."""
+def test_setup_cfg_lists_all_packages() -> None:
+    """A package that setup.cfg does not list is missing in the wheel; a checkout does not show the error."""
     listed = (ROOT / "setup.cfg").read_text(encoding="utf-8")
     packages = [".".join(p.parent.relative_to(ROOT).parts) for p in PACKAGE.rglob("__init__.py")]
     assert not [name for name in packages if not re.search(rf"^ +{re.escape(name)}$", listed, re.MULTILINE)]
 
 
-# What a distribution is imported as, where it is not its own name; no name at all: it is a command, or a plugin.
+# Import names of distributions that differ from their own; empty: a command, or a plug-in.
 IMPORTED_AS = {"pyopenssl": "OpenSSL", "argon2-cffi": "argon2", "zope-interface": "zope",
                "opentelemetry-api": "opentelemetry", "codespell": "codespell_lib",
                "prometheus-client": "prometheus_client", "typing-extensions": "typing_extensions",
                "pytest-xdist": "xdist", "pytest-timeout": "", "mypy": "", "ruff": "", "pyright": ""}
-# Modules of the tree that only work with an extra: they are never imported without being asked for.
+# Modules that require an extra; they are imported only by users of the extra.
 NEEDS_EXTRA = {"kombu": "kombu", "spark": "spark", "cli.pipeline": "spark", "sdk.prometheus": "prometheus",
                "sdk.tracing": "tracing", "sdk.codecs": "pydantic", "testing.plugin": "test",
                "wire.fast": "compiled", "storage.records": "compiled", "compiled": "compiled"}
@@ -130,7 +130,7 @@ OWN_MODULES = {"bmqtwist", *OTHER_FOLDERS,
 
 
 def declared_libraries() -> dict[str, set[str]]:
-    """Extra, "" for what is always installed: the names that its distributions are imported as."""
+    """Return extra ("" for the required libraries) -> import names of its distributions."""
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
     lists = {"": setup["options"]["install_requires"], **setup["options.extras_require"]}
@@ -140,13 +140,13 @@ def declared_libraries() -> dict[str, set[str]]:
 
 
 def imported_libraries(path: Path) -> set[str]:
-    """Top-level names of what a module imports that is neither Python's own nor of this tree."""
+    """Return the top-level names of imported libraries outside the standard library and this tree."""
     asked_for = re.findall(r"_optional\(\"(\w+)\"", path.read_text(encoding="utf-8"))
     return {name.split(".")[0] for _, name in imports(path)} - OWN_MODULES - set(sys.stdlib_module_names) | set(asked_for)
 
 
-def test_every_library_that_a_module_imports_is_declared() -> None:
-    """What another library brings along today it may leave at home tomorrow."""
+def test_every_imported_library_is_declared() -> None:
+    """A library that another library requires today may be absent tomorrow."""
     declared, missing = declared_libraries(), {}
     for path in MODULES:
         extras = next((extras for name, extras in NEEDS_EXTRA.items() if f"{dotted(path)}.".startswith(f"{name}.")), "")
@@ -154,12 +154,12 @@ def test_every_library_that_a_module_imports_is_declared() -> None:
     assert {name: libraries for name, libraries in missing.items() if libraries} == {}
 
 
-# What the product stands on by decision, for its console and its data pipeline, whether a module imports it yet or not.
+# Required by decision for the console and the data pipeline, imported or not.
 PLATFORM = {"autobahn", "jinja2", "treq", "pyspark"}
 
 
-def test_every_library_that_is_declared_is_imported() -> None:
-    """Nobody installs what nothing uses."""
+def test_every_declared_library_is_imported() -> None:
+    """An installation contains no unused library."""
     declared = {extra: libraries - PLATFORM for extra, libraries in declared_libraries().items()}
     package = set().union(*map(imported_libraries, MODULES))
     tree = package.union(*(imported_libraries(path) for folder in OTHER_FOLDERS
@@ -169,22 +169,22 @@ def test_every_library_that_is_declared_is_imported() -> None:
     assert not tree - PLATFORM - set().union(*declared.values())
 
 
-# Where one class name must mean one thing: the broker and its files. The client's side has a namespace of its own.
-ROOMS = {"config", "wire", "storage", "queue", "cluster", "link", "security", "node", "monitor", "admin", "daemon",
-         "storagetool", "logs"}
+# Packages whose class names must be unique: the broker and its files. The client packages have their own namespace.
+UNIQUE_PACKAGES = {"config", "wire", "storage", "queue", "cluster", "link", "security", "node", "monitor", "admin", "daemon",
+                   "storagetool", "logs"}
 SCHEMA = "the schema of the wire has its own names, which clients and operators know"
 DUPLICATES_ALLOWED = {"Expression": SCHEMA, "Subscription": SCHEMA,
                       "State": "of a session and of its authentication: each module has its one machine"}
 
 
-def test_no_two_classes_of_the_broker_have_one_name() -> None:
-    """Who reads `Domain` in a traceback should not have to ask which one."""
-    homes = defaultdict(list)
+def test_class_names_of_the_broker_are_unique() -> None:
+    """A class name in a traceback identifies one class."""
+    modules_by_name = defaultdict(list)
     for path in MODULES:
-        if dotted(path).split(".")[0] in ROOMS:
+        if dotted(path).split(".")[0] in UNIQUE_PACKAGES:
             for name in summary(path).classes:
-                homes[name].append(dotted(path))
-    found = {name: places for name, places in homes.items() if len(places) > 1}
+                modules_by_name[name].append(dotted(path))
+    found = {name: places for name, places in modules_by_name.items() if len(places) > 1}
     assert {name: places for name, places in found.items() if name not in DUPLICATES_ALLOWED} == {}
     assert not DUPLICATES_ALLOWED.keys() - found.keys()
     assert all(len(places) == 2 for places in found.values())

@@ -1,4 +1,4 @@
-"""How much of the specifications this run proved: counts `spec` markers of tests that passed.
+"""Conformance count: the specification items that the passed tests of a run prove, by their `spec` markers.
 
 `<document>.txt` beside this file holds the checklist of a specification, one `number. sentence` per line.
 An item is proven when at least one test marked with it passed in this run and none failed.
@@ -16,7 +16,7 @@ HERE = Path(__file__).parent
 
 
 def read_checklist(path: Path) -> dict[int, str]:
-    """Number -> sentence of one checklist file."""
+    """Return number -> sentence of a checklist file."""
     lines = path.read_text(encoding="utf-8").splitlines()
     return {int(m[1]): m[2] for m in (re.match(r"(\d+)\. (.*)", line) for line in lines) if m}
 
@@ -25,14 +25,14 @@ CHECKLISTS = {path.stem: read_checklist(path) for path in sorted(HERE.glob("*.tx
 
 
 class Conformance:
-    """A pytest plugin; on the process that reports (with xdist: the controller) it sees every result."""
+    """Pytest plugin that counts proven items; the reporting process (with xdist: the controller) receives all results."""
 
     def __init__(self) -> None:
         self.passed: set[tuple[str, int]] = set()
         self.failed: set[tuple[str, int]] = set()
 
     def pytest_collection_modifyitems(self, items: Iterable[pytest.Item]) -> None:
-        """Carry the markers on the reports, and refuse markers that name no item."""
+        """Add the markers to the reports; refuse markers that name no item."""
         for item in items:
             for mark in item.iter_markers("spec"):
                 document, *numbers = mark.args
@@ -42,7 +42,7 @@ class Conformance:
                     item.user_properties.append(("spec", f"{document}:{number}"))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Take a test's outcome: a pass counts at its call, a failure in any phase."""
+        """Record the outcome of a test: a pass in its call phase, a failure in any phase."""
         items = {(str(value).partition(":")[0], int(str(value).partition(":")[2]))
                  for name, value in report.user_properties if name == "spec"}
         if report.failed:
@@ -51,11 +51,11 @@ class Conformance:
             self.passed |= items
 
     def proven(self, document: str) -> set[int]:
-        """The numbers of the items of one document that this run proved."""
+        """Return the numbers of the proven items of a document."""
         return {number for name, number in self.passed - self.failed if name == document}
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-        """One line per document; with --conformance also each item that is not proven."""
+        """Print one line per document, with --conformance also each item that is not proven."""
         if not (config.getoption("conformance") or self.passed):
             return
         terminalreporter.section("conformance")

@@ -1,4 +1,4 @@
-"""Every decoder of foreign bytes as a function of bytes: it returns, or raises an error of its declared kind."""
+"""Decoders as fuzz targets: each function of bytes returns, or raises an error of its declared kind."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _VALUES = {"x": 1, "y": "a", "a": -3, "b": 7, "c": 0, "s": "text", "flag": True,
 
 
 def frames(data: bytes) -> None:
-    """The cutting of a stream, in pieces as the last byte says: same spans as in one piece, nothing kept beyond the
-    limit."""
+    """Split a stream into events, in chunks of the size in its last byte: the spans are those of a single chunk, and the
+    held bytes do not exceed the input."""
     whole, pieces = FrameBuffer(FRAME_BYTES_MAX), FrameBuffer(FRAME_BYTES_MAX)
     expected, found = _walk(whole, [data]), []
     step = 1 + (data[-1] if data else 0)
@@ -35,7 +35,7 @@ def frames(data: bytes) -> None:
     if found != expected:
         raise AssertionError(f"slicing changes the events: {found} instead of {expected}")
     if pieces.held_bytes > len(data):
-        raise AssertionError("more is kept than has come")
+        raise AssertionError("more bytes are held than were received")
 
 
 def _walk(buffer: FrameBuffer, chunks: Sequence[bytes]) -> list[tuple[int, int, bytes]]:
@@ -52,7 +52,7 @@ def _walk(buffer: FrameBuffer, chunks: Sequence[bytes]) -> list[tuple[int, int, 
 
 
 def schema(data: bytes) -> None:
-    """Schema messages of all top-level types in both encodings; what decodes must encode and decode to the same."""
+    """Decode schema messages of all top-level types in both encodings; a decoded message must survive a round trip."""
     for decode in (control.decode_control, control.decode_negotiation, control.decode_authentication):
         for encoding in (control.Encoding.BER, control.Encoding.JSON):
             _schema(decode, data, encoding)
@@ -70,7 +70,7 @@ def _schema(decode: Callable[[bytes, int], object], data: bytes, encoding: int) 
 
 
 def data_events(data: bytes) -> None:
-    """Bodies of PUT, PUSH, ACK, CONFIRM and of the events between brokers."""
+    """Decode bodies of PUT, PUSH, ACK, CONFIRM and of the events between brokers."""
     for decode in (events.decode_put, events.decode_push, events.decode_ack, events.decode_confirm,
                    cluster_events.decode_storage, cluster_events.decode_recovery, cluster_events.decode_receipt,
                    cluster_events.decode_cluster_state):
@@ -80,12 +80,12 @@ def data_events(data: bytes) -> None:
 
 
 def option_areas(data: bytes) -> None:
-    """An options area."""
+    """Decode an options area."""
     options.decode(data)
 
 
 def property_areas(data: bytes) -> None:
-    """A properties area in both styles; what decodes must encode and decode to the same."""
+    """Decode a properties area in both styles; decoded properties must survive a round trip."""
     for v2 in (False, True):
         try:
             found = properties.decode(data, v2)
@@ -99,7 +99,7 @@ def property_areas(data: bytes) -> None:
 
 
 def stored_data(data: bytes) -> None:
-    """Application data in each style, compressed or not."""
+    """Open application data in each style, compressed or not."""
     for has_properties in (False, True):
         for cat in (0, 1):
             for schema_id in (0, 1):
@@ -115,7 +115,7 @@ def stored_data(data: bytes) -> None:
 
 
 def expressions(data: bytes) -> None:
-    """A subscription expression; what compiles must give a boolean whatever the properties are."""
+    """Compile a subscription expression; it must evaluate to a boolean for any properties."""
     try:
         compiled = compile_expression(data.decode("utf-8", "replace"))
     except ExpressionError:
@@ -128,7 +128,7 @@ def expressions(data: bytes) -> None:
 
 
 def uris(data: bytes) -> None:
-    """A queue URI."""
+    """Parse a queue URI."""
     try:
         parse_uri(data.decode("utf-8", "replace"))
     except InvalidUri:
@@ -136,12 +136,12 @@ def uris(data: bytes) -> None:
 
 
 def ledger(data: bytes) -> None:
-    """A metadata ledger file."""
+    """Decode a metadata ledger file."""
     read_ledger(data)
 
 
 def queue_records(data: bytes) -> None:
-    """A QLIST record; its reader raises ValueError, as it declares."""
+    """Decode a QLIST record; its declared error is ValueError."""
     try:
         parse_queue_record(data)
     except ValueError:
@@ -186,7 +186,7 @@ TARGETS: dict[str, tuple[Target, Callable[[], Sequence[bytes]], float]] = {
 
 
 def feed(name: str, data: bytes) -> None:
-    """One input to one target; Finding if it does anything but return or raise an error of ours."""
+    """Feed one input to one target; raise Finding unless it returns or raises an error of this package with a text."""
     try:
         TARGETS[name][0](data)
     except BmqError as error:
@@ -197,7 +197,7 @@ def feed(name: str, data: bytes) -> None:
 
 
 def run(count: int, seed: int) -> dict[str, int]:
-    """`count` mutated inputs over all targets; how many each got."""
+    """Feed `count` mutated inputs to all targets; return the number of inputs for each."""
     random = Random(seed)
     names = list(TARGETS)
     weights = [TARGETS[name][2] for name in names]

@@ -1,4 +1,4 @@
-"""Mutated configuration directories: they load, or are refused with findings a person can read; nothing else."""
+"""Mutated configuration directories: they load, or are refused with readable findings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FILES = ("bmqbrkrcfg.json", "clusters.json", "domains/d.json", "domains/fan.jso
 
 
 class Configurations:
-    """Mutates one file of a good directory at a time; the directory is removed with `close`."""
+    """Mutates one file of a valid directory at a time; `close` removes the directory."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -41,20 +41,20 @@ class Configurations:
         self.counts = {"cases": 0, "loaded": 0, "refused": 0, "warned": 0}
         problems, _ = check(str(self.etc), environment={})
         if problems:
-            raise Finding(f"the good directory is refused: {problems[0]}", "configuration")
+            raise Finding(f"the valid directory is refused: {problems[0]}", "configuration")
 
     def close(self) -> None:
         """Remove the directory."""
         self._folder.cleanup()
 
     def run(self, count: int) -> dict[str, int]:
-        """`count` mutated directories."""
+        """Check `count` mutated directories."""
         for _ in range(count):
             name = self.random.choice(_FILES)
             changed = self._tree(self.texts[name]) if self.random.random() < 0.7 else self._bytes(self.texts[name])
             (self.etc / name).write_bytes(changed)
             try:
-                self._look(name, changed)
+                self._check(name, changed)
             finally:
                 (self.etc / name).write_text(self.texts[name])
             self.counts["cases"] += 1
@@ -84,12 +84,12 @@ class Configurations:
                 break
         return json.dumps(tree).encode("utf-8", "surrogateescape")
 
-    def _look(self, name: str, changed: bytes) -> None:
+    def _check(self, name: str, changed: bytes) -> None:
         try:
             problems, warnings = check(str(self.etc), environment={})
             for finding in (*problems, *warnings):
                 if not str(finding):
-                    raise AssertionError("a finding without words")
+                    raise AssertionError("a finding without a text")
             self.counts["warned"] += bool(warnings)
             try:
                 load(str(self.etc), environment={})
@@ -99,14 +99,14 @@ class Configurations:
                 if not error.findings or not all(map(str, error.findings)):
                     raise AssertionError("a refusal without a reason") from None
             if refused and not problems:
-                raise AssertionError("load refuses what check finds good")
+                raise AssertionError("load refuses a directory without problems")
             self.counts["refused" if problems else "loaded"] += 1
         except Exception as error:
             raise Finding(f"{type(error).__name__}: {error}", f"configuration {name}", changed) from error
 
 
 def _places(tree: Any) -> list[tuple[Any, Any]]:
-    """(holder, key) of everything in a tree."""
+    """Return (container, key) of all values in a tree."""
     found: list[tuple[Any, Any]] = []
     waiting = [tree]
     while waiting:

@@ -1,4 +1,4 @@
-"""Seeds: what real clients, brokers and we ourselves have written."""
+"""Seeds: recorded streams of clients and brokers, and files of brokers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ VECTORS = Path(__file__).resolve().parent.parent / "vectors"
 
 
 def split(stream: bytes) -> list[bytes]:
-    """Whole events of a stream that is well framed; a tail is left out."""
+    """Return the complete events of a valid stream; a trailing incomplete event is omitted."""
     found, at = [], 0
     while len(stream) - at >= 8:
         size = int.from_bytes(stream[at:at + 4], "big")
@@ -23,7 +23,7 @@ def split(stream: bytes) -> list[bytes]:
 
 @cache
 def conversations() -> tuple[tuple[bytes, ...], ...]:
-    """What clients sent, connection by connection, as events; the first is the negotiation."""
+    """Return the events that clients sent, by connection; the first event is the negotiation."""
     found = [split(path.read_bytes()) for path in sorted(VECTORS.glob("client/*.c2b.bin"))]
     for path in sorted(VECTORS.glob("real/*.jsonl")):
         streams: dict[tuple[int, int], bytes] = {}
@@ -39,7 +39,7 @@ def conversations() -> tuple[tuple[bytes, ...], ...]:
 
 @cache
 def events() -> tuple[bytes, ...]:
-    """Every distinct event either side ever sent, brokers' included; small ones only."""
+    """Return all distinct events up to 8 KiB of clients and brokers."""
     found = {event: None for conversation in conversations() for event in conversation}
     for path in sorted(VECTORS.glob("client/*.b2c.bin")):
         found.update((event, None) for event in split(path.read_bytes()))
@@ -55,7 +55,7 @@ def events() -> tuple[bytes, ...]:
 
 @cache
 def by_type() -> dict[int, tuple[bytes, ...]]:
-    """The events by their type."""
+    """Return the events by type."""
     found: dict[int, list[bytes]] = {}
     for event in events():
         found.setdefault(event[4] & 0x3F, []).append(event)

@@ -1,8 +1,8 @@
-"""A coverage-guided fuzzer over the decoders, a session and recovery: `python tests/fuzz/coverage_guided.py [options]`.
+"""Coverage-guided fuzzer of the decoders and sessions: `python tests/fuzz/coverage_guided.py [options]`.
 
 Options are those of libFuzzer, for example `-max_total_time=600` or a corpus directory. The first byte of an input says
-which target gets the rest: one of `codecs.TARGETS`, or a session of a broker in memory that has already negotiated and
-opened a queue. A finding is an exception that is not the declared one; the input is left in a `crash-*` file.
+the target of the rest: one of `codecs.TARGETS`, or a session of a broker in memory that has already negotiated and
+opened a queue. A finding is an undeclared exception; the input is left in a `crash-*` file.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ INPUT_BYTES_MAX = 4096
 
 
 class Target:
-    """Feeds inputs; keeps one broker for the session inputs."""
+    """Feeds inputs to the targets; one broker serves the session inputs."""
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="bmq-fuzz-guided-")
@@ -46,24 +46,24 @@ class Target:
         return world
 
     def __call__(self, data: bytes) -> None:
-        """One input."""
+        """Feed one input."""
         if not data:
             return
-        which = data[0] % (_SESSION + 3)  # sessions get three shares
+        which = data[0] % (_SESSION + 3)  # sessions have three shares
         if which < _SESSION:
             codecs.feed(_NAMES[which], data[1:])
         else:
             self._session(data[1:], which - _SESSION)
 
-    def _administered(self) -> bool:
-        """Whether an earlier input became an administrator and took something away: a refusal is right then."""
+    def _was_administered(self) -> bool:
+        """Return whether an earlier input removed a domain or disabled a partition: refusals are valid then."""
         broker = self._world.broker
         return (any(domain.removing for domain in broker.domains.by_name.values())
                 or not all(partition.available for cluster in broker.clusters.values() for partition in cluster.partitions))
 
     def _session(self, data: bytes, role: int) -> None:
         self._inputs += 1
-        if self._inputs % _WORLD_INPUTS == 0 or self._administered():
+        if self._inputs % _WORLD_INPUTS == 0 or self._was_administered():
             self._world = self._new_world()
         world = self._world
         try:
@@ -78,7 +78,7 @@ class Target:
             link.receive(0)
             link.drop()
             world.clients.clear()
-        except Unreadable:  # an earlier input posted what cannot be opened; brokers pass content on as it is
+        except Unreadable:  # an earlier input posted malformed data; brokers forward data unchanged
             self._world = self._new_world()
             return
         except Exception as error:
@@ -101,7 +101,7 @@ def seeds(directory: Path) -> None:
 
 
 def main() -> None:
-    """Run until libFuzzer has had enough."""
+    """Run libFuzzer with its options."""
     with tempfile.TemporaryDirectory(prefix="bmq-fuzz-corpus-") as folder:
         seeds(Path(folder))
         atheris.Setup([*sys.argv, f"-max_len={INPUT_BYTES_MAX}", "-timeout=20", "-rss_limit_mb=4096", folder], Target())

@@ -1,4 +1,4 @@
-"""What a fuzz run found, and how to see it again."""
+"""Finding of a fuzz run, with the inputs that reproduce it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 class Finding(AssertionError):
-    """The program did something that hostile input must not make it do."""
+    """Unexpected behaviour for an input."""
 
     def __init__(self, what: str, where: str, *inputs: bytes) -> None:
         shown: Sequence[str] = [f"bytes.fromhex('{data.hex()}')" for data in inputs[-5:]]

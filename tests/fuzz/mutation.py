@@ -1,4 +1,4 @@
-"""Deterministic mutations: everything comes from one seeded generator."""
+"""Deterministic mutations of byte strings, from one seeded generator."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Mutator:
                       self._double, self._splice, self._swap, self._add, self._zero)
 
     def mutate(self, data: bytes) -> bytes:
-        """One to six changes."""
+        """Return `data` with one to six changes."""
         changed = bytearray(data)
         for _ in range(self.random.choice((1, 1, 1, 2, 2, 3, 6))):
             if not changed:
@@ -29,7 +29,7 @@ class Mutator:
         return bytes(changed[:GROWTH_BYTES_MAX])
 
     def event(self, data: bytes) -> bytes:
-        """A mutated event. Mostly its length is made right again, so that the change reaches what reads the body."""
+        """Return a mutated event, mostly with a corrected length, so that the change reaches the decoder of the body."""
         random = self.random
         if random.random() < 0.15 or len(data) <= 8:
             changed = self.mutate(data)

@@ -1,9 +1,9 @@
-"""Mutated conversations with a whole broker in memory: no exception, no session or handle left behind, and a decent
-client beside the hostile ones is served all the while.
+"""Mutated conversations with a complete broker in memory: no exception, no leaked session or handle, and a valid client
+is served during all of them.
 
-A conversation is one recorded by a real client; some of its events are mutated, some left out, sent twice or replaced by
-events of other conversations, and the stream is cut into chunks at random. What the broker says in return must be whole,
-well-formed events. After each conversation the connection is dropped and everything it held must be gone.
+A conversation is a recorded stream of a client; some of its events are mutated, omitted, sent twice or replaced by events
+of other conversations, and the stream is divided into random chunks. The output of the broker must be complete, well-formed
+events. After each conversation the connection is dropped, and its session and handles must be removed.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from fuzz import corpus
 from fuzz.findings import Finding
 from fuzz.mutation import Mutator
 
-WORLD_FRAMES = 20_000  # after so many a world is thrown away with what has piled up in it
-PROBE_CONVERSATIONS = 25  # between two looks at the decent client
+WORLD_FRAMES = 20_000  # frames until the broker is replaced by a new one
+PROBE_CONVERSATIONS = 25  # conversations between two checks of the valid client
 _LIMITS = {"queue_messages": 50, "queue_bytes": 1 << 20, "domain_messages": 500, "domain_bytes": 8 << 20}
 _PRIORITY = ("t.prio", "bmq.test.mem.priority", "t.maxq", "t.maxc", "t.mda", "t.dedup", "t.q3", "t.b10", "t.ttl", "t.mem",
              "t.sc",
@@ -39,13 +39,13 @@ _HARSH = re.compile(rb"DISABLE|REMOVE|SHUTDOWN|RECONFIGURE|SET")
 
 
 class Sessions:
-    """A world, a decent client in it, and hostile conversations."""
+    """A broker, a valid client, and mutated conversations."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
         self.mutator = Mutator(self.random, corpus.events())
         self.by_type = corpus.by_type()
-        # an administrator may well disable a partition or remove the decent client's domain
+        # an administrator may disable a partition or remove the domain of the valid client
         self.conversations = [tuple(event for event in conversation if not _HARSH.search(event))
                               for conversation in corpus.conversations()]
         self.counts = {"conversations": 0, "frames": 0, "mutated": 0, "answers": 0, "closed by the broker": 0, "probes": 0,
@@ -56,7 +56,7 @@ class Sessions:
         self._new_world()
 
     def close(self) -> None:
-        """Remove what is on disk."""
+        """Remove the directories of the brokers."""
         self._folder.cleanup()
 
     def _new_world(self) -> None:
@@ -73,20 +73,20 @@ class Sessions:
             subscriptions = [app_subscription("baz", "x > 0")] if name == "t.fan" else None
             world.domain(name, "fanout", subscriptions=subscriptions, **_LIMITS)
         world.domain("t.bc", "broadcast", in_memory=True, **_LIMITS)
-        world.domain("decent", **_LIMITS)
+        world.domain("valid", **_LIMITS)
         world.start()
-        self._producer: Queue = world.producer("bmq://decent/q")
-        self._consumer: Queue = world.consumer("bmq://decent/q")
+        self._producer: Queue = world.producer("bmq://valid/q")
+        self._consumer: Queue = world.consumer("bmq://valid/q")
         self._own: set[Session] = set(world.broker.sessions.open)
         self._until = self.counts["frames"] + WORLD_FRAMES
 
     def run(self, frames: int) -> dict[str, int]:
-        """Conversations until that many frames were mutated in all."""
+        """Run conversations until `frames` events were mutated in total."""
         while self.counts["mutated"] < frames:
             try:
-                self._converse()
+                self._run_conversation()
                 if self.counts["conversations"] % PROBE_CONVERSATIONS == 0:
-                    self._probe()
+                    self._check_valid_client()
                     if self.counts["frames"] > self._until:
                         self._new_world()
             except Finding:
@@ -95,7 +95,7 @@ class Sessions:
                 raise Finding(f"{type(error).__name__}: {error}", "session", *self._sent) from error
         return self.counts
 
-    def _plan(self) -> list[bytes]:
+    def _make_events(self) -> list[bytes]:
         random = self.random
         plan = list(random.choice(self.conversations))
         if random.random() < 0.3:
@@ -104,7 +104,7 @@ class Sessions:
         found = []
         for index, event in enumerate(plan):
             chance = random.random()
-            if index == 0 and chance < 0.85:  # most negotiations must succeed, or nothing behind them is reached
+            if index == 0 and chance < 0.85:  # most negotiations must succeed, so that later events are processed
                 found.append(event)
                 continue
             if chance < 0.03:
@@ -119,11 +119,11 @@ class Sessions:
                 found.append(event)
         return found
 
-    def _converse(self) -> None:
+    def _run_conversation(self) -> None:
         random, world = self.random, self.world
         link = world.link()
-        heard = FrameBuffer(1 << 26)
-        plan = self._sent = self._plan()
+        received = FrameBuffer(1 << 26)
+        plan = self._sent = self._make_events()
         self.counts["frames"] += len(plan)
         self.counts["conversations"] += 1
         negotiated = False
@@ -131,15 +131,15 @@ class Sessions:
         for chunk in chunks:
             link.send(chunk)
             if random.random() < 0.4:
-                negotiated = self._hear(heard, link.receive(0), negotiated)
+                negotiated = self._check_output(received, link.receive(0), negotiated)
             if random.random() < 0.01:
                 world.advance(random.choice((0.1, 1.0, 5.0)))
             if link.session is None:
                 break
-        self._hear(heard, link.receive(0), negotiated)
+        self._check_output(received, link.receive(0), negotiated)
         if link.session is None:
             self.counts["closed by the broker"] += 1
-        self._leave(link)
+        self._disconnect(link)
 
     def _chunks(self, plan: list[bytes]) -> list[bytes]:
         way = self.random.randrange(4)
@@ -155,18 +155,18 @@ class Sessions:
             stream = stream[size:]
         return chunks
 
-    def _hear(self, heard: FrameBuffer, data: bytes, negotiated: bool) -> bool:
-        """What the broker says can be read."""
+    def _check_output(self, received: FrameBuffer, data: bytes, negotiated: bool) -> bool:
+        """Decode the output of the broker; return whether the negotiation is complete."""
         if not data:
             return negotiated
-        buffer, spans = heard.receive(data)
+        buffer, spans = received.receive(data)
         for kind, specific, start, end in spans:
             self.counts["answers"] += 1
             error = None
             if kind == EventType.CONTROL:
                 decode = control.decode_control if negotiated else control.decode_negotiation
                 if not decode(buffer[start:end], specific >> 5).choice:
-                    raise AssertionError("an answer without content")
+                    raise AssertionError("a response without content")
                 negotiated = True
             elif kind == EventType.PUSH:
                 _, error = events.decode_push(buffer, start, end)
@@ -176,12 +176,12 @@ class Sessions:
                 raise AssertionError(f"an event of type {kind} to a client")
             if error is not None:
                 raise error
-        if heard.held_bytes:
-            raise AssertionError("half an event")
+        if received.held_bytes:
+            raise AssertionError("an incomplete event")
         return negotiated
 
-    def _leave(self, link: MemoryLink) -> None:
-        """Drop the connection; nothing of it may be left."""
+    def _disconnect(self, link: MemoryLink) -> None:
+        """Drop the connection; its session and handles must be removed."""
         world = self.world
         link.drop()
         left = set(world.broker.sessions.open) - self._own
@@ -189,27 +189,27 @@ class Sessions:
             raise AssertionError(f"{len(left)} leaked session(s)")
         for cluster in world.broker.clusters.values():
             for queue in cluster.queues.values():
-                strangers = [handle for handle in queue.handles if handle.client.session not in self._own]
-                if strangers:
-                    raise AssertionError(f"{len(strangers)} leaked handle(s) of {queue.uri}")
+                leaked = [handle for handle in queue.handles if handle.client.session not in self._own]
+                if leaked:
+                    raise AssertionError(f"{len(leaked)} leaked handle(s) of {queue.uri}")
                 for app in queue.apps.values():
                     if any(substream.handle.client.session not in self._own for substream in app.substreams):
                         raise AssertionError(f"leaked substream of {queue.uri}, app {app.app_id}")
 
-    def _probe(self) -> None:
-        """The decent client posts, gets its ACK, receives, confirms."""
+    def _check_valid_client(self) -> None:
+        """The valid client posts a message, receives and confirms it."""
         self.counts["probes"] += 1
         payload = self.counts["probes"].to_bytes(4, "big")
         self._producer.post(payload)
         got = self.world.pushes(self._consumer)
         if [push.payload for push in got] != [payload]:
-            raise AssertionError(f"the decent client got {got} instead of its message")
+            raise AssertionError(f"the valid client received {got} instead of its message")
         self._consumer.confirm(*got)
         self.world.report.lines.clear()
 
 
 def main(frames: int, seed: int) -> dict[str, int]:
-    """One run."""
+    """Run conversations with `frames` mutated events; return the counts."""
     sessions = Sessions(seed)
     try:
         return sessions.run(frames)

@@ -1,8 +1,8 @@
-"""Damaged file sets through recovery: nothing is raised but a refusal with a sentence, no message is delivered that was
-never stored, and the partition works afterwards.
+"""Recovery of damaged file sets: the only exception is a refusal with a text, no message is delivered that was not stored,
+and the partition works afterwards.
 
-Where the damage only removes (a cut, zeros up to the end of the file, garbage behind the end) more is asked: exactly the
-messages outstanding at that point of the journal are there.
+For damage that only removes bytes (a truncation, zeros up to the end of the file, other bytes after the end) exactly the
+messages outstanding at that point of the journal are recovered.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _KINDS = ("bmq_journal", "bmq_data", "bmq_qlist")
 
 
 def _open(disk: MemoryDisk, wall: int) -> tuple[FileSets, Partition, dict[bytes, Message]]:
-    """A partition over a disk, recovered, not yet active."""
+    """Return the recovered partition of a disk before its activation."""
     files = FileSets(disk, "storage", "archive", 0, _SIZES)
     files.open(wall)
     recovered = recover(files, None, 0, 0.0, 0)
@@ -44,7 +44,7 @@ def _open(disk: MemoryDisk, wall: int) -> tuple[FileSets, Partition, dict[bytes,
 
 
 class Original:
-    """A partition after some work: its files, every payload ever stored, and what was outstanding at each record."""
+    """A partition after some work: its files, all stored payloads, and the outstanding messages at each record."""
 
     def __init__(self, seed: int, closed: bool) -> None:
         random = Random(seed)
@@ -105,7 +105,7 @@ class Tails:
             self._flip, self._flip, self._mutate_end, self._mutate_end, self._swap_records, self._double_record)
 
     def run(self, count: int) -> dict[str, int]:
-        """`count` damaged file sets."""
+        """Recover `count` damaged file sets; return the counts."""
         for _ in range(count):
             original = self.random.choice(self.originals)
             contents = {kind: bytearray(data) for kind, (_, data) in original.content.items() if kind in _KINDS}
@@ -115,7 +115,7 @@ class Tails:
         return self.counts
 
     def _damage(self, original: Original, contents: dict[str, bytearray]) -> dict[bytes, int] | None:
-        """Damage in place; the exact state to expect, None if any subset of what was stored will do."""
+        """Damage in place; return the exact expected state, None if any subset of the stored messages is valid."""
         ends = dict(zip(_KINDS, original.ends, strict=True))
         if self.random.random() < 0.3:
             journal = contents["bmq_journal"]

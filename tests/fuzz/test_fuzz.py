@@ -1,4 +1,4 @@
-"""The fuzz campaigns at smoke size, and proof that they would notice."""
+"""Fuzz campaigns with few inputs, and tests that they detect errors."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def test_decoders_answer_mutated_input_with_an_event_or_a_declared_error() -> No
     assert min(counted.values()) > 0
 
 
-def test_sessions_survive_mutated_conversations_and_leave_nothing_behind() -> None:
-    """A hostile client costs itself its connection and nobody anything."""
+def test_mutated_conversations_leave_no_session_and_valid_clients_are_served() -> None:
+    """A malformed client affects only its own connection."""
     counted = sessions.main(5_000, SEED)
     assert counted["mutated"] >= 5_000
     assert counted["probes"] > 10
@@ -29,16 +29,16 @@ def test_sessions_survive_mutated_conversations_and_leave_nothing_behind() -> No
     assert counted["answers"] > counted["conversations"]
 
 
-def test_recovery_survives_damaged_file_sets_and_delivers_nothing_that_was_never_stored() -> None:
-    """A torn or rotten disk costs messages at worst, never the broker or the truth."""
+def test_damaged_file_sets_recover_without_messages_that_were_not_stored() -> None:
+    """Damage may lose messages; it must neither stop the broker nor create messages."""
     counted = Tails(SEED).run(200)
     assert counted["recovered"] + counted["refused"] == 200
     assert counted["exact states checked"] > 30
     assert counted["messages"] > 1000
 
 
-def test_mutated_configurations_load_or_are_refused_with_words() -> None:
-    """A typing error must not look like a bug."""
+def test_mutated_configurations_load_or_are_refused_with_findings() -> None:
+    """A typing error must not raise an exception."""
     configurations = Configurations(SEED)
     try:
         counted = configurations.run(100)
@@ -48,38 +48,38 @@ def test_mutated_configurations_load_or_are_refused_with_words() -> None:
     assert counted["refused"] > 0
 
 
-def test_a_decoder_that_raises_anything_else_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A campaign that cannot fail proves nothing."""
-    def careless(data: bytes) -> None:
+def test_an_undeclared_exception_of_a_decoder_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The campaign must be able to fail."""
+    def raise_undeclared(data: bytes) -> None:
         if len(data) % 7 == 3:
             data[len(data)]
 
-    monkeypatch.setitem(codecs.TARGETS, "uris", (careless, *codecs.TARGETS["uris"][1:]))
+    monkeypatch.setitem(codecs.TARGETS, "uris", (raise_undeclared, *codecs.TARGETS["uris"][1:]))
     with pytest.raises(Finding, match=r"uris: IndexError"):
         codecs.run(1_000, SEED)
 
 
-def test_an_exception_out_of_a_session_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same for the sessions."""
-    def careless(self: object, *arguments: object) -> None:
+def test_an_exception_in_a_session_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The campaign of sessions must be able to fail."""
+    def raise_undeclared(self: object, *arguments: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("bmqtwist.link.client.ClientSession._take_confirms", careless)
+    monkeypatch.setattr("bmqtwist.link.client.ClientSession._take_confirms", raise_undeclared)
     with pytest.raises(Finding, match="ZeroDivisionError"):
         sessions.main(5_000, SEED)
 
 
-def test_the_corpus_holds_every_event_type_a_client_sends() -> None:
-    """Seeds decide what mutations can reach."""
+def test_the_corpus_contains_every_event_type_of_clients() -> None:
+    """The seeds determine which code the mutations reach."""
     assert {1, 2, 3, 11, 12, 13, 15} <= corpus.by_type().keys()
     assert len(corpus.conversations()) > 50
 
 
-def test_an_empty_error_text_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Errors are for people."""
-    def mute(data: bytes) -> None:
+def test_an_error_without_a_text_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Error texts are read by operators."""
+    def raise_without_text(data: bytes) -> None:
         raise PeerError("")
 
-    monkeypatch.setitem(codecs.TARGETS, "uris", (mute, *codecs.TARGETS["uris"][1:]))
+    monkeypatch.setitem(codecs.TARGETS, "uris", (raise_without_text, *codecs.TARGETS["uris"][1:]))
     with pytest.raises(Finding, match="without a sentence"):
         codecs.feed("uris", b"x")

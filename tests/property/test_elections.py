@@ -1,4 +1,4 @@
-"""Elections of 1, 3 and 5 nodes, whatever the network, the disks and the clocks do."""
+"""Elections of 1, 3 and 5 nodes under random faults of the network, the disks and the clocks."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ FAULTS = ["depose"] * 3 + ["crash"] * 3 + ["boot"] * 4 + ["heal"] * 2 + ["resume
 STEPS = st.lists(st.tuples(st.sampled_from(FAULTS), st.integers(0, 1 << 20)), min_size=30, max_size=80)
 
 
-def disturb(world: Elections, kind: str, value: int) -> None:
-    """One fault, or a moment of normal life."""
+def inject_fault(world: Elections, kind: str, value: int) -> None:
+    """Inject one fault, or let the nodes work without one."""
     number = value % len(world.nodes) + 1
     other = value // 7 % len(world.nodes) + 1
     noticed = bool(value // 64 % 3)
     node = world.nodes[number]
     if kind == "crash":
         world.crash(number, noticed)
-    elif kind == "depose":  # who leads is gone for a moment
+    elif kind == "depose":  # the leader is lost for a short time
         for each in world.nodes.values():
             if each.elector is not None and each.elector.state is ElectionState.LEADER:
                 world.crash(each.node_id)
@@ -70,8 +70,8 @@ def disturb(world: Elections, kind: str, value: int) -> None:
     world.run((value // 128 % 100) / 100 * TIMING.inactivity / (1 + value // 12800 % 8))
 
 
-def calm(world: Elections) -> None:
-    """Nothing fails any more."""
+def end_faults(world: Elections) -> None:
+    """End all faults and connect all nodes."""
     world.loss = world.repeats = world.write_failures = world.write_deaths = 0.0
     world.latency = 0.01
     world.heal()
@@ -85,15 +85,15 @@ def calm(world: Elections) -> None:
 @pytest.mark.parametrize("size", [1, 3, 5])
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(0, 1 << 32), STEPS)
-def test_one_leader_in_a_term_who_has_what_is_committed_and_one_at_all_when_the_faults_end(
+def test_a_term_has_at_most_one_leader_with_all_committed_entries_and_faults_end_with_one(
         size: int, seed: int, steps: list[tuple[str, int]]) -> None:
-    """And votes and terms are kept over all lives: `kit.elections` looks at every step."""
+    """`kit.elections` also checks after each step that votes and terms survive all restarts."""
     world = Elections(seed, size)
     world.boot()
     world.run(SETTLE_S)
     for kind, value in steps:
-        disturb(world, kind, value)
-    calm(world)
+        inject_fault(world, kind, value)
+    end_faults(world)
     world.run(SETTLE_S)
     assert world.leader is not None, [(node.node_id, node.elector and node.elector.transition_log.transitions[-5:])
                                       for node in world.nodes.values()]
@@ -120,7 +120,7 @@ def test_nodes_that_start_together_elect_one_leader_of_the_next_term(seed: int, 
 
 @pytest.mark.spec("cluster", 16)
 @pytest.mark.parametrize("seed", range(10))
-def test_a_node_that_starts_late_adopts_the_leader_and_counts_as_a_supporter(seed: int) -> None:
+def test_a_node_that_starts_late_adopts_the_leader_and_supports_it(seed: int) -> None:
     world = Elections(seed, 3)
     world.boot(1, 2)
     world.run(SETTLE_S)
@@ -133,29 +133,29 @@ def test_a_node_that_starts_late_adopts_the_leader_and_counts_as_a_supporter(see
 
 @pytest.mark.spec("cluster", 17)
 @pytest.mark.parametrize("seed", range(20))
-def test_a_leader_that_crashes_is_followed_within_one_random_wait_and_two_round_trips(seed: int) -> None:
+def test_a_crashed_leader_is_replaced_within_one_random_wait_and_two_round_trips(seed: int) -> None:
     world = Elections(seed, 3)
     world.boot()
     world.run(SETTLE_S)
     assert world.leader is not None
     world.crash(world.leader.node_id)
-    world.run(TIMING.random_wait_max + 4 * world.latency + 4 * 0.04)  # two of them with a write before the answer
+    world.run(TIMING.random_wait_max + 4 * world.latency + 4 * 0.04)  # two of them with a write before the response
     assert world.leader is not None and len(world.leaders) == 2
 
 
 @pytest.mark.spec("cluster", 19)
 @pytest.mark.parametrize("noticed", [True, False])
-def test_a_follower_that_is_alone_for_an_hour_keeps_its_term_and_its_return_changes_nothing(noticed: bool) -> None:
+def test_a_follower_isolated_for_an_hour_keeps_its_term_and_returns_without_an_election(noticed: bool) -> None:
     world = Elections(1, 3)
     world.boot()
     world.run(SETTLE_S)
     leader = world.leader
     assert leader is not None and leader.elector is not None
     term = leader.elector.term
-    away = next(node for node in world.nodes.values() if node is not leader)
-    world.isolate(away.node_id, noticed)
+    isolated = next(node for node in world.nodes.values() if node is not leader)
+    world.isolate(isolated.node_id, noticed)
     world.run(3600.0)
-    assert away.elector is not None and (away.elector.term, away.elector.leader) == (term, None)
+    assert isolated.elector is not None and (isolated.elector.term, isolated.elector.leader) == (term, None)
     world.heal()
     world.run(2.0)
     assert world.leader is leader and list(world.leaders) == [term]
@@ -163,7 +163,7 @@ def test_a_follower_that_is_alone_for_an_hour_keeps_its_term_and_its_return_chan
 
 @pytest.mark.spec("cluster", 20)
 @pytest.mark.parametrize("noticed", [True, False])
-def test_a_leader_cut_from_one_follower_goes_on_leading_in_its_term(noticed: bool) -> None:
+def test_a_leader_without_a_link_to_one_follower_keeps_its_term(noticed: bool) -> None:
     world = Elections(2, 3)
     world.boot()
     world.run(SETTLE_S)
@@ -177,7 +177,7 @@ def test_a_leader_cut_from_one_follower_goes_on_leading_in_its_term(noticed: boo
 
 @pytest.mark.spec("cluster", 21)
 @pytest.mark.parametrize("seed", range(5))
-def test_two_nodes_that_do_not_see_each_other_do_not_take_the_lead_from_each_other(seed: int) -> None:
+def test_two_nodes_without_a_link_do_not_replace_each_other_as_leader(seed: int) -> None:
     world = Elections(seed, 4)
     world.boot()
     world.run(SETTLE_S)
@@ -191,7 +191,7 @@ def test_two_nodes_that_do_not_see_each_other_do_not_take_the_lead_from_each_oth
 
 @pytest.mark.spec("cluster", 29)
 @pytest.mark.parametrize("seed", range(10))
-def test_a_transfer_takes_no_random_wait(seed: int) -> None:
+def test_a_transfer_of_the_leadership_needs_no_random_wait(seed: int) -> None:
     world = Elections(seed, 5)
     world.boot()
     world.run(SETTLE_S)
@@ -200,25 +200,25 @@ def test_a_transfer_takes_no_random_wait(seed: int) -> None:
     successor = former.node_id % 5 + 1
     world.append(former)
     world.run(TIMING.beat_period)
-    asked = world.now
+    requested_at = world.now
     world.step(former, Transfer(successor))
     world.run(TIMING.random_wait_max / 4)
     assert world.leader is world.nodes[successor]
-    gone, new = [moment for moment, _, change in world.changes if moment > asked
+    lost, won = [moment for moment, _, change in world.changes if moment > requested_at
                  and ElectionState.LEADER in (change.before.state, change.after.state)]
-    assert new - gone < TIMING.random_wait_max / 4
+    assert won - lost < TIMING.random_wait_max / 4
 
 
-def voted_and_forgot() -> Elections:
-    """A node votes for one that leads then, and forgets that before it has an entry of it. It hears the leader of before,
-    which does not know yet, and no longer the new one."""
+def elections_with_a_lost_vote() -> Elections:
+    """A node votes for the new leader and loses the vote before it has an entry of it. Then it receives messages of the
+    former leader, which has not received the new term, and none of the new leader."""
     world = Elections(1, 3)
     world.boot()
     world.run(SETTLE_S)
     former = world.leader
     assert former is not None
     others = [number for number in world.nodes if number != former.node_id]
-    for number in others:  # they notice that the connections with it are gone, and it does not
+    for number in others:  # the other nodes detect the lost connections, the node does not
         world.cut |= {(former.node_id, number), (number, former.node_id)}
         world.step(world.nodes[number], PeerDown(former.node_id))
     terms = set(world.leaders)
@@ -228,7 +228,7 @@ def voted_and_forgot() -> Elections:
     voter = next(world.nodes[number] for number in others if number != newer.node_id)
     world.break_link(newer.node_id, voter.node_id)
     world.forget(voter.node_id)
-    world.run(0.1)  # what was under way to it is lost
+    world.run(0.1)  # messages in transit to it are lost
     world.cut -= {(former.node_id, voter.node_id), (voter.node_id, former.node_id)}
     world.boot(voter.node_id)
     for _ in range(3):
@@ -243,20 +243,20 @@ def voted_and_forgot() -> Elections:
 
 
 @pytest.mark.spec("cluster", 27)
-def test_a_node_that_has_forgotten_its_vote_does_not_help_the_leader_before_to_commit() -> None:
-    world = voted_and_forgot()
+def test_a_node_with_a_lost_vote_does_not_acknowledge_entries_of_the_former_leader() -> None:
+    world = elections_with_a_lost_vote()
     assert world.leader is not None and not any(node.forgot for node in world.nodes.values())
 
 
-def test_that_one_finds_the_mistake_it_is_about(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_test_of_a_lost_vote_detects_its_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
     def accept_any_leader(machine: Elector, leader: int, term: int) -> None:
         machine.inquiry.pending = False
     monkeypatch.setattr(elector, "_note_term", accept_any_leader)
     with pytest.raises(AssertionError, match="committed"):
-        voted_and_forgot()
+        elections_with_a_lost_vote()
 
 
-def test_a_leader_that_stops_is_replaced_after_its_goodbye() -> None:
+def test_a_stopped_leader_is_replaced_after_its_notification() -> None:
     world = Elections(3, 3)
     world.boot()
     world.run(SETTLE_S)

@@ -1,4 +1,4 @@
-"""A partition at 1, 3 and 5 nodes, whatever links and disks do: what is committed stays, and all logs become one."""
+"""Replicated partition at 1, 3 and 5 nodes under random faults: committed records stay, and all logs become equal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bmqtwist.wire.cluster_schema import Prepare
 
 
 def campaign(seed: int, size: int, steps: int, loss: float, mistake: str = "") -> Partitions:
-    """Faults at random, then none."""
+    """Run random faults, then end them."""
     world = Partitions(seed, size, mistake)
     world.grant()
     for _ in range(world.random.randint(0, 30)):
@@ -34,7 +34,7 @@ def campaign(seed: int, size: int, steps: int, loss: float, mistake: str = "") -
 @pytest.mark.spec("cluster", 79)
 @pytest.mark.parametrize("size", [1, 3, 5])
 @pytest.mark.parametrize("loss", [0.0, 0.1])
-def test_what_is_committed_stays_and_all_logs_become_one(size: int, loss: float) -> None:
+def test_committed_records_stay_and_all_logs_become_equal(size: int, loss: float) -> None:
     cuts = images = served = 0
     for seed in range(150):
         world = campaign(seed, size, 400, loss)
@@ -49,42 +49,42 @@ _choose_log, _send_receipt = TakeOver.choose_log, Reception.send_receipt
 _assign, _reject_stale = PartitionStanding.accept_assignment, PartitionStanding.reject_stale
 
 
-def _takes_its_own_log(self: TakeOver, event: object) -> None:
-    """Never pulls."""
+def _take_own_log(self: TakeOver, event: object) -> None:
+    """Chooses its own log without pulling records."""
     standing = self._standing
     if standing.promised >= standing.lease and len(self.promises) + 1 >= standing.majority and not standing.log.busy:
         self._begin_lease()
 
 
-def _needs_no_quorum(self: TakeOver, event: object) -> None:
+def _lead_without_quorum(self: TakeOver, event: object) -> None:
     """Leads with its own promise alone."""
     kept, self._standing.majority = self._standing.majority, 1
     _choose_log(self, event)
     self._standing.majority = kept
 
 
-def _uses_old_leases(self: PartitionStanding, assigned: Assigned) -> bool:
+def _use_old_lease(self: PartitionStanding, assigned: Assigned) -> bool:
     """Takes up the lease of an earlier run."""
     self.used = 0
     return _assign(self, assigned)
 
 
-def _promises_anything(self: PartitionStanding, event: Any) -> bool:
-    """Whatever it has promised before."""
+def _ignore_promises(self: PartitionStanding, event: Any) -> bool:
+    """Ignores earlier promises."""
     if isinstance(event, Prepare):
         self.requested, self.promised = min(self.requested, event.lease), min(self.promised, event.lease)
     return _reject_stale(self, event)
 
 
-def _says_what_is_not_safe(self: Reception, always: bool = False) -> None:
-    """Its receipts tell of what it has merely written."""
+def _acknowledge_unsynced(self: Reception, always: bool = False) -> None:
+    """Sends receipts for records that are written and not synced."""
     kept = self._standing.log
-    self._standing.log = _Unsafe(kept)
+    self._standing.log = _UnsyncedLog(kept)
     _send_receipt(self, always)
     self._standing.log = kept
 
 
-class _Unsafe:
+class _UnsyncedLog:
     def __init__(self, log: LogView) -> None:
         self._log = log
 
@@ -101,31 +101,31 @@ class _Unsafe:
 
 
 MISTAKES: dict[str, tuple[type, str, Any]] = {
-    "takes its own log": (TakeOver, "choose_log", _takes_its_own_log),
-    "needs no quorum": (TakeOver, "choose_log", _needs_no_quorum),
-    "uses old leases": (PartitionStanding, "accept_assignment", _uses_old_leases),
-    "promises anything": (PartitionStanding, "reject_stale", _promises_anything),
-    "says what is not safe": (Reception, "send_receipt", _says_what_is_not_safe),
+    "takes its own log": (TakeOver, "choose_log", _take_own_log),
+    "needs no quorum": (TakeOver, "choose_log", _lead_without_quorum),
+    "uses old leases": (PartitionStanding, "accept_assignment", _use_old_lease),
+    "promises anything": (PartitionStanding, "reject_stale", _ignore_promises),
+    "says what is not safe": (Reception, "send_receipt", _acknowledge_unsynced),
     "never passive": (ReplicationTargets, "is_supported", property(lambda self: True)),
 }
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_mistakes_are_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_injected_mistakes_are_detected(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(*MISTAKES[mistake])
     for seed in range(800):
         try:
             campaign(seed, 3, 400, 0.0, "planted")
         except AssertionError:
             return
-    raise AssertionError("not found in 800 lives")
+    raise AssertionError("not detected in 800 runs")
 
 
-def test_who_forgets_its_promises_is_found() -> None:
+def test_a_node_that_loses_its_promises_is_detected() -> None:
     for seed in range(400):
         try:
             campaign(seed, 3, 400, 0.0, "forgets promise")
         except AssertionError:
             return
-    raise AssertionError("not found in 400 lives")
+    raise AssertionError("not detected in 400 runs")
 

@@ -163,7 +163,7 @@ class Primary:
         self.handover()
 
 
-def essence(state: PartitionState) -> Any:
+def comparable_state(state: PartitionState) -> Any:
     """Return all comparable parts of a state; live keys may differ."""
     def live(item: Any) -> Any:
         if isinstance(item, tuple):
@@ -183,33 +183,33 @@ def essence(state: PartitionState) -> Any:
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(OPERATION, max_size=90))
-def test_a_follower_built_from_batches_equals_its_primary(operations: list[tuple[str, int]]) -> None:
+def test_a_replica_built_from_batches_has_the_state_of_its_primary(operations: list[tuple[str, int]]) -> None:
     follower = Follower()
     primary = Primary(follower)
     for name, value in operations:
         primary.run(name, value)
     primary.run("disk works", 0)
     primary.run("enable", 0)
-    primary.run("flush", 0)  # writes what a failing disk has kept waiting
-    primary.run("flush", 0)  # ... and then what was owed
-    assert essence(follower.state) == essence(primary.partition.state)
+    primary.run("flush", 0)  # writes the records that waited for the failing disk
+    primary.run("flush", 0)  # ... and then the pending records
+    assert comparable_state(follower.state) == comparable_state(primary.partition.state)
     follower.restart()
-    assert essence(follower.state) == essence(primary.partition.state)
+    assert comparable_state(follower.state) == comparable_state(primary.partition.state)
     primary.run("kill primary", 0)
     follower.restart()
-    assert essence(follower.state) == essence(primary.partition.state)
+    assert comparable_state(follower.state) == comparable_state(primary.partition.state)
 
 
-def test_the_journals_of_both_hold_the_same_records() -> None:
+def test_the_journals_of_primary_and_replica_have_the_same_records() -> None:
     """After the same rollovers the files are equal, except for node id and mark of a sync point."""
     follower = Follower()
     primary = Primary(follower)
     for number in range(400):
         primary.run("put" if number % 2 else "delete", number // 2 * 7)
         primary.run("flush", 0)
-    assert any(path.startswith("/a/") for path in primary.disk.paths()), "it rolled over"
-    ours, theirs = ([disk.content(path) for path in sorted(disk.paths()) if path.endswith("journal")]
-                    for disk in (primary.disk, follower.disk))
-    for mine, yours in zip(ours, theirs, strict=True):
-        assert [mine[at:at + RECORD_BYTES] for at in range(44, len(mine), RECORD_BYTES)] == [
-            yours[at:at + RECORD_BYTES] for at in range(44, len(yours), RECORD_BYTES)]
+    assert any(path.startswith("/a/") for path in primary.disk.paths()), "the primary rolled over"
+    primary_journals, replica_journals = ([disk.content(path) for path in sorted(disk.paths()) if path.endswith("journal")]
+                                          for disk in (primary.disk, follower.disk))
+    for one, other in zip(primary_journals, replica_journals, strict=True):
+        assert [one[at:at + RECORD_BYTES] for at in range(44, len(one), RECORD_BYTES)] == [
+            other[at:at + RECORD_BYTES] for at in range(44, len(other), RECORD_BYTES)]

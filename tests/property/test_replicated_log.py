@@ -1,7 +1,7 @@
-"""The metadata log on 1, 3 or 5 nodes, whatever the network, the disks and the elections do.
+"""Metadata log of 1, 3 or 5 nodes under random faults of the network, the disks and the elections.
 
-Pure machines, joined by a network that loses, repeats and reorders, over disks that lose what was not synced. The test
-decides who leads: a node whose log is at least as new as those of a majority, as an election would.
+Pure machines, connected by a network that loses, repeats and reorders messages, over disks that lose unsynced bytes. The
+test chooses the leader: a node whose log is at least as new as those of a majority, as an election would.
 """
 
 from __future__ import annotations
@@ -44,27 +44,27 @@ from bmqtwist.wire.cluster_schema import (
 
 WALL = 1000
 LEAD = 0  # the token of every Lead
-ROUNDS_MAX = 400  # until a cluster that nobody disturbs has settled
+ROUNDS_MAX = 400  # until a cluster without faults is idle
 
 
-def told(queues: Mapping[str, QueueRecord]) -> Any:
-    """What a state says of queues, to be compared."""
+def queue_rows(queues: Mapping[str, QueueRecord]) -> Any:
+    """Return the comparable fields of all queues."""
     return sorted((queue.uri, queue.key, queue.partition_id, tuple(queue.apps.items())) for queue in queues.values())
 
 
 @dataclass
 class Machine:
-    """One node: a process that comes and goes, and a disk that stays."""
+    """One node: a process that starts and ends, and its disk."""
 
     node_id: int
     log: MetadataLog | None = None
-    content: bytes = b""  # what the process sees
-    durable: bytes = b""  # what a loss of power leaves
+    content: bytes = b""  # the bytes that the process sees
+    durable: bytes = b""  # the bytes after a loss of power
     job: FileJob | None = None
-    vote: int = 0  # the newest term it took part in; an elector keeps it on disk
+    vote: int = 0  # the newest term of the node; an elector stores it on disk
     leader: int | None = None
     applied: Lsn = (0, 0)
-    queues: dict[str, QueueRecord] = field(default_factory=dict)  # by the changes it told of
+    queues: dict[str, QueueRecord] = field(default_factory=dict)  # built from the changes that it reported
     alarms: list[str] = field(default_factory=list)
 
     def begin(self) -> None:
@@ -74,7 +74,7 @@ class Machine:
 
 
 class Cluster:
-    """All nodes and what flies between them."""
+    """All nodes, and the messages in transit between them."""
 
     def __init__(self, size: int, max_bytes: int) -> None:
         self.nodes = [Machine(number) for number in range(size)]
@@ -100,11 +100,11 @@ class Cluster:
         node.content = node.durable = node.content[:good]
         node.job, node.applied, node.queues = None, (0, 0), dict(node.log.state.queues)
         if len(self.nodes) > 1:
-            assert told(node.log.state.queues) in [*self.committed.values(), []], "the file gives a state that never was"
+            assert queue_rows(node.log.state.queues) in [*self.committed.values(), []], "the file has an unknown state"
             self.step(node, Follow(node.vote, None))
-        else:  # what it finds, committed or not, counts
+        else:  # all found records are applied, committed or not
             assert node.log.lsn >= max(self.committed, default=(0, 0))
-            self.committed.setdefault(node.log.lsn, told(node.queues))
+            self.committed.setdefault(node.log.lsn, queue_rows(node.queues))
 
     def crash(self, node: Machine, torn: int) -> None:
         node.log = None
@@ -125,7 +125,7 @@ class Cluster:
         outputs = node.log.step(event, WALL)
         if node.log.role is Role.LEADING and node.log.log.last > before:
             first = next(each.record.type for each in node.log.log.records if each.lsn[0] == node.log.term)
-            assert before[0] == node.log.term or first is LedgerRecordType.SNAPSHOT, "the first record of a term says all"
+            assert before[0] == node.log.term or first is LedgerRecordType.SNAPSHOT, "the first record is a snapshot"
         numbers = [record.lsn for record in node.log.log.records]
         assert numbers == sorted(set(numbers)), "numbers grow"
         for output in outputs:
@@ -152,13 +152,13 @@ class Cluster:
         for queue in output.changes.removed:
             del node.queues[queue.uri]
         node.queues.update((queue.uri, queue) for queue in output.changes.assigned + output.changes.updated)
-        known = self.committed.setdefault(output.lsn, told(node.queues))
-        assert known == told(node.queues), "two nodes applied different changes"
+        known = self.committed.setdefault(output.lsn, queue_rows(node.queues))
+        assert known == queue_rows(node.queues), "two nodes applied different changes"
         holders = 0
         for each in self.nodes:
             log = self.open(each, each.durable)[0].log
             holders += log.base >= output.lsn or log.holds(output.lsn)
-        assert holders >= self.quorum, "applied before a quorum had it"
+        assert holders >= self.quorum, "applied before a quorum stored it"
 
     def decided(self, node: Machine, output: Decided) -> None:
         if output.token == LEAD:
@@ -171,7 +171,7 @@ class Cluster:
             assert node.log is not None and node.log.role is Role.LEADING
             if value is not None and not isinstance(value, list) and not node.log.is_pending(value.uri):
                 assert any(value.uri == queue[0] and value.key == queue[1] for state in self.committed.values()
-                           for queue in state), "told before it was committed"
+                           for queue in state), "done before it was committed"
 
     # -- what may happen
 
@@ -262,7 +262,7 @@ class Cluster:
             self.strand(value)
 
     def strand(self, value: int) -> None:
-        """A leader writes what nobody else gets, or does not come to write it, and another node takes over."""
+        """A leader fails before or after it wrote a record that it sends to no node; another node takes over."""
         stranded = next((each for each in self.nodes if each.log is not None and each.log.role is Role.LEADING), None)
         if stranded is None:
             return
@@ -324,14 +324,14 @@ class Cluster:
         for node in self.nodes:
             assert node.log is not None
             again = self.open(node, node.durable)[0]
-            assert told(node.log.state.queues) == told(node.queues) == last, "a node did not get there"
-            assert told(again.state.queues) == last, "the file gives another state"
+            assert queue_rows(node.log.state.queues) == queue_rows(node.queues) == last, "a node has another state"
+            assert queue_rows(again.state.queues) == last, "a restart restores another state"
             partitions += [node.log.state.partitions, again.state.partitions]
         assert all(each == partitions[0] for each in partitions)
         before: Any = None
         for lsn in sorted(self.committed):
             if lsn[1] == 1 and before is not None:
-                assert self.committed[lsn] == before, "a leader began without a committed change"
+                assert self.committed[lsn] == before, "a leader's snapshot lacks a committed change"
             before = self.committed[lsn]
 
 
@@ -343,7 +343,7 @@ ACTIONS = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 1 << 20)), m
 
 @pytest.fixture(autouse=True)
 def _limits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What one example sets does not stay."""
+    """Restore the limits that examples change."""
     monkeypatch.setattr(metadata_log, "RETAINED_BYTES", metadata_log.RETAINED_BYTES)
     monkeypatch.setattr(leader_term, "MESSAGE_BYTES", leader_term.MESSAGE_BYTES)
     yield
@@ -354,8 +354,8 @@ def _limits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @settings(max_examples=250, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(ACTIONS, st.sampled_from([600, 1500, 1 << 20]), st.sampled_from([0, 500, 1 << 20]),
        st.sampled_from([1, 500, 1 << 20]))
-def test_what_is_committed_stays_and_is_the_same_everywhere(size: int, actions: list[tuple[str, int]], max_bytes: int,
-                                                            retained: int, message: int) -> None:
+def test_committed_changes_stay_and_are_the_same_at_all_nodes(size: int, actions: list[tuple[str, int]], max_bytes: int,
+                                                              retained: int, message: int) -> None:
     """In order, on a quorum, in the files, and in every later leader's log."""
     metadata_log.RETAINED_BYTES, leader_term.MESSAGE_BYTES = retained, message
     cluster = Cluster(size, max_bytes)
@@ -367,7 +367,7 @@ def test_what_is_committed_stays_and_is_the_same_everywhere(size: int, actions: 
     cluster.settle()
 
 
-def test_the_outcomes_of_a_quiet_cluster_are_all_good() -> None:
+def test_without_faults_all_proposals_are_committed() -> None:
     """The property would hold for a log that does nothing."""
     cluster = Cluster(3, 1500)
     cluster.elect(cluster.nodes[1])

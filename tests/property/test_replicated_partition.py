@@ -75,7 +75,7 @@ class Machine:
             self.disk.kill()
         last = self.partition.written
         self.boot()
-        assert self.partition.summary.last >= before, "what was safe is gone"
+        assert self.partition.summary.last >= before, "a durable record is lost"
         assert power is not None or self.partition.summary.last == last
 
 
@@ -112,7 +112,7 @@ class Pair:
             self.cuts += 1
             self.replica.cut(common)
         while common != source.written:
-            if not source.offers(common):  # what is in memory goes only so far, and the rest was compacted
+            if not source.offers(common):  # older records are neither in memory nor in the compacted files
                 self.image()
                 common = self.replica.partition.summary.last
                 continue
@@ -167,7 +167,7 @@ class Pair:
             elif name == "other leads":
                 self.feed()
                 self.lead(self.machines.index(self.replica))
-            elif name == "strand":  # what the primary has written since the last feed is lost to the other one, which leads
+            elif name == "strand":  # records since the last feed are lost: the other node leads
                 self.primary.partition.flush(WALL)
                 self.lead(self.machines.index(self.replica))
             elif name == "feed":
@@ -178,7 +178,7 @@ class Pair:
             pass
 
 
-def essence(state: PartitionState) -> Any:
+def comparable_state(state: PartitionState) -> Any:
     """Return all comparable parts of a state; live keys and file offsets may differ."""
     def live(item: Any) -> Any:
         if isinstance(item, tuple):
@@ -196,10 +196,10 @@ def essence(state: PartitionState) -> Any:
             state.data_bytes, state.qlist_bytes)
 
 
-def equal(pair: Pair) -> None:
+def assert_equal(pair: Pair) -> None:
     """Check that both have the same state and all payloads."""
     primary = pair.primary.partition
-    if not primary.available:  # it is full, and owes records: a purge of whole queues makes room
+    if not primary.available:  # full, with pending records: a purge of whole queues makes room
         for key in list(primary.state.queues):
             at_once(primary.queues.purge(key, None, None, WALL))
         primary.rollover(WALL)
@@ -208,22 +208,22 @@ def equal(pair: Pair) -> None:
     pair.feed()
     one, other = (machine.partition for machine in pair.machines)
     assert one.summary.last == other.summary.last
-    assert essence(one.state) == essence(other.state)
+    assert comparable_state(one.state) == comparable_state(other.state)
     for key, queue in one.state.queues.items():
         for guid, message in queue.messages.items():
             assert one.payloads.whole(message) == other.payloads.whole(other.state.queues[key].messages[guid])
 
 
-def life(operations: list[tuple[str, int]]) -> Pair:
+def run_operations(operations: list[tuple[str, int]]) -> Pair:
     """Run all steps, then let the replica catch up."""
     pair = Pair()
     for name, value in operations:
         pair.run(name, value)
-    equal(pair)
+    assert_equal(pair)
     for machine in pair.machines:
         if not machine.partition.leading:
             machine.end(None)
-    equal(pair)
+    assert_equal(pair)
     return pair
 
 
@@ -234,10 +234,10 @@ def test_a_replica_equals_its_primary(operations: list[tuple[str, int]], run_byt
         for name, value in (("RUN_BYTES", run_bytes), ("READ_BYTES", run_bytes), ("MESSAGE_RECORDS_MAX", records)):
             patch.setattr(replica_module, name, value)
         patch.setattr(exchange, "READ_BYTES", run_bytes)
-        life(operations)
+        run_operations(operations)
 
 
-def test_an_image_is_of_one_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_has_the_state_at_its_first_part(monkeypatch: pytest.MonkeyPatch) -> None:
     """The primary stores and deletes messages before the last part."""
     monkeypatch.setattr(image_module, "MESSAGE_RECORDS_MAX", 2)
     monkeypatch.setattr(long_dict, "PART_MAX", 5)
@@ -245,7 +245,7 @@ def test_an_image_is_of_one_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(60):
         pair.run("put", random.randrange(1 << 16))
     pair.primary.partition.flush(WALL)
-    before, parts = essence(pair.primary.partition.state), 0
+    before, parts = comparable_state(pair.primary.partition.state), 0
 
     def meanwhile() -> None:
         nonlocal parts
@@ -254,11 +254,12 @@ def test_an_image_is_of_one_moment(monkeypatch: pytest.MonkeyPatch) -> None:
             pair.run(name, random.randrange(1 << 16))
 
     pair.image(meanwhile)
-    assert parts > 10 and essence(pair.primary.partition.state) != before == essence(pair.replica.partition.state)
-    equal(pair)
+    assert parts > 10 and comparable_state(pair.primary.partition.state) != before
+    assert comparable_state(pair.replica.partition.state) == before
+    assert_equal(pair)
 
 
-def test_what_was_written_at_once_is_sent_in_messages_of_few_records(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_batch_is_sent_in_messages_of_few_records(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replica_module, "MESSAGE_RECORDS_MAX", 8)
     pair, records = Pair(), []
     pair.feed()
@@ -275,16 +276,16 @@ def test_what_was_written_at_once_is_sent_in_messages_of_few_records(monkeypatch
     assert len(records) > 3 and set(records[:-1]) == {8}
 
 
-def test_images_and_cuts_happen() -> None:
+def test_the_random_operations_include_images_and_truncations() -> None:
     """Checks that the property test covers both cases."""
     random = Random(1)
     names = ["put", "put", "put", "put", "confirm", "delete", "flush", "flush", "roll", "strand", "feed", "other leads"]
-    pair = life([(random.choice(names), random.randrange(1 << 16)) for _ in range(1500)])
+    pair = run_operations([(random.choice(names), random.randrange(1 << 16)) for _ in range(1500)])
     assert pair.images > 3 and pair.cuts > 3, (pair.images, pair.cuts)
     assert pair.primary.partition.summary.base > NO_PSN
 
 
-def away(seed: int) -> Pair:
+def pair_with_missed_rollover(seed: int) -> Pair:
     """The primary has rolled over after the records that the replica lacks."""
     random, pair = Random(seed), Pair()
     for _ in range(30):
@@ -299,7 +300,7 @@ def away(seed: int) -> Pair:
     return pair
 
 
-def contents(machine: Machine) -> list[bytes]:
+def file_records(machine: Machine) -> list[bytes]:
     """Return the records of JOURNAL, DATA and QLIST, without file headers."""
     files = machine.partition.files
     return [read(JOURNAL_HEADER_BYTES, end - JOURNAL_HEADER_BYTES) for read, end in (
@@ -307,7 +308,7 @@ def contents(machine: Machine) -> list[bytes]:
         (files.read_qlist, files.current.qlist.end))]
 
 
-def test_a_replica_rolls_over_where_its_primary_did() -> None:
+def test_a_replica_rolls_over_at_the_record_of_its_primary() -> None:
     """The replica receives only records; its files are equal afterwards."""
     random, pair = Random(5), Pair()
     for _ in range(40):
@@ -320,28 +321,28 @@ def test_a_replica_rolls_over_where_its_primary_did() -> None:
     pair.feed()
     assert pair.replica.partition.summary == pair.primary.partition.summary and not pair.images
     assert pair.replica.partition.summary.base > NO_PSN
-    assert contents(pair.replica) == contents(pair.primary)
+    assert file_records(pair.replica) == file_records(pair.primary)
 
 
-def test_a_replica_that_missed_a_rollover_gets_the_files_of_its_primary() -> None:
-    pair = away(1)
+def test_a_replica_that_missed_a_rollover_receives_the_files_of_its_primary() -> None:
+    pair = pair_with_missed_rollover(1)
     pair.run("put", 3)
     pair.image()
     pair.feed()
-    assert contents(pair.replica) == contents(pair.primary)
+    assert file_records(pair.replica) == file_records(pair.primary)
 
 
-def test_a_rollover_is_for_the_primary_to_begin() -> None:
+def test_a_replica_refuses_to_start_a_rollover() -> None:
     with pytest.raises(PartitionUnavailable, match="Rollover rejected: node is not primary for this partition"):
         Pair().replica.partition.rollover(WALL)
 
 
 @pytest.mark.spec("cluster", 78)
 @pytest.mark.parametrize("power", [False, True])
-def test_a_death_at_any_step_of_an_image_leaves_the_old_log_or_the_new_one(power: bool) -> None:
+def test_a_crash_at_any_step_of_an_image_leaves_the_old_or_the_new_log(power: bool) -> None:
     steps, old, new = 0, 0, 0
     while True:
-        pair = away(1)
+        pair = pair_with_missed_rollover(1)
         replica, before = pair.replica, pair.replica.partition.summary
         replica.disk.stop_after = replica.disk.steps + steps
         try:
@@ -358,14 +359,14 @@ def test_a_death_at_any_step_of_an_image_leaves_the_old_log_or_the_new_one(power
         found = replica.partition.summary
         assert found == before or found.last == pair.primary.partition.summary.base, (steps, found, before)
         old, new = old + (found == before), new + (found != before)
-        equal(pair)
+        assert_equal(pair)
         steps += 1
     assert old > 5 and new > 2, (old, new)
 
 
 @pytest.mark.spec("cluster", 74)
 @pytest.mark.parametrize("power", [False, True])
-def test_a_death_at_any_step_of_a_cut_loses_nothing_before_it(power: bool) -> None:
+def test_a_crash_at_any_step_of_a_truncation_loses_no_earlier_record(power: bool) -> None:
     for steps in range(1000):
         pair = Pair()
         random = Random(2)
@@ -393,11 +394,11 @@ def test_a_death_at_any_step_of_a_cut_loses_nothing_before_it(power: bool) -> No
             former.disk.kill()
         former.boot()
         assert former.partition.summary.holds(common), (steps, former.partition.summary)
-        equal(pair)
+        assert_equal(pair)
     raise AssertionError("it does not end")
 
 
-def test_a_replica_syncs_what_it_took_while_a_sync_came_through() -> None:
+def test_a_replica_syncs_records_that_it_appended_during_a_sync() -> None:
     pair = Pair()
     replica = pair.replica.partition
     pair.feed()
@@ -410,41 +411,41 @@ def test_a_replica_syncs_what_it_took_while_a_sync_came_through() -> None:
     replica.append_run(run, replica.summary.last, WALL)
     replica.sync()
     replica.synced(first, WALL)
-    assert replica.wants_sync() is None, "nothing that was not synced is in the files yet"
+    assert replica.wants_sync() is None, "the files have no unsynced record"
     pair.replica.sync()
     assert replica.durable == replica.written == run.last
 
 
 @pytest.mark.parametrize("points", [0, 1, 2])
-def test_a_log_that_may_not_have_been_safe_ends_before_a_message_that_is_not_whole(points: int) -> None:
+def test_a_possibly_unsynced_log_ends_before_an_incomplete_message(points: int) -> None:
     """The message is deleted by a later record, but replicas need both. Records before two sync points are not checked."""
     pair = Pair()
     machine, partition = pair.machines[0], pair.primary.partition
-    for name in ("put", "put"):  # the first one makes the queue
+    for name in ("put", "put"):  # the first PUT creates the queue
         pair.work(name, 0)
     partition.flush(WALL)
-    whole = partition.summary.last
+    complete = partition.summary.last
     place = partition.tail.positions()[1]
     pair.work("put", 0)
-    doomed = partition.summary.last
+    deleted = partition.summary.last
     partition.append_deletion(KEYS[0], list(partition.state.queues[KEYS[0]].messages.values())[-1], 2, WALL)
     for _ in range(points):
         partition.log.append_sync_point(SyncPoint.REGULAR, WALL)
     partition.flush(WALL)
     last = partition.summary.last
-    assert partition.read_run(whole) is not None
+    assert partition.read_run(complete) is not None
     machine.files.close(truncate=False)
     machine.disk.kill()
     path = next(path for path in machine.disk.paths() if path.endswith(".bmq_data"))
     machine.disk.flip(path, place + DATA_HEADER.size)
     machine.boot()
-    assert machine.partition.summary.last == (last if points == 2 else (doomed[0], doomed[1] - 1))
+    assert machine.partition.summary.last == (last if points == 2 else (deleted[0], deleted[1] - 1))
     if points == 2:
         with pytest.raises(OSError, match="does not match its checksum"):
-            machine.partition.read_run(whole)
+            machine.partition.read_run(complete)
 
 
-def test_a_partition_that_is_given_up_claims_no_record_that_is_in_no_file() -> None:
+def test_an_abandoned_partition_reports_only_written_records() -> None:
     partition = Pair().primary.partition
     written = partition.written
     partition.log.append_sync_point(SyncPoint.REGULAR, WALL)
@@ -453,7 +454,7 @@ def test_a_partition_that_is_given_up_claims_no_record_that_is_in_no_file() -> N
     assert partition.summary.last == partition.written == written
 
 
-def test_what_other_nodes_are_sent_is_read_no_further_than_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_for_other_nodes_are_read_up_to_the_written_length(monkeypatch: pytest.MonkeyPatch) -> None:
     """The preallocated rest would make the kernel create pages of zeros, megabytes at a time."""
     pair = Pair()
     partition, ends = pair.primary.partition, list[int]()
@@ -462,10 +463,10 @@ def test_what_other_nodes_are_sent_is_read_no_further_than_it_is_written(monkeyp
     partition.flush(WALL)
     read_data = partition.files.read_data
 
-    def watched(offset: int, size: int) -> bytes:
+    def recording_read(offset: int, size: int) -> bytes:
         ends.append(offset + size)
         return read_data(offset, size)
-    monkeypatch.setattr(partition.files, "read_data", watched)
+    monkeypatch.setattr(partition.files, "read_data", recording_read)
     assert partition.read_run(NO_PSN) is not None
     run, final = ImageSource(partition).part()
     assert final and run.data and len(ends) >= 2

@@ -1,5 +1,5 @@
-"""A session core under everything that can happen to it, in any order: every post has exactly one outcome, posts reach the
-broker in order and only on queues that are open there, every request ends once, and nothing is left over or piles up."""
+"""Session core under random calls and faults: every post has exactly one outcome, posts reach the broker in order and only
+on queues that are open there, every request ends once, and no state is left or grows without limit."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ REFUSED = (Result.BW_LIMIT, Result.INVALID_QUEUE, Result.QUEUE_SUSPENDED, Result
 DEDUPLICATION_S = 40
 
 
-class Judge(Bench):
-    """A broker that knows what may be sent to it."""
+class CheckingBroker(Bench):
+    """A broker that checks the validity of received events."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -39,7 +39,7 @@ class Judge(Bench):
         self.numbers: dict[bytes, int] = {}  # of posts, by GUID
         self.unanswered: list[events.PutMessage] = []
         self.once: set[str] = set()  # requests of which the next one gets no answer
-        self.judged = 0  # of what was heard
+        self.judged = 0  # of the received events
         self.first: list[int] = []  # posts by first arrival
 
     def _negotiate(self) -> None:
@@ -64,14 +64,14 @@ class Judge(Bench):
 
     def _broker(self, chunk: bytes) -> None:
         super()._broker(chunk)
-        news, self.judged = self.heard[self.judged:], len(self.heard)
-        for put in news:
+        new, self.judged = self.heard[self.judged:], len(self.heard)
+        for put in new:
             if isinstance(put, events.PutMessage):
                 number = self.numbers[put.guid]
                 assert self.writers[put.queue_id] > 0, "a PUT on a queue that is not open"
                 assert number > self.last, "PUTs out of order, or twice on one connection"
                 if number not in self.first:
-                    assert not self.first or number > max(self.first), "overtaken"
+                    assert not self.first or number > max(self.first), "first transmissions out of order"
                     self.first.append(number)
                 self.last = number
                 if put.flags & 1:
@@ -101,8 +101,8 @@ class Sessions(RuleBasedStateMachine):
                                  open_timeout_s=10.0, close_timeout_s=10.0, configure_timeout_s=10.0,
                                  connect_timeout_s=1e6, attempt_timeout_s=5.0, disconnect_timeout_s=3.0, batch_bytes_max=600)
         extra: dict[str, Any] = {} if features else {"features": "PROTOCOL_ENCODING:BER,JSON"}
-        self.bench = Judge(options, acks_at_once=False, missed_max=missed, deduplication_ms=DEDUPLICATION_S * 1000,
-                           **extra)
+        self.bench = CheckingBroker(options, acks_at_once=False, missed_max=missed, deduplication_ms=DEDUPLICATION_S * 1000,
+                                    **extra)
         self.core = self.bench.core
         self.core.start(self.request("start"), self.bench.now)
         self.bench.turn()
@@ -124,7 +124,7 @@ class Sessions(RuleBasedStateMachine):
             self.requests.discard(token)
 
     def queues(self) -> list[Queue]:
-        """What the core knows."""
+        """Return the queues of the core."""
         return list(self.core.queues.values())
 
     # -- the application --------------------------------------------------------------------------------------------
@@ -229,8 +229,8 @@ class Sessions(RuleBasedStateMachine):
 
     @rule(drain=st.booleans())
     def stop(self, drain: bool) -> None:
-        """Stop; whatever comes later is refused."""
-        if self.count > 20:  # not in the first moments, or nothing else would be seen
+        """Stop; later requests are refused."""
+        if self.count > 20:  # not in the first seconds, or no other behaviour would be tested
             self.core.stop(self.request("stop"), self.bench.now, drain)
             self.bench.turn()
 
@@ -252,7 +252,7 @@ class Sessions(RuleBasedStateMachine):
 
     @rule(index=st.integers(0, 6), count=st.integers(1, 3))
     def push(self, index: int, count: int) -> None:
-        """Deliver something, perhaps to nobody."""
+        """Deliver messages, perhaps to an unknown queue."""
         if self.bench.connected and self.core.online:
             keys = [*self.core._deliveries.routes, 7 << 32 | 7]
             for _ in range(count):
@@ -296,7 +296,7 @@ class Sessions(RuleBasedStateMachine):
 
     @rule(features=st.booleans())
     def other_broker(self, features: bool) -> None:
-        """The next connection may be to one that knows less."""
+        """The next broker may announce fewer features."""
         self.bench.features = Bench().features if features else "PROTOCOL_ENCODING:BER,JSON"
 
     @rule(seconds=st.sampled_from([0.1, 1.0, 6.0, 25.0]))
@@ -307,7 +307,7 @@ class Sessions(RuleBasedStateMachine):
     # -- what must be so --------------------------------------------------------------------------------------------
 
     @invariant()
-    def outcomes_come_once_and_numbers_add_up(self) -> None:
+    def every_post_has_one_outcome_and_the_counters_are_consistent(self) -> None:
         """After every step."""
         bench, core = self.bench, self.core
         assert len(bench.acks) == sum(Counter(map(id, bench.acks)).values())
@@ -320,7 +320,7 @@ class Sessions(RuleBasedStateMachine):
         assert found.unacked_bytes_now <= core.options.unacked_bytes_max + 1000
 
     @invariant()
-    def nothing_piles_up(self) -> None:
+    def internal_state_is_limited(self) -> None:
         """Bounded by what is open and under way."""
         core = self.core
         live = len(core.queues)
@@ -347,7 +347,7 @@ class Sessions(RuleBasedStateMachine):
         assert not core.unacked and not core._posts.unacked_bytes and not core.queues and not core._deliveries.routes
         assert not core._connection._requests.pending and not core._queues.registry.ids_by_uri
         assert not core._posts.room_requested
-        self.outcomes_come_once_and_numbers_add_up()
+        self.every_post_has_one_outcome_and_the_counters_are_consistent()
         assert set(self.outcomes) == self.tokens
         assert self.requests == set(bench.done), self.requests ^ set(bench.done)
         done = Counter(line.split()[1] for line in bench.log if line.startswith("done "))

@@ -36,7 +36,7 @@ OPERATION = st.tuples(st.sampled_from(["put", "put", "put", "confirm", "confirm"
                       st.integers(0, 1 << 16))
 
 
-class World:
+class ModelledPartition:
     """A partition and its model. `states[n]`: outstanding messages after n records; `ends` counts records."""
 
     def __init__(self) -> None:
@@ -137,8 +137,8 @@ class World:
         self.queues[key][1].update(hidden)
 
 
-def run(operations: list[tuple[str, int]]) -> World:
-    world = World()
+def run_operations(operations: list[tuple[str, int]]) -> ModelledPartition:
+    world = ModelledPartition()
     for name, value in operations:
         if name == "tick":
             world.partition.sync_point(WALL)
@@ -153,11 +153,11 @@ def run(operations: list[tuple[str, int]]) -> World:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(OPERATION, max_size=60).filter(lambda ops: not any(name == "roll" for name, _ in ops)), st.data())
-def test_a_journal_cut_anywhere_is_a_state_that_once_existed(operations: list[tuple[str, int]],
-                                                             data: st.DataObject) -> None:
-    world = run(operations)
+def test_a_journal_truncated_anywhere_recovers_an_earlier_state(operations: list[tuple[str, int]],
+                                                                data: st.DataObject) -> None:
+    world = run_operations(operations)
     if any(path.startswith("/a/") for path in world.disk.paths()):
-        return  # rolled over by itself: the records before are in another file
+        return  # rolled over: earlier records are in another file
     journal = path_of(world.disk, "journal")
     content = world.disk.content(journal)
     accepted = entries(content)
@@ -173,9 +173,8 @@ def test_a_journal_cut_anywhere_is_a_state_that_once_existed(operations: list[tu
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(OPERATION, max_size=80), st.integers(0, 400))
-def test_a_broker_killed_at_any_write_comes_back_with_a_state_that_once_existed(operations: list[tuple[str, int]],
-                                                                              steps: int) -> None:
-    world = World()
+def test_a_broker_killed_at_any_write_recovers_an_earlier_state(operations: list[tuple[str, int]], steps: int) -> None:
+    world = ModelledPartition()
     world.disk.stop_after = world.disk.steps + steps
     try:
         for name, value in [*operations, ("flush", 0)]:
@@ -201,8 +200,8 @@ def test_a_broker_killed_at_any_write_comes_back_with_a_state_that_once_existed(
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(OPERATION, max_size=80), st.one_of(st.none(), st.integers(0, 1000)))
-def test_a_loss_of_power_keeps_everything_that_was_synced(operations: list[tuple[str, int]], seed: int | None) -> None:
-    world = run(operations)
+def test_a_loss_of_power_keeps_all_synced_messages(operations: list[tuple[str, int]], seed: int | None) -> None:
+    world = run_operations(operations)
     promised = {message.guid: message.payload for message in world.promised if message.live_key >= 0}
     world.disk.crash(None if seed is None else Random(seed))
     partition, recovered = start(world.disk, SIZES, lease=None)

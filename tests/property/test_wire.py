@@ -1,5 +1,5 @@
-"""Of all bytes and all messages: any bytes give events or a PeerError; what is written is read back; a stream may be
-split anywhere."""
+"""Wire codecs for arbitrary input: any bytes give events or a PeerError, encoded messages decode to the same values, and
+a stream may be split anywhere."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def of_type(cls):
 
 @pytest.mark.parametrize("cls", TOP_LEVELS)
 @given(data=st.data())
-def test_a_message_is_read_back_as_it_was_written(cls, data):
+def test_a_schema_message_is_unchanged_by_a_round_trip(cls, data):
     message = data.draw(of_type(cls))
     for codec in (ber, jsoncodec):
         raw = codec.encode(message)
@@ -83,23 +83,23 @@ def test_a_message_is_read_back_as_it_was_written(cls, data):
 @pytest.mark.parametrize("cls", TOP_LEVELS)
 @pytest.mark.parametrize("codec", [ber, jsoncodec], ids=["ber", "json"])
 @given(data=st.data())
-def test_a_damaged_message_is_a_message_or_the_peers_fault(cls, codec, data):
+def test_a_damaged_schema_message_is_a_message_or_a_peer_error(cls, codec, data):
     """Random bytes rarely get past the first tag; damaged messages do."""
     raw = bytearray(codec.encode(data.draw(of_type(cls))))
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(raw)))
         raw[at:at + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=3))
-    judge(codec, cls, bytes(raw))
+    decode_and_check(codec, cls, bytes(raw))
 
 
 @pytest.mark.parametrize("cls", TOP_LEVELS)
 @pytest.mark.parametrize("codec", [ber, jsoncodec], ids=["ber", "json"])
 @given(raw=st.binary(max_size=200) | st.binary(max_size=200).map(lambda tail: b"\x30\x80" + tail))
-def test_any_bytes_are_a_message_or_the_peers_fault(cls, codec, raw):
-    judge(codec, cls, raw)
+def test_any_bytes_are_a_schema_message_or_a_peer_error(cls, codec, raw):
+    decode_and_check(codec, cls, raw)
 
 
-def judge(codec, cls, raw):
+def decode_and_check(codec, cls, raw):
     """PeerError or a message that, if complete, can be written again."""
     try:
         message = codec.decode(cls, raw)
@@ -121,8 +121,8 @@ def is_complete(value):
         ["rId", "status", "category", "openQueue", "handleParameters", "configureStream", "streamParameters",
          "subscriptions", "consumers", "clusterMessage", "partitionMessage", "uri", "x"]), inner, max_size=4),
     max_leaves=20))
-def test_any_json_is_a_message_or_the_peers_fault(tree):
-    judge(jsoncodec, ControlMessage, json.dumps(tree).encode())
+def test_any_json_is_a_schema_message_or_a_peer_error(tree):
+    decode_and_check(jsoncodec, ControlMessage, json.dumps(tree).encode())
 
 
 # -- framing -----------------------------------------------------------------------------------------------------
@@ -131,7 +131,7 @@ EVENT = st.builds(lambda kind, specific, body: event_header(kind, len(body), spe
                   st.integers(0, 255), st.binary(max_size=60))
 
 
-def cut(pieces):
+def decode_chunks(pieces):
     """(events, was the stream given up?) of a stream in pieces."""
     frames, found = FrameBuffer(LIMIT), []
     try:
@@ -143,26 +143,26 @@ def cut(pieces):
     return found, frames.error is not None
 
 
-def split(data, borders):
+def split_at(data, borders):
     borders = sorted({0, len(data), *(border % (len(data) + 1) for border in borders)})
     return [data[start:end] for start, end in pairwise(borders)]
 
 
 @given(st.lists(EVENT, max_size=6), st.lists(st.integers(0, 10**6), max_size=8), st.binary(max_size=7))
-def test_splitting_a_good_stream_anywhere_changes_nothing(stream, borders, tail):
+def test_a_valid_stream_has_the_same_events_for_any_chunks(stream, borders, tail):
     data = b"".join(stream) + tail[:3]
     wanted = [(each[4] & 0x3F, each[6], each[8:]) for each in stream]
-    assert cut([data] if data else []) == (wanted, False)
-    assert cut(split(data, borders)) == (wanted, False)
+    assert decode_chunks([data] if data else []) == (wanted, False)
+    assert decode_chunks(split_at(data, borders)) == (wanted, False)
 
 
 @given(st.lists(EVENT | st.binary(min_size=1, max_size=12) | st.binary(min_size=4, max_size=20).map(
     lambda tail: b"\0\0\0" + tail), max_size=6), st.lists(st.integers(0, 10**6), max_size=8))
-def test_splitting_any_stream_anywhere_changes_nothing(parts, borders):
+def test_any_stream_has_the_same_events_for_any_chunks(parts, borders):
     data = b"".join(parts)
-    whole = cut([data] if data else [])
-    assert cut(split(data, borders)) == whole
-    assert cut([data[at:at + 1] for at in range(len(data))]) == whole
+    whole = decode_chunks([data] if data else [])
+    assert decode_chunks(split_at(data, borders)) == whole
+    assert decode_chunks([data[at:at + 1] for at in range(len(data))]) == whole
     assert all(kind == DROPPED or 0 < kind < 64 for kind, _, _ in whole[0])
 
 
@@ -213,7 +213,7 @@ SCHEMES = {
 
 @pytest.mark.parametrize("name", SCHEMES)
 @given(data=st.data())
-def test_a_data_event_is_read_back_as_it_was_written(name, data):
+def test_a_data_event_is_unchanged_by_a_round_trip(name, data):
     strategy, encode, decode = SCHEMES[name]
     messages = data.draw(st.lists(strategy, min_size=1, max_size=4))
     event = encode(messages)
@@ -225,8 +225,8 @@ def test_a_data_event_is_read_back_as_it_was_written(name, data):
 
 @pytest.mark.parametrize("name", SCHEMES)
 @given(data=st.data())
-def test_a_damaged_data_event_gives_messages_and_perhaps_an_error(name, data):
-    """The messages before the first damaged byte are never lost."""
+def test_a_damaged_data_event_has_the_messages_before_the_damage(name, data):
+    """An error after them is possible."""
     strategy, encode, decode = SCHEMES[name]
     messages = data.draw(st.lists(strategy, min_size=1, max_size=3))
     event = bytearray(encode(messages))
@@ -242,7 +242,7 @@ def test_a_damaged_data_event_gives_messages_and_perhaps_an_error(name, data):
 
 @pytest.mark.parametrize("name", [*SCHEMES, "RECEIPT"])
 @given(raw=st.binary(max_size=200))
-def test_any_bytes_are_data_events_or_the_peers_fault(name, raw):
+def test_any_bytes_are_data_events_or_a_peer_error(name, raw):
     decode = SCHEMES[name][2] if name in SCHEMES else cluster_events.decode_receipt
     found, error = decode(raw, 0, len(raw))
     assert found or isinstance(error, PeerError)
@@ -260,19 +260,19 @@ OPTIONS = st.tuples(
 
 
 @given(OPTIONS)
-def test_options_are_read_back_as_they_were_written(several):
+def test_options_are_unchanged_by_a_round_trip(several):
     assert options.decode(encode_options(several)) == several
 
 
 @given(OPTIONS | st.builds(lambda info: [options.SubQueueInfos((info,))], INFO) | st.just([options.SubQueueIds((1, 2))]))
-def test_the_options_of_most_pushes_are_read_in_one_go(several):
+def test_the_options_of_a_push_to_one_subscription_have_a_fast_decoder(several):
     infos = several[0].items if len(several) == 1 and isinstance(several[0], options.SubQueueInfos) else ()
     only = (infos[0].id, infos[0].attempts) if len(infos) == 1 and not several[0].packed and not infos[0].lease else None
     assert options.only_info(encode_options(several)) == only
 
 
 @given(st.binary(max_size=60) | WORDS)
-def test_any_bytes_are_options_or_the_peers_fault(raw):
+def test_any_bytes_are_options_or_a_peer_error(raw):
     try:
         found = options.decode(raw)
     except PeerError:
@@ -292,7 +292,7 @@ PROPERTIES = st.dictionaries(st.from_regex(r"[a-zA-Z0-9][^\x00]{0,10}", fullmatc
 
 
 @given(PROPERTIES, st.binary(max_size=30))
-def test_properties_are_read_back_in_both_styles_and_in_order(wanted, payload):
+def test_properties_are_unchanged_by_a_round_trip_in_both_styles(wanted, payload):
     old, new = properties.encode(wanted, False), properties.encode(wanted, True)
     for area, v2 in ((old, False), (new, True)):
         assert list(properties.decode(area + payload, v2).items()) == list(wanted.items())
@@ -303,7 +303,7 @@ def test_properties_are_read_back_in_both_styles_and_in_order(wanted, payload):
 
 @pytest.mark.parametrize("v2", [False, True])
 @given(wanted=PROPERTIES, damage=st.lists(st.tuples(bits(16), bits(8)), max_size=4))
-def test_a_damaged_area_is_properties_or_the_peers_fault(v2, wanted, damage):
+def test_a_damaged_properties_area_is_properties_or_a_peer_error(v2, wanted, damage):
     area = bytearray(properties.encode(wanted, v2))
     for at, value in damage:
         area[at % len(area)] = value
@@ -316,7 +316,7 @@ def test_a_damaged_area_is_properties_or_the_peers_fault(v2, wanted, damage):
 
 
 @given(st.binary(max_size=100), st.booleans())
-def test_any_bytes_are_properties_or_the_peers_fault(raw, v2):
+def test_any_bytes_are_properties_or_a_peer_error(raw, v2):
     for read in (lambda: properties.decode(raw, v2), lambda: properties.to_v1(raw),
                  lambda: application_data.open_data(raw, True, 1, int(v2)),
                  lambda: application_data.for_old_reader(raw, True, 0, 1)):
@@ -328,7 +328,7 @@ def test_any_bytes_are_properties_or_the_peers_fault(raw, v2):
 
 @settings(max_examples=50)
 @given(PROPERTIES, st.binary(max_size=50), st.integers(0, 100), st.booleans(), st.booleans())
-def test_application_data_closed_is_opened_again(wanted, unit, times, v2, compress):
+def test_closed_application_data_is_opened_to_the_same_values(wanted, unit, times, v2, compress):
     area, payload = properties.encode(wanted, v2), unit * times
     data, kind = application_data.close_data(area, payload, v2, compress)
     assert len(data) <= len(area) + len(payload)
@@ -337,6 +337,6 @@ def test_application_data_closed_is_opened_again(wanted, unit, times, v2, compre
 
 
 @given(st.binary(max_size=3000))
-def test_deflated_data_inflates(data):
+def test_deflated_data_is_inflated_to_the_same_bytes(data):
     small, kind = application_data.deflate(data)
     assert (application_data.inflate(small) if kind else small) == data

@@ -28,7 +28,7 @@ def bench() -> Bench:
     return made
 
 
-def test_the_command_and_the_answer_are_logged(bench: Bench) -> None:
+def test_a_command_and_its_answer_are_logged(bench: Bench) -> None:
     bench.run("CLUSTERS LIST")
     texts = [text for severity, text in bench.report.lines if severity == "INFO"]
     assert "Received command 'CLUSTERS LIST' [source: test]" in texts
@@ -36,12 +36,12 @@ def test_the_command_and_the_answer_are_logged(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "BOGUS", "ENCODING JSON_COMPACT BOGUS", "%s", "{"])
-def test_what_cannot_be_decoded_is_answered_as_text_in_every_encoding(bench: Bench, text: str) -> None:
+def test_a_command_that_cannot_be_decoded_is_answered_with_a_text_error(bench: Bench, text: str) -> None:
     assert bench.run(text).startswith("Unable to decode command (rc: -1, error: '")
 
 
 @pytest.mark.parametrize("encoding", ["TEXT", "JSON_COMPACT", "JSON_PRETTY", "\\ud800"])
-def test_an_answer_can_always_be_sent(bench: Bench, encoding: str) -> None:
+def test_an_answer_with_a_lone_surrogate_can_be_encoded_as_utf8(bench: Bench, encoding: str) -> None:
     text = r'{"domains": {"domain": {"name": "\ud800", "command": {"info": {}}}}, "encoding": "ENCODING"}'
     assert "?" in bench.run(text.replace("ENCODING", encoding)).encode().decode()
 
@@ -69,26 +69,26 @@ def test_an_answer_can_always_be_sent(bench: Bench, encoding: str) -> None:
      "Unsupported tunable 'ZZ': Issue the LIST_TUNABLES command for the list of supported tunables."),
     ("STAT GET ZZ", "Unsupported tunable 'ZZ': Issue the LIST_TUNABLES command for the list of supported tunables."),
 ])
-def test_a_refusal_says_why_in_the_words_of_the_original(bench: Bench, command: str, answer: str) -> None:
+def test_refused_commands_have_the_error_texts_of_the_original(bench: Bench, command: str, answer: str) -> None:
     assert bench.run(command) == answer
     assert json.loads(bench.run(f"ENCODING JSON_COMPACT {command}")) == {"error": {"message": answer}}
 
 
-def test_a_queue_name_that_makes_no_uri_is_refused_by_purge(bench: Bench) -> None:
+def test_purge_refuses_a_queue_name_that_makes_no_valid_uri(bench: Bench) -> None:
     assert bench.run("DOMAINS DOMAIN d QUEUE a/b PURGE *").startswith("Unable to build queue uri with error '")
 
 
-def test_purging_without_an_app_id_is_refused(bench: Bench) -> None:
+def test_purge_of_a_queue_without_an_app_id_is_refused(bench: Bench) -> None:
     command = {"domains": {"domain": {"name": "d", "command": {"queue": {"name": "q", "command": {"purgeAppId": ""}}}}}}
     assert bench.run(json.dumps(command)) == (
         "Queue Purge requires a non-empty appId (Specify '*' to purge the entire queue).")
 
 
-def test_infos_of_a_domain_nobody_has_named_yet_loads_it(bench: Bench) -> None:
+def test_infos_loads_a_domain_that_is_not_loaded_yet(bench: Bench) -> None:
     assert "ActiveQueues ..: 0" in bench.run("DOMAINS DOMAIN d INFOS")
 
 
-def test_a_queue_stays_active_when_its_last_client_leaves(bench: Bench) -> None:
+def test_a_queue_stays_active_after_its_last_client_closes_it(bench: Bench) -> None:
     producer = bench.open()
     bench.post(producer, b"1")
     bench.close(producer)
@@ -96,7 +96,7 @@ def test_a_queue_stays_active_when_its_last_client_leaves(bench: Bench) -> None:
     assert "Printing 1 message(s) [0-0 / 1]" in bench.run(Q + "LIST 0 0")
 
 
-def test_storages_without_messages_are_left_out_of_infos(bench: Bench) -> None:
+def test_infos_omits_queues_without_messages(bench: Bench) -> None:
     bench.open("bmq://d/empty")
     bench.post(bench.open(), b"123")
     text = bench.run("DOMAINS DOMAIN d INFOS")
@@ -104,14 +104,14 @@ def test_storages_without_messages_are_left_out_of_infos(bench: Bench) -> None:
 
 
 @pytest.mark.spec("broker", 214)
-def test_a_purge_counts_what_it_drops(bench: Bench) -> None:
+def test_purge_reports_the_number_and_bytes_of_removed_messages(bench: Bench) -> None:
     bench.post(bench.open(), b"1", b"22")
     assert bench.run(Q + "PURGE *").startswith("Purged 2 message(s) for a total of 3  B from 1 queue(s):")
     assert bench.run(Q + "PURGE *").startswith("Purged 0 message(s)")
 
 
 @pytest.mark.spec("broker", 216)
-def test_apps_are_purged_one_by_one_and_the_rest_with_the_domain(bench: Bench) -> None:
+def test_purge_removes_messages_of_one_app_and_domain_purge_removes_the_rest(bench: Bench) -> None:
     bench.post(bench.open("bmq://f/q"), b"1", b"22")
     for app in ("foo", "bar"):
         text = bench.run(F + f"PURGE {app}")
@@ -121,7 +121,7 @@ def test_apps_are_purged_one_by_one_and_the_rest_with_the_domain(bench: Bench) -
         assert bench.run(command).startswith("Purged 0 message(s)")
 
 
-def test_purging_an_unknown_app_reports_nothing_and_the_error(bench: Bench) -> None:
+def test_purge_of_an_unknown_app_removes_nothing_and_reports_an_error(bench: Bench) -> None:
     bench.post(bench.open("bmq://f/q"), b"1")
     text = bench.run(F + "PURGE nope")
     assert text.startswith("Purged 0 message(s) for a total of 0  B from 1 queue(s):")
@@ -129,7 +129,7 @@ def test_purging_an_unknown_app_reports_nothing_and_the_error(bench: Bench) -> N
 
 
 @pytest.mark.spec("broker", 220)
-def test_list_shows_the_slice_asked_for(bench: Bench) -> None:
+def test_list_shows_the_requested_slice_of_a_queue_or_app(bench: Bench) -> None:
     guids = [guid.hex().upper() for guid in bench.post(bench.open("bmq://f/q"), b"1", b"22", b"333", b"4444")]
     bench.run(F + "PURGE foo")
 
@@ -146,7 +146,7 @@ def test_list_shows_the_slice_asked_for(bench: Bench) -> None:
 
 
 @given(st.integers(0, 50), st.integers(-60, 60), st.integers(-60, 60))
-def test_a_slice_is_within_the_list_and_next_to_its_position(total: int, offset: int, count: int) -> None:
+def test_a_slice_lies_within_the_list_and_begins_or_ends_at_its_offset(total: int, offset: int, count: int) -> None:
     first, last = list_slice(total, offset, count)
     assert 0 <= first <= last <= total
     assert count == 0 or last - first <= abs(count)
@@ -154,10 +154,10 @@ def test_a_slice_is_within_the_list_and_next_to_its_position(total: int, offset:
     assert position == (last if count < 0 else first)
 
 
-def test_internals_shows_what_a_reader_holds(bench: Bench) -> None:
+def test_internals_shows_handles_unconfirmed_messages_and_app_states(bench: Bench) -> None:
     bench.post(bench.open("bmq://f/q", name="poster"), b"1", b"22")
     bench.open("bmq://f/q", "foo", read=True, name="reader")
-    bench.open("bmq://f/q", "quux", read=True, name="stranger")
+    bench.open("bmq://f/q", "quux", read=True, name="unregistered")
     text = bench.run(F + "INTERNALS")
     for part in ("3 handles:", "~ poster\n", "~ reader\n", "UnconfirmedMessages ...: 2", "foo : [appKey: ",
                  "foo : status=alive", "bar : status=registered",
@@ -169,7 +169,7 @@ def test_internals_shows_what_a_reader_holds(bench: Bench) -> None:
     assert states == {"foo": "alive", "bar": "registered", "baz": "registered", "quux": "unauthorized"}
 
 
-def test_a_domain_is_removed_in_two_steps(bench: Bench) -> None:
+def test_a_domain_is_removed_by_remove_then_finalize(bench: Bench) -> None:
     producer = bench.open()
     bench.post(producer, b"1", b"2")
     assert bench.run("DOMAINS REMOVE d") == (
@@ -184,12 +184,12 @@ def test_a_domain_is_removed_in_two_steps(bench: Bench) -> None:
     assert bench.post(bench.open(), b"new") and "Printing 1 message(s)" in bench.run(Q + "LIST 0 0")
 
 
-def test_a_domain_with_an_open_in_flight_is_not_removed(bench: Bench) -> None:
+def test_a_domain_with_a_pending_open_is_not_removed(bench: Bench) -> None:
     bench.broker.domains.domain("d").opening += 1
     assert "open queue requests on the fly" in bench.run("DOMAINS REMOVE d")
 
 
-def test_a_removed_domain_is_gone_when_its_file_is(bench: Bench) -> None:
+def test_a_removed_domain_without_a_file_does_not_exist(bench: Bench) -> None:
     bench.close(bench.open())
     bench.run("DOMAINS REMOVE d")
     del bench.source.files["d"]
@@ -197,7 +197,7 @@ def test_a_removed_domain_is_gone_when_its_file_is(bench: Bench) -> None:
     assert bench.run("DOMAINS DOMAIN d INFOS") == "Domain 'd' doesn't exist"
 
 
-def test_reconfigure_acts_at_once_and_caches_can_be_cleared(bench: Bench) -> None:
+def test_reconfigure_takes_effect_at_once_and_refuses_a_change_of_mode(bench: Bench) -> None:
     bench.open()
     bench.write_domain("d", maxConsumers=3)
     assert bench.run("DOMAINS RECONFIGURE d") == "SUCCESS"
@@ -208,7 +208,7 @@ def test_reconfigure_acts_at_once_and_caches_can_be_cleared(bench: Bench) -> Non
     assert "routing mode is not allowed" in bench.run("DOMAINS RECONFIGURE d")
 
 
-def test_a_disabled_partition_shows_and_takes_nothing(bench: Bench) -> None:
+def test_a_disabled_partition_is_reported_unavailable_until_it_is_enabled(bench: Bench) -> None:
     queue = bench.open().queue
     assert bench.run(C + f"STORAGE PARTITION {queue.partition_id} DISABLE") == "SUCCESS"
     assert "IsAvailable: false" in bench.run(C + f"STORAGE PARTITION {queue.partition_id} SUMMARY")
@@ -217,7 +217,7 @@ def test_a_disabled_partition_shows_and_takes_nothing(bench: Bench) -> None:
     assert queue.partition.available
 
 
-def test_partitions_roll_over_one_or_all(bench: Bench) -> None:
+def test_rollover_applies_to_one_partition_or_to_all(bench: Bench) -> None:
     bench.post(bench.open(), b"1")
     names = re.findall(r"bmq_\d\.\S+\.bmq_data", bench.run(C + "STORAGE SUMMARY"))
     bench.advance(5.0)
@@ -232,7 +232,7 @@ def test_partitions_roll_over_one_or_all(bench: Bench) -> None:
 
 
 @pytest.mark.spec("broker", 206)
-def test_forced_collection_takes_empty_unused_queues_only(bench: Bench) -> None:
+def test_force_gc_queues_deletes_only_empty_queues_without_handles(bench: Bench) -> None:
     bench.close(bench.open("bmq://d/empty"))
     full = bench.open("bmq://d/full")
     bench.post(full, b"1")
@@ -242,7 +242,7 @@ def test_forced_collection_takes_empty_unused_queues_only(bench: Bench) -> None:
     assert sorted(bench.cluster.queues) == ["bmq://d/full", "bmq://d/used"]
 
 
-def test_cluster_reports_name_the_queues(bench: Bench) -> None:
+def test_cluster_commands_list_the_queues_of_the_cluster(bench: Bench) -> None:
     bench.post(bench.open(), b"1")
     assert "bmq://d/q\n" in bench.run(C + "STATUS")
     helper = bench.run(C + "QUEUEHELPER")
@@ -251,7 +251,7 @@ def test_cluster_reports_name_the_queues(bench: Bench) -> None:
     assert "[LOCAL ] c3:\n        n1 " in bench.run("CLUSTERS LIST")
 
 
-def test_quorums_are_set_and_read_back(bench: Bench) -> None:
+def test_a_quorum_that_was_set_is_read_back(bench: Bench) -> None:
     for where, old in (("STORAGE REPLICATION", 1), ("STATE ELECTOR", 0)):
         assert bench.run(C + f"{where} GET QUORUM") == f"Quorum = {old}"
         assert bench.run(C + f"{where} SET quorum 3") == f"Quorum set to 3 from {old}"
@@ -259,7 +259,7 @@ def test_quorums_are_set_and_read_back(bench: Bench) -> None:
         assert bench.run(C + f"{where} LIST_TUNABLES").startswith("QUORUM..: 3\n    ")
 
 
-def test_publish_intervals_are_multiples_of_the_snapshot_interval() -> None:
+def test_a_publish_interval_is_refused_unless_it_is_a_multiple_of_the_snapshot_interval() -> None:
     intervals = publish_intervals({"Prom": 30}, 2)
     assert intervals.get("PROM.publishinterval").value == integer(30)
     assert intervals.set("Prom.PUBLISHINTERVAL", integer(0)).old == integer(30)
@@ -274,7 +274,7 @@ def test_publish_intervals_are_multiples_of_the_snapshot_interval() -> None:
     assert [one.name for one in intervals.list()] == ["PROM.PUBLISHINTERVAL"]
 
 
-def test_the_configuration_is_dumped_without_secrets(bench: Bench) -> None:
+def test_brokerconfig_dump_is_the_same_tree_as_text_and_as_json(bench: Bench) -> None:
     tree = json.loads(bench.run("BROKERCONFIG DUMP"))
     assert tree["hostName"] == "n1"
     as_json = json.loads(bench.run("ENCODING JSON_COMPACT BROKERCONFIG DUMP"))["brokerConfig"]["asJSON"]
@@ -282,7 +282,7 @@ def test_the_configuration_is_dumped_without_secrets(bench: Bench) -> None:
 
 
 @pytest.mark.spec("broker", 222)
-def test_statistics_of_the_worked_example(bench: Bench) -> None:
+def test_stat_show_reports_the_counters_of_the_worked_example(bench: Bench) -> None:
     bench.write_domain("w", "fanout", queue_messages=1000, queue_bytes=1048576)
     uri = "bmq://w/q"
 
@@ -310,7 +310,7 @@ def test_statistics_of_the_worked_example(bench: Bench) -> None:
     assert apps == {"foo": 0, "bar": 10, "baz": 0}
 
 
-def test_statistics_asked_for_too_often_are_an_error(bench: Bench) -> None:
+def test_stat_show_more_than_four_times_in_an_interval_is_an_error(bench: Bench) -> None:
     answers = [bench.run("STAT SHOW") for _ in range(5)]
     assert [":::::::::: :::::::::: DOMAINQUEUES >>" in answer for answer in answers] == [True] * 4 + [False]
     assert answers[4] == "Cannot save the recent snapshot, trying to make snapshots too often"

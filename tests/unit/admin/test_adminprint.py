@@ -25,7 +25,7 @@ GOLDEN: dict[str, list[str]] = {}
 for _pair in json.loads(VECTORS.read_text()):
     GOLDEN.setdefault(_pair["command"], []).append(_pair["answer"])
 
-NOBODY: Any = None  # HELP needs no context
+NO_CONTEXT: Any = None  # HELP needs no context
 NODE = "[n1, 1]"
 FAN, PRIO = "DOMAINS DOMAIN t.fan ", "DOMAINS DOMAIN t.prio QUEUE adm "
 CLUSTER = "CLUSTERS CLUSTER c3 "
@@ -39,7 +39,7 @@ def golden(command: str, occurrence: int = 0) -> str:
     return GOLDEN[command][occurrence]
 
 
-def wall(microseconds: int) -> float:
+def wall_time(microseconds: int) -> float:
     return datetime(2026, 11, 21, 5, 23, 56, microseconds, UTC).timestamp()
 
 
@@ -48,9 +48,9 @@ def meter(name: str, messages: int, size: int, parent: state.MeterSnapshot | Non
     return state.MeterSnapshot(name, messages, scale * 10_000_000, size, scale * 10_485_760_000, parent=parent)
 
 
-FIRST = commands.ListedMessage("400001525B0910CF81A40A0B0C0D0E0F", 3, wall(623349))
-SECOND = commands.ListedMessage("400002525B0910D004940A0B0C0D0E0F", 3, wall(623493))
-THIRD = commands.ListedMessage("400003525B0910D029280A0B0C0D0E0F", 3, wall(623495))
+FIRST = commands.ListedMessage("400001525B0910CF81A40A0B0C0D0E0F", 3, wall_time(623349))
+SECOND = commands.ListedMessage("400002525B0910D004940A0B0C0D0E0F", 3, wall_time(623493))
+THIRD = commands.ListedMessage("400003525B0910D029280A0B0C0D0E0F", 3, wall_time(623495))
 LISTED = commands.QueueContents((FIRST, SECOND, THIRD), 0, 3)
 
 FAN_CONFIG = json.loads(golden("ENCODING JSON_COMPACT " + FAN + "INFOS"))["domainInfo"]["configJson"]
@@ -117,8 +117,8 @@ def purged(uri: str, messages: int, size: int, *app: str) -> commands.Purged:
 EMPTY_FAN = commands.PurgeReport(tuple(purged(uri, 0, 0) for uri in ("t.fan/adm", "t.fan/sdkf", "t.fan/f9")))
 
 TEXT_ANSWERS: list[tuple[str, int, AnswerKind, Any]] = [
-    ("HELP", 0, table.HELP, table.show_help(NOBODY, False)),
-    ("help plumbing", 0, table.HELP, table.show_help(NOBODY, True)),
+    ("HELP", 0, table.HELP, table.show_help(NO_CONTEXT, False)),
+    ("help plumbing", 0, table.HELP, table.show_help(NO_CONTEXT, True)),
     (PRIO + "LIST 0 UNLIMITED", 0, table.CONTENTS, LISTED),
     (PRIO + "LIST -1 1", 0, table.CONTENTS, commands.QueueContents((THIRD,), 2, 3)),
     (FAN + "INFOS", 0, table.DOMAIN, FAN_INFO),
@@ -151,8 +151,8 @@ TEXT_ANSWERS: list[tuple[str, int, AnswerKind, Any]] = [
 ]
 
 JSON_ANSWERS: list[tuple[str, bool, AnswerKind, Any]] = [
-    ("ENCODING JSON_COMPACT HELP PLUMBING", False, table.HELP, table.show_help(NOBODY, True)),
-    ('{"help":{"plumbing":true},"encoding":"JSON_PRETTY"}', True, table.HELP, table.show_help(NOBODY, True)),
+    ("ENCODING JSON_COMPACT HELP PLUMBING", False, table.HELP, table.show_help(NO_CONTEXT, True)),
+    ('{"help":{"plumbing":true},"encoding":"JSON_PRETTY"}', True, table.HELP, table.show_help(NO_CONTEXT, True)),
     ("ENCODING JSON_COMPACT " + PRIO + "LIST 0 UNLIMITED", False, table.CONTENTS, LISTED),
     ("ENCODING JSON_COMPACT " + FAN + "INFOS", False, table.DOMAIN, FAN_INFO),
     ("ENCODING JSON_PRETTY " + FAN + "PURGE", True, table.PURGED, EMPTY_FAN),
@@ -163,16 +163,16 @@ JSON_ANSWERS: list[tuple[str, bool, AnswerKind, Any]] = [
 
 @pytest.mark.parametrize(("command", "occurrence", "kind", "result"), TEXT_ANSWERS,
                          ids=[f"{command} #{at}" for command, at, *_ in TEXT_ANSWERS])
-def test_a_text_answer_is_that_of_the_original(command: str, occurrence: int, kind: AnswerKind, result: Any) -> None:
+def test_text_answers_equal_those_of_the_original(command: str, occurrence: int, kind: AnswerKind, result: Any) -> None:
     assert kind.text(result) == golden(command, occurrence)
 
 
 @pytest.mark.parametrize(("command", "pretty", "kind", "result"), JSON_ANSWERS, ids=[row[0] for row in JSON_ANSWERS])
-def test_a_json_answer_is_that_of_the_original(command: str, pretty: bool, kind: AnswerKind, result: Any) -> None:
+def test_json_answers_equal_those_of_the_original(command: str, pretty: bool, kind: AnswerKind, result: Any) -> None:
     assert print_json(kind, result, pretty) == golden(command)
 
 
-def test_the_queue_helper_answer_is_that_of_the_original_apart_from_the_order_of_domains() -> None:
+def test_the_queuehelper_answer_equals_that_of_the_original_except_for_the_order_of_domains() -> None:
     def blocks(text: str) -> tuple[list[str], str]:
         return sorted(re.findall(r".*numAssignedQueues.*", text)), re.sub(r".*numAssignedQueues.*\n\n", "", text)
 
@@ -197,7 +197,7 @@ def test_every_kind_of_answer_can_be_printed_in_every_encoding() -> None:
         assert json.loads(print_json(kind, sample, True)) == json.loads(print_json(kind, sample, False))
 
 
-def test_a_purge_of_nothing_says_so() -> None:
+def test_a_purge_without_queues_prints_no_queue_purged() -> None:
     assert table.PURGED.text(commands.PurgeReport(())) == "No queue purged."
 
 
@@ -207,7 +207,7 @@ def test_a_broadcast_meter_prints_as_disabled() -> None:
     assert "    Capacity Meter ..: \n        [ ** DISABLED ** ]\n" in table.DOMAIN.text(domain)
 
 
-def test_values_print_with_their_kind_in_errors_and_plain_elsewhere() -> None:
+def test_values_print_with_their_type_in_errors_and_without_it_in_answers() -> None:
     assert integer(-1).described == "[ theInteger = -1 ]"
     assert Value("theString", "x").described == '[ theString = "x" ]'
     assert [str(value) for value in (Value("theNull", None), Value("theBool", True), Value("theDouble", 2.5))] == [
@@ -225,10 +225,10 @@ def test_a_queue_of_a_replica_prints_as_remote_queue() -> None:
 
 
 def test_a_timestamp_is_utc_to_the_microsecond() -> None:
-    assert timestamp_text(wall(623349)) == "21NOV2026_05:23:56.623349+0000"
+    assert timestamp_text(wall_time(623349)) == "21NOV2026_05:23:56.623349+0000"
 
 
-def test_a_window_is_full_near_its_limit_or_normal() -> None:
+def test_a_delivery_window_prints_as_normal_high_watermark_or_full() -> None:
     def window(messages: int, size: int) -> str:
         return window_text(state.SubscriptionState(1, "", "E_UNDEFINED", 0, 1, 1000, 1 << 25, messages, size))
 
@@ -238,7 +238,7 @@ def test_a_window_is_full_near_its_limit_or_normal() -> None:
     assert window(1, 1 << 25).startswith("STATE_FULL [Messages (STATE_NORMAL): 1 ")
 
 
-def test_the_json_of_a_cluster_has_numbers_for_queue_ids() -> None:
+def test_the_json_of_a_cluster_has_numeric_internal_queue_ids() -> None:
     tree = json.loads(print_json(table.CLUSTER, THE_CLUSTER, False))["clusterStatus"]
     assert {row["internalQueueId"] for row in tree["queuesInfo"]["storages"]} == {0xFFFFFFFE, 0xFFFFFFFF}
     summary = tree["clusterStorageSummary"]["fileStores"][1]["summary"]

@@ -1,4 +1,4 @@
-"""Inspection of stored messages, subscriptions and properties, and their commands; inspection consumes nothing."""
+"""Inspection of stored messages, subscriptions and properties, and its admin commands; inspection consumes no message."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def post(bench: Bench, handle: Handle, payload: bytes = b"payload", properties: 
     return guid.hex().upper()
 
 
-def listing(bench: Bench, uri: str = Q, **asked: Any) -> list[str]:
+def list_guids(bench: Bench, uri: str = Q, **asked: Any) -> list[str]:
     """Return the listed GUIDs."""
     page = at_once(stored_queue.messages_in_steps(bench.broker, uri, Selection(**asked)))
     return [row["guid"] for row in page["messages"]]
@@ -65,7 +65,7 @@ def drop_payloads(queue: RootQueue) -> None:
 # -- lists ------------------------------------------------------------------------------------------------------------
 
 
-def test_pages_follow_each_other_in_both_directions(bench: Bench) -> None:
+def test_pages_of_messages_are_contiguous_in_both_directions(bench: Bench) -> None:
     writer = bench.open()
     guids = [post(bench, writer) for _ in range(7)]
     for newest in (False, True):
@@ -79,42 +79,42 @@ def test_pages_follow_each_other_in_both_directions(bench: Bench) -> None:
     assert len(bench.queue().messages) == 7 and all(not handle.substreams for handle in bench.queue().handles)
 
 
-def test_a_page_begins_anew_when_its_mark_has_gone(bench: Bench) -> None:
+def test_a_page_after_a_removed_message_begins_with_the_next_one(bench: Bench) -> None:
     writer, reader = bench.open(), bench.open(read=True)
     guids = [post(bench, writer) for _ in range(4)]
     bench.confirm(reader, 2)
-    assert listing(bench, after=guids[0]) == guids[2:]
-    assert listing(bench, after=guids[2]) == guids[3:]
-    assert listing(bench, after=guids[3]) == []
+    assert list_guids(bench, after=guids[0]) == guids[2:]
+    assert list_guids(bench, after=guids[2]) == guids[3:]
+    assert list_guids(bench, after=guids[3]) == []
 
 
-def test_messages_are_found_by_guid_and_by_time(bench: Bench) -> None:
+def test_messages_are_selected_by_guid_and_by_time(bench: Bench) -> None:
     writer = bench.open()
     guids, walls = [], []
     for _ in range(5):
         guids.append(post(bench, writer))
         walls.append(bench.broker.loop.wall(bench.now))
         bench.advance(10.0)
-    assert listing(bench, guid=guids[3].lower()) == [guids[3]]
-    assert listing(bench, since=walls[2]) == guids[2:] and listing(bench, until=walls[2]) == guids[:2]
-    assert listing(bench, since=walls[1], until=walls[4]) == guids[1:4]
-    assert listing(bench, since=walls[1], until=walls[4], newest=True, limit=2) == [guids[3], guids[2]]
-    assert listing(bench, since=walls[1], after=guids[2]) == guids[3:]
-    assert listing(bench, since=walls[4] + 100) == []
+    assert list_guids(bench, guid=guids[3].lower()) == [guids[3]]
+    assert list_guids(bench, since=walls[2]) == guids[2:] and list_guids(bench, until=walls[2]) == guids[:2]
+    assert list_guids(bench, since=walls[1], until=walls[4]) == guids[1:4]
+    assert list_guids(bench, since=walls[1], until=walls[4], newest=True, limit=2) == [guids[3], guids[2]]
+    assert list_guids(bench, since=walls[1], after=guids[2]) == guids[3:]
+    assert list_guids(bench, since=walls[4] + 100) == []
     with pytest.raises(LocalError, match="has no message"):
-        listing(bench, guid="00" * 16)
+        list_guids(bench, guid="00" * 16)
     for wrong in ("xyz", "00", "00" * 17):
         with pytest.raises(LocalError, match="is not a GUID"):
-            listing(bench, guid=wrong)
+            list_guids(bench, guid=wrong)
 
 
-def test_what_no_queue_here_is_cannot_be_looked_at(bench: Bench) -> None:
+def test_listing_an_unknown_or_invalid_queue_uri_is_an_error(bench: Bench) -> None:
     for uri, words in (("bmq://d/none", "not stored"), ("nonsense", "not the URI"), ("bmq://none/q", "not stored")):
         with pytest.raises(LocalError, match=words):
-            listing(bench, uri)
+            list_guids(bench, uri)
 
 
-def test_a_list_reads_messages_in_steps_and_leaves_out_what_goes_meanwhile(bench: Bench) -> None:
+def test_a_list_is_read_in_slices_and_omits_messages_confirmed_between_them(bench: Bench) -> None:
     writer, reader = bench.open(), bench.open(read=True)
     guids = [post(bench, writer, b"x" * 1000, {"n": 1}) for _ in range(6)]
     drop_payloads(bench.queue())
@@ -124,7 +124,7 @@ def test_a_list_reads_messages_in_steps_and_leaves_out_what_goes_meanwhile(bench
     assert [row["guid"] for row in at_once(steps)["messages"]] == [guids[0], *guids[4:]]
 
 
-def test_a_list_is_bounded_in_bytes_too(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_is_limited_in_characters(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stored_queue, "LIST_CHARS_MAX", 5000)
     writer = bench.open()
     guids = [post(bench, writer, properties={"p": "x" * 3000}) for _ in range(5)]
@@ -139,7 +139,7 @@ def test_a_list_is_bounded_in_bytes_too(bench: Bench, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("stored", ["in memory", "on disk"])
 # Old-style properties with a compressed payload are stored inflated, so the case (False, True) does not exist.
 @pytest.mark.parametrize(("v2", "compress"), [(True, True), (True, False), (False, False)])
-def test_one_message_is_shown_whole(bench: Bench, stored: str, v2: bool, compress: bool) -> None:
+def test_a_message_is_shown_with_properties_and_payload(bench: Bench, stored: str, v2: bool, compress: bool) -> None:
     payload, properties = b"\x00<script>" * 100, {
         "text": {"type": "string", "value": "a\u00e9"}, "big": {"type": "int64", "value": str(1 << 60)},
         "small": {"type": "int32", "value": -5}, "yes": {"type": "bool", "value": True},
@@ -159,7 +159,7 @@ def test_one_message_is_shown_whole(bench: Bench, stored: str, v2: bool, compres
     assert json.loads(json.dumps(whole)) == whole
 
 
-def test_a_long_message_is_read_in_steps(bench: Bench) -> None:
+def test_a_long_payload_is_read_in_slices(bench: Bench) -> None:
     payload = bytes(range(256)) * 4096
     guid = post(bench, bench.open(), payload)
     drop_payloads(bench.queue())
@@ -174,7 +174,7 @@ def test_a_long_message_is_read_in_steps(bench: Bench) -> None:
     assert count >= 3
 
 
-def test_a_bomb_is_inflated_no_further_than_it_is_shown(bench: Bench) -> None:
+def test_a_compressed_payload_is_inflated_only_up_to_the_shown_length(bench: Bench) -> None:
     guid = post(bench, bench.open(), bytes(32 << 20), compress=True)
     whole = at_once(stored_queue.message_in_steps(bench.broker, Q, guid, 100))
     assert whole["truncated"] and whole["payloadBytes"] is None and base64.b64decode(whole["payload"]) == bytes(100)
@@ -183,7 +183,7 @@ def test_a_bomb_is_inflated_no_further_than_it_is_shown(bench: Bench) -> None:
 @pytest.mark.parametrize("data", [b"", b"\xff" * 40, b"\x00" * 8, bytes(range(64))])
 @pytest.mark.parametrize("schema", [0, 1])
 @pytest.mark.parametrize("compression", [0, 1, 7])
-def test_what_makes_no_sense_is_told_and_nothing_more(bench: Bench, data: bytes, schema: int, compression: int) -> None:
+def test_a_malformed_message_is_shown_with_its_problem(bench: Bench, data: bytes, schema: int, compression: int) -> None:
     writer = bench.open()
     message = Message(b"g" * 16, data, b"", True, compression, schema, crc32c(data), bench.now, 0)
     writer.queue.post(Put(writer, message, 0, True), bench.now, bench.broker.loop.wall(bench.now))
@@ -195,7 +195,7 @@ def test_what_makes_no_sense_is_told_and_nothing_more(bench: Bench, data: bytes,
         at_once(stored_queue.payload_in_steps(bench.broker, Q, guid))
 
 
-def test_data_that_is_damaged_on_disk_is_told(bench: Bench) -> None:
+def test_a_message_whose_checksum_does_not_match_is_shown_as_damaged(bench: Bench) -> None:
     guid = post(bench, bench.open(), b"x" * 100)
     drop_payloads(bench.queue())
     bench.queue().messages[bytes.fromhex(guid)].crc ^= 1
@@ -205,21 +205,21 @@ def test_data_that_is_damaged_on_disk_is_told(bench: Bench) -> None:
 # -- state for each app ---------------------------------------------------------------------------------------------------
 
 
-def apps(bench: Bench, guid: str) -> dict[str, tuple[str, list[str]]]:
+def app_states(bench: Bench, guid: str) -> dict[str, tuple[str, list[str]]]:
     row = at_once(stored_queue.messages_in_steps(bench.broker, F, Selection(guid=guid)))["messages"][0]
     return {app["appId"]: (app["state"], app["to"]) for app in row["apps"]}
 
 
-def test_each_app_says_who_has_a_message_and_who_has_finished(bench: Bench) -> None:
+def test_a_message_shows_its_state_and_consumer_for_each_app(bench: Bench) -> None:
     writer = bench.open(F)
     first = bench.open(F, "foo", read=True, name="one")
     bench.open(F, "bar", read=True, name="two", expression="n > 5")
     guid = post(bench, writer, properties={"n": 3})
-    assert apps(bench, guid) == {"foo": ("delivered", ["one"]), "bar": ("pending", []), "baz": ("pending", [])}
+    assert app_states(bench, guid) == {"foo": ("delivered", ["one"]), "bar": ("pending", []), "baz": ("pending", [])}
     row = at_once(stored_queue.messages_in_steps(bench.broker, F, Selection()))["messages"][0]
     assert [app.get("why") for app in row["apps"]] == [None, "matches no subscription", "no consumer"]
     bench.confirm(first)
-    assert apps(bench, guid)["foo"] == ("confirmed", [])
+    assert app_states(bench, guid)["foo"] == ("confirmed", [])
     found = at_once(stored_queue.messages_in_steps(bench.broker, F, Selection()))
     assert found["messages"][0]["apps"][0]["at"] == bench.broker.loop.wall(bench.now)
     assert len(bench.queue(F).messages) == 1
@@ -228,7 +228,7 @@ def test_each_app_says_who_has_a_message_and_who_has_finished(bench: Bench) -> N
 # -- subscriptions ------------------------------------------------------------------------------------------------------
 
 
-def test_an_expression_is_tried_on_the_last_messages(bench: Bench) -> None:
+def test_an_expression_is_evaluated_on_the_newest_messages(bench: Bench) -> None:
     writer = bench.open()
     guids = [post(bench, writer, properties={"n": number}) for number in range(5)] + [post(bench, writer)]
     found = at_once(subscriptions.evaluate_in_steps(bench.broker, Q, "n >= 3", last=4))
@@ -236,24 +236,25 @@ def test_an_expression_is_tried_on_the_last_messages(bench: Bench) -> None:
     assert [(each["guid"], each["matches"], each["reason"]) for each in found["results"]] == [
         (guids[5], False, "the message has no property n"), (guids[4], True, ""), (guids[3], True, ""),
         (guids[2], False, "it is false, or compares values of different types")]
-    assert not bench.queue().messages[bytes.fromhex(guids[0])].properties, "nothing is kept with the messages"
+    assert not bench.queue().messages[bytes.fromhex(guids[0])].properties, "decoded properties are not retained"
 
 
 @pytest.mark.parametrize(("text", "offset", "length"), [
     ("n >", 2, 1), ("n > > 3", 4, 1), ('"\u00e9" == n && foo bar', 16, 3), ("", 0, 0), ("n > 99999999999999999999", 4, 20),
     ("1 < 2", 0, 1)])
-def test_what_is_wrong_with_an_expression_is_pointed_at(bench: Bench, text: str, offset: int, length: int) -> None:
+def test_an_invalid_expression_reports_offset_and_length_of_its_error(bench: Bench, text: str, offset: int,
+                                                                      length: int) -> None:
     bench.open()
     found = at_once(subscriptions.evaluate_in_steps(bench.broker, Q, text, {"n": 1}))
     if not text:
-        assert found["valid"], "routing alone"
+        assert found["valid"], "an empty expression matches all"
         return
     assert not found["valid"] and found["results"] == []
     assert (found["error"]["offset"], found["error"]["length"]) == (offset, length)
 
 
 @given(st.text(max_size=40))
-def test_whatever_is_typed_is_answered(text: str) -> None:
+def test_any_expression_text_is_valid_or_has_an_error_within_the_text(text: str) -> None:
     found = at_once(subscriptions.evaluate_in_steps(_BENCH.broker, Q, text, {"n": 1}))
     assert found["valid"] == (found["error"] is None)
     if found["error"]:
@@ -265,7 +266,7 @@ _BENCH.write_domain()
 _BENCH.queue()
 
 
-def test_properties_that_are_given_are_tried_and_routed(bench: Bench) -> None:
+def test_given_properties_are_evaluated_and_routed_to_a_consumer(bench: Bench) -> None:
     bench.open(read=True, name="high", expression="n > 5")
     bench.open(read=True, name="low", expression="n <= 5")
     for number, name in ((7, "high"), (3, "low")):
@@ -276,7 +277,7 @@ def test_properties_that_are_given_are_tried_and_routed(bench: Bench) -> None:
     assert found["results"][0]["matches"] and found["results"][0]["routing"][0]["outcome"] == "aside"
 
 
-def test_trying_costs_nobody_a_turn(bench: Bench) -> None:
+def test_testing_a_subscription_does_not_change_the_round_robin_order(bench: Bench) -> None:
     """A hundred tests between two messages do not change the round-robin order."""
     readers = [bench.open(read=True, name=f"r{number}", limit=10) for number in range(3)]
     writer, order = bench.open(), list[str]()
@@ -295,7 +296,8 @@ def test_trying_costs_nobody_a_turn(bench: Bench) -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(["", "n > 1", "n < 3"]), st.integers(0, 2), st.integers(0, 2)), max_size=5),
        st.integers(0, 4))
-def test_what_is_foretold_is_what_is_chosen(consumers: list[tuple[str, int, int]], number: int) -> None:
+def test_the_predicted_consumer_is_the_one_that_the_router_chooses(consumers: list[tuple[str, int, int]],
+                                                                   number: int) -> None:
     bench = Bench()
     bench.write_domain()
     for index, (expression, limit, _) in enumerate(consumers):
@@ -303,8 +305,8 @@ def test_what_is_foretold_is_what_is_chosen(consumers: list[tuple[str, int, int]
     app = bench.queue().active[0]
     router = app.routes()
     for _ in range(4):
-        foretold = preview_choice(router, {"n": number})
-        assert router.choose({"n": number}) == foretold
+        predicted = preview_choice(router, {"n": number})
+        assert router.choose({"n": number}) == predicted
 
 
 # -- properties as JSON ---------------------------------------------------------------------------------------------------
@@ -319,12 +321,12 @@ _VALUES = st.one_of(
 
 
 @given(st.dictionaries(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=10), _VALUES, max_size=5))
-def test_properties_survive_the_way_through_json(properties: dict[str, Any]) -> None:
+def test_properties_are_unchanged_by_a_round_trip_through_json(properties: dict[str, Any]) -> None:
     tree, cut = as_tree(properties, 1 << 20)
     assert not cut and from_tree(json.loads(json.dumps(tree))) == properties
 
 
-def test_no_string_of_a_peer_makes_json_that_cannot_be_written() -> None:
+def test_properties_that_are_not_utf8_make_json_that_can_be_encoded() -> None:
     tree, _ = as_tree({"a\udcff": (PropertyType.STRING, "x\udc80")}, 100)
     assert json.dumps(tree, ensure_ascii=False).encode()
 
@@ -333,7 +335,7 @@ def test_no_string_of_a_peer_makes_json_that_cannot_be_written() -> None:
     {"a": None}, {"a": 1.5}, {"a": {"type": "int32", "value": "x"}}, {"a": {"type": "no", "value": 1}}, {"a": {"value": {}}},
     {"a": {"type": "binary", "value": "%"}}, {"a": {"type": "bool", "value": 3}}, {"a": []},
     {str(n): 1 for n in range(300)}])
-def test_properties_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
+def test_invalid_properties_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(LocalError, match="propert"):
         from_tree(wrong)
 
@@ -341,7 +343,7 @@ def test_properties_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> Non
 # -- commands -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_commands_show_the_same_as_text_and_as_json(bench: Bench) -> None:
+def test_message_and_subscription_commands_answer_as_text_and_as_json(bench: Bench) -> None:
     guids = [post(bench, bench.open(), b"hello", {"n": number}) for number in range(3)]
     queue = "DOMAINS DOMAIN d QUEUE q "
     text = bench.run(queue + "MESSAGES 2")
@@ -361,7 +363,7 @@ def test_the_commands_show_the_same_as_text_and_as_json(bench: Bench) -> None:
     assert len(bench.queue().messages) == 3
 
 
-def test_the_node_is_looked_at_by_commands(bench: Bench) -> None:
+def test_commands_show_preflight_replicas_terms_events_alarms_and_log(bench: Bench) -> None:
     assert "quorum DOES NOT SURVIVE" in (text := bench.run("STOP PREFLIGHT")) and "the only node" in text
     assert json.loads(bench.run("ENCODING JSON_COMPACT STOP PREFLIGHT"))["stopPreflight"]["quorumSurvives"] is False
     assert "n1: primary, 0 records behind" in bench.run("CLUSTERS CLUSTER c3 STORAGE REPLICAS")
@@ -373,6 +375,6 @@ def test_the_node_is_looked_at_by_commands(bench: Bench) -> None:
     assert "cluster 'no' not found !" in bench.run("CLUSTERS CLUSTER no STORAGE REPLICAS")
 
 
-def test_a_queue_is_found_where_it_is_stored(bench: Bench) -> None:
+def test_a_queue_of_this_node_is_located_by_its_uri(bench: Bench) -> None:
     bench.open()
     assert locate(bench.broker, "bmq://d/q").root is bench.queue()

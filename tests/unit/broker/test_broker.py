@@ -1,4 +1,4 @@
-"""The pure broker on a simulated disk: limits, turns, and misbehaving clients."""
+"""Broker on a simulated disk: limits of output and input, turns, and misbehaving clients."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from bmqtwist.testing.node import ImmediatePerformer
 CAP = 100_000
 
 
-class LazyPerformer(ImmediatePerformer):
-    """Clients of some names do not read: their output is collected here."""
+class SlowReadersPerformer(ImmediatePerformer):
+    """Collects the unread output of clients whose name is in `slow`."""
 
     def __init__(self, world: MemoryWorld) -> None:
         super().__init__(world)
-        self.lazy: set[str] = set()
+        self.slow: set[str] = set()
         self.read_bytes = 0
-        self.piles: dict[Session, int] = {}
+        self.unread_bytes: dict[Session, int] = {}
         self.finished: list[str] = []
         self.reading: dict[str, bool] = {}
 
     def write(self, session: Session, parts: list[bytes]) -> int:
-        if session.remote.identity.process_name not in self.lazy:
+        if session.remote.identity.process_name not in self.slow:
             return super().write(session, parts)
-        self.piles[session] = self.piles.get(session, 0) + sum(map(len, parts))
-        return self.piles[session]
+        self.unread_bytes[session] = self.unread_bytes.get(session, 0) + sum(map(len, parts))
+        return self.unread_bytes[session]
 
     def unread(self, session: Session) -> tuple[int, int]:
-        return self.piles.get(session, 0), self.read_bytes
+        return self.unread_bytes.get(session, 0), self.read_bytes
 
     def finish(self, session: Session) -> None:
         self.finished.append(session.remote.identity.process_name)
@@ -47,96 +47,96 @@ class LazyPerformer(ImmediatePerformer):
         self.reading[session.remote.identity.process_name] = wanted
 
 
-def make(tmp_path: Path, **extension: Any) -> tuple[MemoryWorld, LazyPerformer]:
+def make(tmp_path: Path, **extension: Any) -> tuple[MemoryWorld, SlowReadersPerformer]:
     world = MemoryWorld(tmp_path, app={"bmqtwist": {"outboxBytesMax": CAP, **extension}})
     world.domain("d")
-    shell = LazyPerformer(world)
+    performer = SlowReadersPerformer(world)
     world.stop()
-    world.open_node(shell)
-    return world, shell
+    world.open_node(performer)
+    return world, performer
 
 
-def test_a_consumer_that_does_not_read_is_disconnected_at_the_cap_and_loses_nothing(tmp_path: Path) -> None:
-    world, shell = make(tmp_path)
+def test_a_consumer_that_does_not_read_is_disconnected_and_its_messages_are_redelivered(tmp_path: Path) -> None:
+    world, performer = make(tmp_path)
     world.domain("d", maxDeliveryAttempts=1)
-    lazy, producer = world.consumer(name="lazy", m=100_000), world.producer(name="busy")
-    shell.lazy.add("lazy")
+    slow, producer = world.consumer(name="slow", m=100_000), world.producer(name="producer")
+    performer.slow.add("slow")
     sent = 50
     for _ in range(sent):
         producer.post(b"x" * 5000)
-    (pile,) = shell.piles.values()
-    assert pile < CAP, "no more is kept for it than the cap"
+    (unread,) = performer.unread_bytes.values()
+    assert unread < CAP, "its unread output stays below the limit"
     world.advance(UNREAD_SECONDS_MAX - 2.0)
-    assert "lazy" not in shell.finished
+    assert "slow" not in performer.finished
     world.advance(3.0)
-    lazy.client.wait_closed()
-    assert "does not read: " in world.expect_log("#CLIENT_SEND_FAILURE", "lazy:4242")
+    slow.client.wait_closed()
+    assert "does not read: " in world.expect_log("#CLIENT_SEND_FAILURE", "slow:4242")
     assert len(world.broker.sessions.open) == 1
     other = world.consumer(name="other")
     world.advance(1.0)
-    assert len(world.got(other)) == sent, "not its mistake: it costs no delivery attempt"
-    assert "busy" not in shell.finished
+    assert len(world.got(other)) == sent, "no delivery attempts were counted"
+    assert "producer" not in performer.finished
 
 
-def test_a_consumer_that_reads_slowly_is_given_the_rest_as_it_reads_and_stays(tmp_path: Path) -> None:
+def test_a_consumer_that_reads_slowly_receives_all_messages_and_stays_connected(tmp_path: Path) -> None:
     """The limit applies to presently unread output."""
-    world, shell = make(tmp_path)
-    slow, producer = world.consumer(name="lazy", m=100_000), world.producer(name="busy")
-    shell.lazy.add("lazy")
+    world, performer = make(tmp_path)
+    slow, producer = world.consumer(name="slow", m=100_000), world.producer(name="producer")
+    performer.slow.add("slow")
     session = slow.client.link.session  # type: ignore[attr-defined]
     for _ in range(200):
         producer.post(b"x" * 5000)
-        taken = min(4000, shell.piles[session])
-        shell.piles[session] -= taken
-        shell.read_bytes += taken
-        if not shell.piles[session]:
+        taken = min(4000, performer.unread_bytes[session])
+        performer.unread_bytes[session] -= taken
+        performer.read_bytes += taken
+        if not performer.unread_bytes[session]:
             world.broker.sessions.drained(session)
         world.advance(1.0)
-        assert shell.piles[session] < CAP
-    assert shell.read_bytes > 5 * CAP and "lazy" not in shell.finished
+        assert performer.unread_bytes[session] < CAP
+    assert performer.read_bytes > 5 * CAP and "slow" not in performer.finished
 
 
-def test_what_a_disconnected_consumer_held_goes_to_others_without_waiting_for_something_else(tmp_path: Path) -> None:
-    world, shell = make(tmp_path, outboxBytesMax=1)
-    world.consumer(name="lazy")
+def test_disconnecting_a_consumer_schedules_a_turn_for_its_unconfirmed_messages(tmp_path: Path) -> None:
+    world, performer = make(tmp_path, outboxBytesMax=1)
+    world.consumer(name="slow")
     producer = world.producer()
-    shell.lazy.add("lazy")
+    performer.slow.add("slow")
     producer.post(b"x")
-    shell.finish = lambda session: None  # type: ignore[method-assign]  # a peer that lingers
-    asked: list[bool] = []
-    shell.turn_due = lambda: asked.append(True)  # type: ignore[method-assign]
+    performer.finish = lambda session: None  # type: ignore[method-assign]  # the peer does not close
+    calls: list[bool] = []
+    performer.turn_due = lambda: calls.append(True)  # type: ignore[method-assign]
     world.advance(UNREAD_SECONDS_MAX + 2.0)
-    assert asked, "its queues have something to deliver: a turn is due"
+    assert calls, "a turn is due for the delivery of its messages"
 
 
-def test_without_a_cap_everything_is_kept(tmp_path: Path) -> None:
-    world, shell = make(tmp_path, outboxBytesMax=0)
-    world.consumer(name="lazy", m=100_000)
+def test_without_an_output_limit_all_output_of_an_unread_connection_is_kept(tmp_path: Path) -> None:
+    world, performer = make(tmp_path, outboxBytesMax=0)
+    world.consumer(name="slow", m=100_000)
     producer = world.producer()
-    shell.lazy.add("lazy")
+    performer.slow.add("slow")
     for _ in range(40):
         producer.post(b"x" * 5000)
-    assert shell.finished == [] and next(iter(shell.piles.values())) > 200_000
+    assert performer.finished == [] and next(iter(performer.unread_bytes.values())) > 200_000
 
 
-def test_a_producer_that_does_not_read_its_acks_is_slowed_down(tmp_path: Path) -> None:
-    world, shell = make(tmp_path)
-    producer = world.producer(name="lazy")
-    shell.lazy.add("lazy")
+def test_a_producer_that_does_not_read_its_acks_is_not_read_from(tmp_path: Path) -> None:
+    world, performer = make(tmp_path)
+    producer = world.producer(name="slow")
+    performer.slow.add("slow")
     producer.put(b"x")
     world.run()
-    assert shell.reading == {"lazy": False} and shell.finished == []
+    assert performer.reading == {"slow": False} and performer.finished == []
 
 
-def test_a_consumer_that_is_behind_is_not_slowed_down_since_its_confirms_are_wanted(tmp_path: Path) -> None:
-    world, shell = make(tmp_path)
-    world.consumer(name="lazy")
-    shell.lazy.add("lazy")
+def test_a_consumer_that_does_not_read_is_still_read_from(tmp_path: Path) -> None:
+    world, performer = make(tmp_path)
+    world.consumer(name="slow")
+    performer.slow.add("slow")
     world.producer().post(b"x")
-    assert "lazy" not in shell.reading
+    assert "slow" not in performer.reading
 
 
-def test_sessions_of_one_principal_are_limited_and_an_ended_one_makes_room(tmp_path: Path) -> None:
+def test_the_number_of_open_sessions_of_one_identity_is_limited(tmp_path: Path) -> None:
     world, _ = make(tmp_path, sessionsPerIdentityMax=2)
     first = world.client("one")
     world.client("two")
@@ -148,7 +148,7 @@ def test_sessions_of_one_principal_are_limited_and_an_ended_one_makes_room(tmp_p
     world.client("four")
 
 
-def test_a_connection_that_says_nothing_is_closed_in_time(tmp_path: Path) -> None:
+def test_a_connection_without_negotiation_is_closed_after_the_configured_time(tmp_path: Path) -> None:
     world, _ = make(tmp_path, unauthenticatedSecondsMax=5)
     silent, polite = world.connect("silent"), world.client("polite")
     world.advance(4.0)
@@ -159,7 +159,7 @@ def test_a_connection_that_says_nothing_is_closed_in_time(tmp_path: Path) -> Non
     assert world.logged("no negotiation within 5 s") and not polite.link.closed
 
 
-def test_zero_means_that_a_silent_connection_may_stay(tmp_path: Path) -> None:
+def test_a_negotiation_time_limit_of_zero_disables_it(tmp_path: Path) -> None:
     world, _ = make(tmp_path, unauthenticatedSecondsMax=0)
     silent = world.connect("silent")
     world.advance(3600)
@@ -167,7 +167,7 @@ def test_zero_means_that_a_silent_connection_may_stay(tmp_path: Path) -> None:
     assert not silent.link.closed
 
 
-def test_an_event_that_announces_too_much_ends_the_connection_before_it_is_collected(tmp_path: Path) -> None:
+def test_an_event_header_above_the_size_limit_closes_the_connection(tmp_path: Path) -> None:
     world, _ = make(tmp_path, eventBytesMax=1000)
     client = world.client()
     client.send((1001).to_bytes(4, "big") + b"\x42\x02\0\0")
@@ -176,7 +176,7 @@ def test_an_event_that_announces_too_much_ends_the_connection_before_it_is_colle
 
 
 @pytest.mark.parametrize("size", [1, 3, 7])
-def test_a_stream_may_come_in_any_pieces(tmp_path: Path, size: int) -> None:
+def test_a_put_event_is_processed_for_every_chunk_size(tmp_path: Path, size: int) -> None:
     world, _ = make(tmp_path)
     producer = world.producer()
     data = codec.put_frame([codec.put_message(producer.q_id, producer.client.new_guid(), b"x" * 50)])
@@ -185,7 +185,7 @@ def test_a_stream_may_come_in_any_pieces(tmp_path: Path, size: int) -> None:
     assert producer.next_ack().status == 0
 
 
-def test_many_chunks_and_clients_make_one_turn_with_one_write_per_file(tmp_path: Path) -> None:
+def test_puts_of_several_clients_in_one_turn_make_one_write_per_file(tmp_path: Path) -> None:
     world, _ = make(tmp_path)
     producers = [world.producer("bmq://d/q", f"p{number}") for number in range(5)]
     world.run()
@@ -198,7 +198,7 @@ def test_many_chunks_and_clients_make_one_turn_with_one_write_per_file(tmp_path:
     assert len(writes) == 2 and {path.rpartition(".")[2] for path in writes} == {"bmq_data", "bmq_journal"}
 
 
-def test_an_ack_waits_for_the_sync_and_so_does_the_delivery(tmp_path: Path) -> None:
+def test_ack_and_push_wait_for_the_sync(tmp_path: Path) -> None:
     world, _ = make(tmp_path)
     producer, consumer = world.producer(), world.consumer()
     with world.storage_stalled():
@@ -210,22 +210,22 @@ def test_an_ack_waits_for_the_sync_and_so_does_the_delivery(tmp_path: Path) -> N
     assert producer.next_ack().status == 0 and consumer.next_push().payload == b"x"
 
 
-def test_after_a_failed_sync_nothing_is_acknowledged_and_nothing_more_is_taken(tmp_path: Path) -> None:
-    world, shell = make(tmp_path)
+def test_after_a_failed_sync_no_put_is_acknowledged_and_later_puts_are_refused(tmp_path: Path) -> None:
+    world, performer = make(tmp_path)
     producer = world.producer()
     world.run()
-    in_thread = shell.in_thread
-    shell.in_thread = lambda work, done, failed: world.next_round.append(  # type: ignore[method-assign]
+    in_thread = performer.in_thread
+    performer.in_thread = lambda work, done, failed: world.next_round.append(  # type: ignore[method-assign]
         lambda: failed(OSError(5, "EIO"), world.now))
     producer.put(b"first")
     world.run()
     assert producer.status_of(b"second") == 6 and not [e for e in producer.client.inbox if e.kind == "ack"]
     world.advance(1.0)
     assert world.alarms("FILE_IO")
-    shell.in_thread = in_thread  # type: ignore[method-assign]
+    performer.in_thread = in_thread  # type: ignore[method-assign]
 
 
-def test_a_consumer_that_leaves_within_the_turn_gets_nothing_of_it(tmp_path: Path) -> None:
+def test_a_message_for_a_consumer_lost_in_the_same_turn_goes_to_the_next_consumer(tmp_path: Path) -> None:
     world, _ = make(tmp_path)
     producer, consumer = world.producer(), world.consumer()
     producer.put(b"x")
@@ -235,7 +235,7 @@ def test_a_consumer_that_leaves_within_the_turn_gets_nothing_of_it(tmp_path: Pat
     assert world.got(again) == [b"x"]
 
 
-def test_a_session_that_is_lost_twice_is_gone_once(tmp_path: Path) -> None:
+def test_losing_a_session_twice_has_no_further_effect(tmp_path: Path) -> None:
     world, _ = make(tmp_path)
     client: Client = world.client()
     link = client.link
@@ -246,7 +246,7 @@ def test_a_session_that_is_lost_twice_is_gone_once(tmp_path: Path) -> None:
     assert session.state is State.CLOSED and session not in world.broker.sessions.open
 
 
-def test_while_stopping_opens_are_left_for_the_next_broker(tmp_path: Path) -> None:
+def test_open_requests_are_not_answered_while_the_broker_stops(tmp_path: Path) -> None:
     world, _ = make(tmp_path)
     client, consumer = world.client(), world.consumer()
     producer = world.producer()
@@ -264,7 +264,7 @@ def test_while_stopping_opens_are_left_for_the_next_broker(tmp_path: Path) -> No
     assert world.broker.shutdown.done
 
 
-def test_delivery_to_a_queue_nobody_reads_does_nothing(tmp_path: Path) -> None:
+def test_delivery_of_a_queue_without_consumers_keeps_its_messages(tmp_path: Path) -> None:
     world, _ = make(tmp_path)
     world.producer().post(b"x")
     deliver(world.broker.domains.by_name["d"].queues["q"], world.now)

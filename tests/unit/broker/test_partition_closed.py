@@ -1,4 +1,4 @@
-"""Requests of consumers and operators while a partition takes no records, and a refused RECONFIGURE."""
+"""Requests of consumers and operators while a partition is unavailable, and a refused RECONFIGURE."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ def memory(tmp_path: Path) -> MemoryWorld:
     return world
 
 
-def partition(memory: MemoryWorld, what: str) -> None:
+def switch_partitions(memory: MemoryWorld, command: str) -> None:
     """ENABLE or DISABLE all partitions."""
     for number in range(2):
-        memory.admin(f"CLUSTERS CLUSTER {CLUSTER} STORAGE PARTITION {number} {what}")
+        memory.admin(f"CLUSTERS CLUSTER {CLUSTER} STORAGE PARTITION {number} {command}")
 
 
 @pytest.mark.parametrize("crash", [False, True])
-def test_confirms_while_the_partition_takes_no_records_are_owed_and_written_later(memory: MemoryWorld, crash: bool) -> None:
+def test_confirms_during_an_unavailable_partition_become_pending_records(memory: MemoryWorld, crash: bool) -> None:
     """A regression: they were dropped. Without the pending records a restart redelivers the messages."""
     producer, consumer = memory.producer(), memory.consumer()
     producer.post_all(b"1", b"2")
-    partition(memory, "DISABLE")
+    switch_partitions(memory, "DISABLE")
     consumer.confirm(*memory.pushes(consumer))
     memory.settle()
     if not crash:
-        partition(memory, "ENABLE")
+        switch_partitions(memory, "ENABLE")
         memory.settle()
     memory.crash_and_start()
     assert memory.got(memory.consumer()) == ([b"1", b"2"] if crash else [])
@@ -43,19 +43,19 @@ def test_confirms_while_the_partition_takes_no_records_are_owed_and_written_late
 
 @pytest.mark.parametrize("command", ["DOMAINS DOMAIN f QUEUE q PURGE *", "DOMAINS DOMAIN f QUEUE q PURGE foo",
                                      "DOMAINS DOMAIN f PURGE"])
-def test_a_purge_that_cannot_be_recorded_is_an_error_and_drops_nothing(memory: MemoryWorld, command: str) -> None:
-    """Now and after a restart."""
+def test_a_purge_that_cannot_be_recorded_is_an_error_and_removes_no_message(memory: MemoryWorld, command: str) -> None:
+    """Neither at once nor after a restart."""
     memory.producer(FANOUT).post_all(b"1", b"2")
-    partition(memory, "DISABLE")
+    switch_partitions(memory, "DISABLE")
     answer = memory.admin(command)
     assert "Purged" not in answer and answer, answer
-    partition(memory, "ENABLE")
+    switch_partitions(memory, "ENABLE")
     assert memory.got(memory.consumer(FANOUT, "foo")) == [b"1", b"2"]
     memory.crash_and_start()
     assert [memory.got(memory.consumer(FANOUT, app)) for app in ("foo", "bar")] == [[b"1", b"2"]] * 2
 
 
-def test_a_reconfigure_that_is_refused_changes_nothing_at_all(memory: MemoryWorld) -> None:
+def test_a_refused_reconfigure_changes_no_setting(memory: MemoryWorld) -> None:
     """An allowed change precedes the refused one."""
     producer = memory.producer(FANOUT)
     consumers = {app: memory.consumer(FANOUT, app) for app in ("foo", "bar")}

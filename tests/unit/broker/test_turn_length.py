@@ -1,4 +1,4 @@
-"""Length of a turn: after some milliseconds the remaining queues and sessions are left to the next turn, in order."""
+"""Time limits of a turn: the remaining queues and sessions are processed in the next turn, in order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def memory(tmp_path: Path) -> MemoryWorld:
     return world
 
 
-def with_messages(world: MemoryWorld) -> list[Queue]:
+def consumers_with_messages(world: MemoryWorld) -> list[Queue]:
     """Consumers of as many queues, each with a new undelivered message."""
     uris = [f"bmq://d/q{number}" for number in range(QUEUES)]
     consumers, producers = [world.consumer(uri) for uri in uris], [world.producer(uri) for uri in uris]
@@ -36,7 +36,7 @@ def with_messages(world: MemoryWorld) -> list[Queue]:
     return consumers
 
 
-def turns(world: MemoryWorld, consumers: list[Queue]) -> list[int]:
+def served_after_each_turn(world: MemoryWorld, consumers: list[Queue]) -> list[int]:
     """The number of consumers with output after each turn, until no turn is due."""
     found = []
     while world.turn_requested:
@@ -47,45 +47,46 @@ def turns(world: MemoryWorld, consumers: list[Queue]) -> list[int]:
     return found
 
 
-def test_queues_that_are_left_deliver_in_the_next_turn(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    consumers = with_messages(memory)
+def test_queues_beyond_the_delivery_budget_deliver_in_the_next_turn(memory: MemoryWorld,
+                                                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    consumers = consumers_with_messages(memory)
     deliver = RootQueue.deliver
 
-    def slowly(queue: RootQueue, now: float) -> None:
+    def advance_clock(queue: RootQueue, now: float) -> None:
         memory.now += 0.6 * TURN_DELIVERY_S
         deliver(queue, now)
 
-    monkeypatch.setattr(RootQueue, "deliver", slowly)
-    assert turns(memory, consumers) == [2, 4, 5]
+    monkeypatch.setattr(RootQueue, "deliver", advance_clock)
+    assert served_after_each_turn(memory, consumers) == [2, 4, 5]
 
 
 @pytest.fixture
 def slow_writes(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     write = ImmediatePerformer.write
 
-    def slowly(performer: ImmediatePerformer, session: Session, parts: list[bytes]) -> int:
+    def advance_clock(performer: ImmediatePerformer, session: Session, parts: list[bytes]) -> int:
         memory.now += 0.6 * TURN_WRITE_S
         return write(performer, session, parts)
 
-    monkeypatch.setattr(ImmediatePerformer, "write", slowly)
+    monkeypatch.setattr(ImmediatePerformer, "write", advance_clock)
 
 
 @pytest.mark.usefixtures("slow_writes")
-def test_sessions_that_are_left_are_written_in_the_next_turn(memory: MemoryWorld) -> None:
-    assert turns(memory, with_messages(memory)) == [2, 4, 5]
+def test_sessions_beyond_the_write_budget_are_written_in_the_next_turn(memory: MemoryWorld) -> None:
+    assert served_after_each_turn(memory, consumers_with_messages(memory)) == [2, 4, 5]
 
 
-def test_one_queue_and_one_session_have_every_turn(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    consumers = with_messages(memory)
+def test_each_turn_serves_at_least_one_queue_and_one_session(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    consumers = consumers_with_messages(memory)
     deliver, write = memory.broker.deliveries.run, memory.broker.output.write
     monkeypatch.setattr(memory.broker.deliveries, "run", lambda now: deliver(now - 1.0))
     monkeypatch.setattr(memory.broker.output, "write", lambda until: write(until - 1.0))
-    assert turns(memory, consumers) == list(range(1, QUEUES + 1))
+    assert served_after_each_turn(memory, consumers) == list(range(1, QUEUES + 1))
 
 
 @pytest.mark.usefixtures("slow_writes")
-def test_a_session_that_is_lost_before_it_is_written_costs_the_others_nothing(memory: MemoryWorld) -> None:
-    consumers = with_messages(memory)
+def test_a_session_lost_before_its_write_does_not_affect_other_sessions(memory: MemoryWorld) -> None:
+    consumers = consumers_with_messages(memory)
     memory.broker.turn(memory.now)
     lost = next(each for each in consumers if session_of(each).flush_due)
     lost.client.link.drop()

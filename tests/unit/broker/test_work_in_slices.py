@@ -47,7 +47,7 @@ def memory(tmp_path: Path) -> MemoryWorld:
     return world
 
 
-class Turns:
+class TurnCounts:
     """Counts the calls of a function in each turn."""
 
     def __init__(self, memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> None:
@@ -70,63 +70,63 @@ class Turns:
         return max(self.counts)
 
 
-def hurry(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+def speed_up_clock(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     """Advance the clock by `seconds` at each call."""
     ticks = count()
     monkeypatch.setattr(ImmediatePerformer, "clock", lambda self: next(ticks) * seconds)
 
 
-def puts_of(queue: Queue, number: int) -> bytes:
+def put_event(queue: Queue, number: int) -> bytes:
     """One PUT event."""
     return codec.put_frame([codec.put_message(queue.q_id, queue.client.new_guid()) for _ in range(number)])
 
 
-def test_very_many_puts_in_one_event_are_taken_over_several_turns_in_order(memory: MemoryWorld,
-                                                                           monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_event_of_very_many_puts_is_processed_over_several_turns_in_order(memory: MemoryWorld,
+                                                                             monkeypatch: pytest.MonkeyPatch) -> None:
     """A regression: all were processed in one turn, 20,000 in 76 ms."""
     producer = memory.producer()
-    turns = Turns(memory, monkeypatch, RootQueue, "post")
-    producer.client.send(puts_of(producer, MANY))
+    turn_counts = TurnCounts(memory, monkeypatch, RootQueue, "post")
+    producer.client.send(put_event(producer, MANY))
     producer.client.barrier()
     acknowledged = [event.ack for event in producer.client.heard if event.kind == "ack"]
     assert len(acknowledged) == MANY and not any(ack.status for ack in acknowledged)
-    assert turns.most <= STEPS_MAX * (SLICE_BYTES // PUT_BYTES + 1) and sum(turns.counts) == MANY
+    assert turn_counts.most <= STEPS_MAX * (SLICE_BYTES // PUT_BYTES + 1) and sum(turn_counts.counts) == MANY
     assert [ack.guid for ack in acknowledged] == sorted(ack.guid for ack in acknowledged)
 
 
-def test_what_comes_behind_a_long_event_is_dealt_with_behind_it(memory: MemoryWorld) -> None:
+def test_input_after_a_long_event_is_processed_after_it(memory: MemoryWorld) -> None:
     """A close in the same chunk, and an event that arrives meanwhile."""
     producer, other = memory.producer(), memory.producer("bmq://d/other")
     client = producer.client
     close = codec.control_frame({"rId": 77, "closeQueue": {
         "handleParameters": client.handle_parameters(producer.uri, producer.q_id, write=1), "isFinal": True}})
-    client.send(puts_of(producer, MANY) + close)
+    client.send(put_event(producer, MANY) + close)
     assert client.link.session is not None and client.link.session.has_jobs
-    client.send(puts_of(producer, 1))
+    client.send(put_event(producer, 1))
     assert client.link.session.has_jobs and other.post(b"another client is served meanwhile")
     answer = client.wait(lambda event: event.kind == "control" and event.control.get("rId") == 77, "the answer")
     client.barrier()
-    heard = client.heard
-    before = [event for event in heard[:heard.index(answer)] if event.kind == "ack"]
+    received = client.heard
+    before = [event for event in received[:received.index(answer)] if event.kind == "ack"]
     assert 0 < len(before) and memory.stored(producer.uri) == MANY
-    assert not any(event.kind == "ack" for event in heard[heard.index(answer):]), "the queue id was closed"
+    assert not any(event.kind == "ack" for event in received[received.index(answer):]), "the queue id was closed"
     assert not client.link.session.has_jobs
 
 
-def test_a_long_event_ends_its_turn_by_the_clock_too(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_turn_ends_by_time_within_a_long_event(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     producer = memory.producer()
-    hurry(monkeypatch, 0.004)
-    turns = Turns(memory, monkeypatch, RootQueue, "post")
-    producer.client.send(puts_of(producer, MANY))
+    speed_up_clock(monkeypatch, 0.004)
+    turn_counts = TurnCounts(memory, monkeypatch, RootQueue, "post")
+    producer.client.send(put_event(producer, MANY))
     memory.run()
-    assert turns.most <= 2 * (SLICE_BYTES // PUT_BYTES + 1) and memory.stored() == MANY
+    assert turn_counts.most <= 2 * (SLICE_BYTES // PUT_BYTES + 1) and memory.stored() == MANY
 
 
-def test_very_many_confirms_in_one_event_are_taken_over_several_turns(memory: MemoryWorld,
-                                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_event_of_very_many_confirms_is_processed_over_several_turns(memory: MemoryWorld,
+                                                                        monkeypatch: pytest.MonkeyPatch) -> None:
     """Unknown ones first, then valid ones."""
     producer, consumer = memory.producer(), memory.consumer(m=1 << 20)
-    producer.client.send(puts_of(producer, 3000))
+    producer.client.send(put_event(producer, 3000))
     guids = [push.guid for push in memory.pushes(consumer)]
     assert len(guids) == 3000
     junk = [(999, bytes(16), 0)] * (2 * STEPS_MAX * SLICE_BYTES // CONFIRM_BYTES)
@@ -141,70 +141,71 @@ def test_very_many_confirms_in_one_event_are_taken_over_several_turns(memory: Me
     assert max(taken) <= SLICE_BYTES and len(taken) > STEPS_MAX and memory.stored() == 0
 
 
-def test_a_connection_that_breaks_in_the_midst_has_what_it_brought_dealt_with(memory: MemoryWorld) -> None:
+def test_input_of_a_connection_lost_within_a_long_event_is_processed_completely(memory: MemoryWorld) -> None:
     producer = memory.producer()
     session = producer.client.link.session
     assert session is not None
-    producer.client.send(puts_of(producer, MANY))
+    producer.client.send(put_event(producer, MANY))
     producer.client.link.drop()
     memory.run()
     assert memory.stored() == MANY and session not in memory.broker.sessions.open
 
 
-def test_a_session_that_is_closed_in_the_midst_has_the_rest_dropped(memory: MemoryWorld) -> None:
+def test_a_session_closed_within_a_long_event_drops_the_rest_of_it(memory: MemoryWorld) -> None:
     producer = memory.producer()
     session = producer.client.link.session
     assert session is not None
-    producer.client.send(puts_of(producer, MANY))
+    producer.client.send(put_event(producer, MANY))
     session.close("enough")
     memory.run()
     assert 0 < len(memory.broker.domains.by_name["d"].queues["q"].messages) < MANY
     assert not session.has_jobs and session not in memory.broker.sessions.open
 
 
-def test_nothing_is_read_from_a_session_that_is_under_way_and_again_afterwards(memory: MemoryWorld,
-                                                                               monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_is_not_read_from_until_its_long_event_is_processed(memory: MemoryWorld,
+                                                                      monkeypatch: pytest.MonkeyPatch) -> None:
     producer = memory.producer()
     asked: list[bool] = []
     monkeypatch.setattr(ImmediatePerformer, "read", lambda self, session, wanted: asked.append(wanted))
-    producer.client.send(puts_of(producer, MANY))
+    producer.client.send(put_event(producer, MANY))
     assert asked == [False]
     memory.run()
     assert asked[-1] is True and set(asked[:-1]) == {False}
 
 
-def test_many_sessions_that_are_under_way_go_on_in_turns(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sessions_with_long_events_are_processed_in_rotation(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """The budget ends the row; the next session is the first in the next turn."""
     producers = [memory.producer() for _ in range(4)]
-    went_on: list[str] = []
+    resumed: list[str] = []
     update_time = Session.update_time
-    hurry(monkeypatch, 0.001)
-    monkeypatch.setattr(Session, "update_time", lambda self: (went_on.append(self.peer), update_time(self))[1])
+    speed_up_clock(monkeypatch, 0.001)
+    monkeypatch.setattr(Session, "update_time", lambda self: (resumed.append(self.peer), update_time(self))[1])
     for producer in producers:
-        producer.client.send(puts_of(producer, MANY))
+        producer.client.send(put_event(producer, MANY))
     memory.run()
     assert memory.stored() == 4 * MANY
-    assert set(Counter(went_on[:40]).values()) <= {9, 10, 11, 12}
+    assert set(Counter(resumed[:40]).values()) <= {9, 10, 11, 12}
 
 
 @pytest.mark.parametrize("shape", [{"properties": {"a": 1}, "v2": False}, {"properties": {"a": 1}}, {}])
-def test_what_takes_long_to_inflate_is_inflated_in_steps(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch,
-                                                         shape: dict[str, Any]) -> None:
+def test_a_large_compressed_message_is_inflated_in_slices(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch,
+                                                          shape: dict[str, Any]) -> None:
     """64 MiB at once took 296 ms. The messages before and after it keep their order."""
     producer = memory.producer()
-    turns = Turns(memory, monkeypatch, application_data.Inflation, "_inflate")
+    turn_counts = TurnCounts(memory, monkeypatch, application_data.Inflation, "_inflate")
     size = 20 * INFLATE_STEP_BYTES
     guids = [producer.put(b"before"), producer.put(bytes(size), compress=True, **shape), producer.put(b"behind")]
     producer.client.barrier()
     assert [event.ack.guid for event in producer.client.heard if event.kind == "ack"] == guids
-    assert turns.most <= STEPS_MAX + 1
+    assert turn_counts.most <= STEPS_MAX + 1
     inflated = "v2" in shape
-    assert (sum(turns.counts) >= 20) == inflated
+    assert (sum(turn_counts.counts) >= 20) == inflated
     stored = list(memory.broker.domains.by_name["d"].queues["q"].messages.values())
     assert len(stored) == 3 and (stored[1].size > size) == inflated
 
 
-def test_the_checksum_of_what_is_inflated_is_made_in_steps_too(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_checksum_of_an_inflated_message_is_computed_in_slices(memory: MemoryWorld,
+                                                                   monkeypatch: pytest.MonkeyPatch) -> None:
     """The checksum of 64 MiB took 30 ms at once; it is the checksum of the stored data."""
     producer, sizes = memory.producer(), list[int]()
     for module in (puts, application_data):
@@ -217,16 +218,15 @@ def test_the_checksum_of_what_is_inflated_is_made_in_steps_too(memory: MemoryWor
 
 @pytest.mark.parametrize("size", [0, 1, INFLATE_STEP_BYTES - 3, INFLATE_STEP_BYTES, 5 * INFLATE_STEP_BYTES + 7])
 @pytest.mark.parametrize("before", [b"", b"abc"])
-def test_the_pieces_of_what_is_inflated_are_put_together_in_steps(size: int, before: bytes,
-                                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inflated_chunks_are_joined_in_slices(size: int, before: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[int] = []
 
-    class Whole(BytesIO):
+    class RecordingBytesIO(BytesIO):
         def write(self, data: Any) -> int:
             written[-1] += len(data)
             return super().write(data)
 
-    monkeypatch.setattr(application_data, "BytesIO", Whole)
+    monkeypatch.setattr(application_data, "BytesIO", RecordingBytesIO)
     plain = bytes(n % 251 for n in range(size))
     inflation = application_data.Inflation(zlib.compress(plain), size, True, before)
     written.append(0)
@@ -236,19 +236,20 @@ def test_the_pieces_of_what_is_inflated_are_put_together_in_steps(size: int, bef
     assert sum(written) == size + len(before) and max(written) <= INFLATE_STEP_BYTES + len(before)
 
 
-def test_many_small_bombs_in_one_event_share_a_step(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_compressed_messages_of_one_event_share_the_slice(memory: MemoryWorld,
+                                                                monkeypatch: pytest.MonkeyPatch) -> None:
     producer = memory.producer()
-    turns = Turns(memory, monkeypatch, application_data.Inflation, "data")
+    turn_counts = TurnCounts(memory, monkeypatch, application_data.Inflation, "data")
     messages = [codec.put_message(producer.q_id, producer.client.new_guid(), bytes(INFLATE_STEP_BYTES - 100),
                                   properties={"a": 1}, v2=False, compress=True) for _ in range(9)]
-    hurry(monkeypatch, 1.0)
+    speed_up_clock(monkeypatch, 1.0)
     producer.client.send(codec.put_frame(messages))
     producer.client.barrier()
-    assert turns.most <= 4 and sum(turns.counts) == 9
+    assert turn_counts.most <= 4 and sum(turn_counts.counts) == 9
     assert len(memory.broker.domains.by_name["d"].queues["q"].messages) == 9
 
 
-def test_a_broken_stream_that_is_inflated_in_steps_is_stored_as_it_came(memory: MemoryWorld) -> None:
+def test_a_broken_compressed_message_is_stored_unchanged(memory: MemoryWorld) -> None:
     producer = memory.producer()
     broken = zlib.compress(bytes(3 * INFLATE_STEP_BYTES))[:-9]
     guid = producer.client.new_guid()
@@ -259,14 +260,14 @@ def test_a_broken_stream_that_is_inflated_in_steps_is_stored_as_it_came(memory: 
     assert stored.size == len(broken) and stored.compression == 1
 
 
-def test_what_an_old_client_cannot_read_is_inflated_for_it_in_steps_and_in_order(memory: MemoryWorld,
-                                                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_for_an_old_client_are_inflated_in_slices_and_in_order(memory: MemoryWorld,
+                                                                        monkeypatch: pytest.MonkeyPatch) -> None:
     """64 MiB at once took 300 ms of a turn. Only deliveries to this client wait for it."""
-    hurry(monkeypatch, 1.0)
+    speed_up_clock(monkeypatch, 1.0)
     old = memory.client(features="PROTOCOL_ENCODING:BER,JSON")
     consumer = old.open("bmq://d/q", read=1)
     consumer.configure(b=1 << 30)
-    turns = Turns(memory, monkeypatch, application_data.Inflation, "_inflate")
+    turn_counts = TurnCounts(memory, monkeypatch, application_data.Inflation, "_inflate")
     producer, size = memory.producer(), 5 * INFLATE_STEP_BYTES
     payloads = [b"before", b"\1" * size, b"behind", b"\2" * size, *(bytes([number]) * 9000 for number in range(200)),
                 b"last"]
@@ -275,10 +276,10 @@ def test_what_an_old_client_cannot_read_is_inflated_for_it_in_steps_and_in_order
     pushed = consumer.take(len(payloads))
     assert [each.payload for each in pushed] == payloads
     assert {each.properties["a"] for each in pushed} == {("INT64", 1)}
-    assert sum(turns.counts) >= 210 and turns.most <= INFLATE_STEP_BYTES // 9000 + 3
+    assert sum(turn_counts.counts) >= 210 and turn_counts.most <= INFLATE_STEP_BYTES // 9000 + 3
 
 
-def test_a_client_that_goes_while_a_message_is_inflated_for_it_leaves_the_message_to_others(memory: MemoryWorld) -> None:
+def test_a_message_being_inflated_for_a_lost_client_goes_to_another_consumer(memory: MemoryWorld) -> None:
     old = memory.client(features="PROTOCOL_ENCODING:BER,JSON")
     old.open("bmq://d/q", read=1).configure()
     producer = memory.producer()
@@ -292,11 +293,11 @@ def test_a_client_that_goes_while_a_message_is_inflated_for_it_leaves_the_messag
 
 
 @pytest.mark.parametrize("data", [zlib.compress(bytes(3 * INFLATE_STEP_BYTES))[:-9], zlib.compress(bytes(65 << 20), 9)])
-def test_what_cannot_be_inflated_leaves_nothing_for_the_collector(memory: MemoryWorld, data: bytes) -> None:
+def test_a_failed_inflation_is_freed_without_a_garbage_collection(memory: MemoryWorld, data: bytes) -> None:
     """The exception referred to 64 MiB until a garbage collection: 4 GiB within minutes."""
     made: list[weakref.ref[Any]] = []
 
-    class Seen(application_data.Inflation):
+    class TrackedInflation(application_data.Inflation):
         def __init__(self, *arguments: Any) -> None:
             super().__init__(*arguments)
             made.append(weakref.ref(self))
@@ -305,7 +306,7 @@ def test_what_cannot_be_inflated_leaves_nothing_for_the_collector(memory: Memory
     gc.disable()
     try:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(application_data, "Inflation", Seen)
+            patch.setattr(application_data, "Inflation", TrackedInflation)
             put = bytearray(codec.put_message(producer.q_id, producer.client.new_guid(), data))
             put[0] |= codec.HAS_PROPERTIES << 4
             put[7] |= 1 << 5
@@ -316,10 +317,11 @@ def test_what_cannot_be_inflated_leaves_nothing_for_the_collector(memory: Memory
         gc.enable()
 
 
-def test_early_puts_are_inflated_in_steps_and_keep_their_line(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_puts_before_their_open_response_are_inflated_in_slices_and_in_order(memory: MemoryWorld,
+                                                                             monkeypatch: pytest.MonkeyPatch) -> None:
     """PUTs before the answer of their open: the first takes long, the others follow it."""
-    turns = Turns(memory, monkeypatch, application_data.Inflation, "_inflate")
-    hurry(monkeypatch, 1.0)
+    turn_counts = TurnCounts(memory, monkeypatch, application_data.Inflation, "_inflate")
+    speed_up_clock(monkeypatch, 1.0)
     client = memory.client()
     guids = [client.new_guid() for _ in range(3)]
     big: dict[str, Any] = {"properties": {"a": 1}, "v2": False, "compress": True}
@@ -332,14 +334,15 @@ def test_early_puts_are_inflated_in_steps_and_keep_their_line(memory: MemoryWorl
         memory.run()
     memory.settle()
     assert [event.ack.guid for event in client.heard if event.kind == "ack"] == guids
-    assert turns.most <= 2 and sum(turns.counts) >= 5
+    assert turn_counts.most <= 2 and sum(turn_counts.counts) >= 5
 
 
 @pytest.mark.parametrize("encoding", ["BER", "JSON"])
-def test_a_long_request_is_read_and_compiled_in_slices(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch,
-                                                       encoding: str) -> None:
+def test_a_configure_with_many_subscriptions_is_parsed_and_compiled_in_slices(memory: MemoryWorld,
+                                                                              monkeypatch: pytest.MonkeyPatch,
+                                                                              encoding: str) -> None:
     """1024 subscriptions took 45 ms. Later requests are answered after it."""
-    hurry(monkeypatch, 1.0)
+    speed_up_clock(monkeypatch, 1.0)
     consumer = memory.consumer()
     parameters = consumer.stream_parameters()
     one, = parameters["subscriptions"]
@@ -347,12 +350,12 @@ def test_a_long_request_is_read_and_compiled_in_slices(memory: MemoryWorld, monk
         "version": "E_VERSION_1", "text": f"x == {number} && y > 3"}} for number in range(SUBSCRIPTIONS_MAX)]
     request = codec.control_frame({"rId": 50, "configureStream": {"qId": consumer.q_id, "streamParameters": parameters}},
                                   encoding)
-    turns = 0
+    steps = 0
     turn = memory.broker.turn
 
     def counted(now: float) -> None:
-        nonlocal turns
-        turns += 1
+        nonlocal steps
+        steps += 1
         turn(now)
 
     monkeypatch.setattr(memory.broker, "turn", counted)
@@ -362,7 +365,7 @@ def test_a_long_request_is_read_and_compiled_in_slices(memory: MemoryWorld, monk
     second = consumer.client.wait(lambda event: event.kind == "control", "the second answer")
     assert first.control["rId"] == 50 and "configureStreamResponse" in first.control
     assert second.control["rId"] == 51 and "status" in second.control
-    assert turns > 20
+    assert steps > 20
     handle, = (each for each in memory.broker.domains.by_name["d"].queues["q"].handles if each.read_count)
     substream, = handle.substreams.values()
     assert len(substream.subscriptions) == SUBSCRIPTIONS_MAX
@@ -372,24 +375,24 @@ def test_a_long_request_is_read_and_compiled_in_slices(memory: MemoryWorld, monk
 def test_one_turn_delivers_a_bounded_number_of_messages_in_order(memory: MemoryWorld,
                                                                  monkeypatch: pytest.MonkeyPatch) -> None:
     producer = memory.producer()
-    producer.client.send(puts_of(producer, 5 * TURN_MESSAGES_MAX // 2))
+    producer.client.send(put_event(producer, 5 * TURN_MESSAGES_MAX // 2))
     producer.client.barrier()
-    turns = Turns(memory, monkeypatch, ClientSession, "push")
-    hurry(monkeypatch, 1.0)
+    turn_counts = TurnCounts(memory, monkeypatch, ClientSession, "push")
+    speed_up_clock(monkeypatch, 1.0)
     consumer = memory.consumer(m=1 << 20)
     pushed = [push.guid for push in memory.pushes(consumer)]
-    assert turns.most == TURN_MESSAGES_MAX and pushed == sorted(pushed) and len(pushed) == sum(turns.counts)
+    assert turn_counts.most == TURN_MESSAGES_MAX and pushed == sorted(pushed) and len(pushed) == sum(turn_counts.counts)
     assert len(pushed) == 5 * TURN_MESSAGES_MAX // 2
 
 
-def test_one_turn_looks_at_a_bounded_number_of_expressions(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_turn_evaluates_a_bounded_number_of_expressions(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """New, put-aside and redelivered messages all arrive, in order."""
     producer = memory.producer()
     groups = 256
     guids = [producer.put(bytes([number]), properties={"x": number % 5}) for number in range(100)]
     producer.client.barrier()
-    turns = Turns(memory, monkeypatch, Router, "choose")
-    hurry(monkeypatch, 1.0)
+    turn_counts = TurnCounts(memory, monkeypatch, Router, "choose")
+    speed_up_clock(monkeypatch, 1.0)
 
     def consume(texts: list[str]) -> Queue:
         consumer = memory.client().open("bmq://d/q", read=1)
@@ -400,32 +403,32 @@ def test_one_turn_looks_at_a_bounded_number_of_expressions(memory: MemoryWorld, 
         consumer.configure_stream(parameters)
         return consumer
 
-    nobody = [f"x == {1000 + number}" for number in range(groups - 1)]
-    first = consume([*nobody, "x == 1"])
+    unmatched = [f"x == {1000 + number}" for number in range(groups - 1)]
+    first = consume([*unmatched, "x == 1"])
     share = TURN_EVALUATIONS_MAX // groups
-    assert [push.payload[0] % 5 for push in memory.pushes(first)] == [1] * 20 and turns.most <= 2 * share
-    second = consume([*nobody, "x > 1"])
+    assert [push.payload[0] % 5 for push in memory.pushes(first)] == [1] * 20 and turn_counts.most <= 2 * share
+    second = consume([*unmatched, "x > 1"])
     got = [push.guid for push in memory.pushes(second)]
-    assert got == [guid for number, guid in enumerate(guids) if number % 5 > 1] and turns.most <= 2 * share
+    assert got == [guid for number, guid in enumerate(guids) if number % 5 > 1] and turn_counts.most <= 2 * share
     second.client.link.drop()
-    third = consume([*nobody, "x >= 2"])
+    third = consume([*unmatched, "x >= 2"])
     got = [push.guid for push in memory.pushes(third)]
-    assert got == [guid for number, guid in enumerate(guids) if number % 5 > 1] and turns.most <= 2 * share
+    assert got == [guid for number, guid in enumerate(guids) if number % 5 > 1] and turn_counts.most <= 2 * share
 
 
-def test_messages_expire_a_bounded_number_at_a_time(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_turn_expires_a_bounded_number_of_messages(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     memory.domain("d", messageTtl=1)
     producer = memory.producer("bmq://d/old")
-    producer.client.send(puts_of(producer, 5 * MESSAGES_AT_ONCE // 2))
+    producer.client.send(put_event(producer, 5 * MESSAGES_AT_ONCE // 2))
     producer.client.barrier()
-    turns = Turns(memory, monkeypatch, RootQueue, "remove")
-    hurry(monkeypatch, 1.0)
+    turn_counts = TurnCounts(memory, monkeypatch, RootQueue, "remove")
+    speed_up_clock(monkeypatch, 1.0)
     memory.advance(4)
-    assert memory.stored(producer.uri) == 0 and turns.most == MESSAGES_AT_ONCE
+    assert memory.stored(producer.uri) == 0 and turn_counts.most == MESSAGES_AT_ONCE
 
 
 @pytest.mark.parametrize("text", ["", "x ==", "("])
-def test_a_request_that_is_refused_leaves_nothing_to_collect(memory: MemoryWorld, text: str) -> None:
+def test_a_refused_request_leaves_no_reference_cycles(memory: MemoryWorld, text: str) -> None:
     """Thousands of objects in reference cycles cause a long garbage collection."""
     consumer = memory.consumer()
     parameters = consumer.stream_parameters()
@@ -446,10 +449,10 @@ def test_a_request_that_is_refused_leaves_nothing_to_collect(memory: MemoryWorld
     assert memory.logged("#CLIENT_CONFIGUREQUEUE_FAILURE") and left < 100
 
 
-def test_half_a_long_event_is_handed_on_as_it_is(memory: MemoryWorld) -> None:
+def test_confirms_of_an_event_received_in_chunks_all_count(memory: MemoryWorld) -> None:
     """Collected chunk by chunk: CONFIRMs on both sides of each boundary count."""
     producer, consumer = memory.producer(), memory.consumer(m=1 << 20)
-    producer.client.send(puts_of(producer, 2000))
+    producer.client.send(put_event(producer, 2000))
     guids = [push.guid for push in memory.pushes(consumer)]
     event = codec.confirm_frame([(consumer.q_id, guid, consumer.sub_id) for guid in guids])
     for at in range(0, len(event), 777):
@@ -458,7 +461,7 @@ def test_half_a_long_event_is_handed_on_as_it_is(memory: MemoryWorld) -> None:
     assert memory.stored() == 0 and len(guids) == 2000
 
 
-def test_json_of_too_many_objects_is_refused_before_it_is_read(memory: MemoryWorld) -> None:
+def test_json_with_too_many_values_is_refused_before_it_is_parsed(memory: MemoryWorld) -> None:
     consumer = memory.consumer()
     body = b'{"rId":1,"configureStream":{"streamParameters":{"subscriptions":[' + b"{}," * 80_000 + b"{}]}}}"
     consumer.client.send(event_header(EventType.CONTROL, len(body) + 3 & ~3, 1 << 5) + body + bytes(-len(body) % 4))

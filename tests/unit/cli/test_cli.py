@@ -1,4 +1,4 @@
-"""The commands bmq and bmqbrkr."""
+"""Commands `bmq` and `bmqbrkr`: output and exit codes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def bmq(*arguments: str, stdin: str = "", env: dict[str, str] | None = None) -> 
 
 
 @contextlib.contextmanager
-def peer(serve: Callable[[socket.socket], None]) -> Iterator[int]:
+def serve_once(serve: Callable[[socket.socket], None]) -> Iterator[int]:
     """Accept one connection and serve it with a function instead of a broker; yields the port."""
     listener = socket.create_server(("127.0.0.1", 0))
 
@@ -43,7 +43,7 @@ def peer(serve: Callable[[socket.socket], None]) -> Iterator[int]:
     thread.join(10)
 
 
-def test_a_password_becomes_a_hash_that_matches_it_alone() -> None:
+def test_bmq_password_prints_a_hash_that_matches_only_the_password() -> None:
     """Each run makes a different hash."""
     first, second = bmq("password", "--stdin", stdin="s3cret\n"), bmq("password", "--stdin", stdin="s3cret\n")
     assert first.exit_code == 0 and first.output != second.output
@@ -52,7 +52,7 @@ def test_a_password_becomes_a_hash_that_matches_it_alone() -> None:
     assert bmq("password", "--stdin", stdin="\n").exit_code == 2
 
 
-def test_check_prints_findings_and_tells_by_its_exit_code(tmp_path: Path) -> None:
+def test_bmq_check_prints_findings_and_sets_its_exit_code(tmp_path: Path) -> None:
     """Scripts that deploy configurations depend on the exit code."""
     config = ConfigDirectory(tmp_path, free_port())
     config.domain("d")
@@ -65,17 +65,17 @@ def test_check_prints_findings_and_tells_by_its_exit_code(tmp_path: Path) -> Non
     assert bmq("check", str(tmp_path / "nowhere")).exit_code == 2
 
 
-def test_where_no_broker_is_the_sentence_says_what_to_look_at() -> None:
+def test_bmq_admin_without_a_broker_prints_advice() -> None:
     """The exit code is 3."""
     result = bmq("admin", "--port", str(free_port()), "HELP")
     assert result.exit_code == 3
     assert "Is it running" in result.output
 
 
-def test_a_peer_that_is_no_broker_is_told_from_one() -> None:
+def test_bmq_admin_reports_a_peer_that_is_not_a_broker() -> None:
     """Peers that send nothing, close the connection, or send invalid data."""
     done = threading.Event()
-    with peer(lambda connection: done.wait(10) and None) as port:
+    with serve_once(lambda connection: done.wait(10) and None) as port:
         result = bmq("admin", "--port", str(port), "--timeout", "0.2", "HELP")
         done.set()
     assert result.exit_code == 3 and "within 0.2 s" in result.output
@@ -83,7 +83,7 @@ def test_a_peer_that_is_no_broker_is_told_from_one() -> None:
     def closing(connection: socket.socket) -> None:
         connection.recv(1000)
 
-    with peer(closing) as port:
+    with serve_once(closing) as port:
         result = bmq("admin", "--port", str(port), "HELP")
     assert result.exit_code == 4 and "authentication" in result.output
 
@@ -91,13 +91,13 @@ def test_a_peer_that_is_no_broker_is_told_from_one() -> None:
         connection.recv(1000)
         connection.sendall(b"\x80\x00\x00\x00 400 Bad Request\r\n\r\n")
 
-    with peer(nonsense) as port:
+    with serve_once(nonsense) as port:
         result = bmq("admin", "--port", str(port), "HELP")
     assert result.exit_code == 3 and "protocol" in result.output
 
 
 @pytest.mark.process
-def test_admin_commands_run_against_a_broker(broker_process: BrokerProcess) -> None:
+def test_bmq_admin_runs_commands_at_a_broker(broker_process: BrokerProcess) -> None:
     """A single command, several from standard input, JSON output, and the exit code of errors."""
     broker_process.config.domain("d")
     broker_process.start()
@@ -112,7 +112,7 @@ def test_admin_commands_run_against_a_broker(broker_process: BrokerProcess) -> N
 
 
 @pytest.mark.process
-def test_admin_authenticates_where_it_must(broker_process: BrokerProcess, tmp_path: Path) -> None:
+def test_bmq_admin_authenticates_if_the_broker_requires_it(broker_process: BrokerProcess, tmp_path: Path) -> None:
     """The password is in the environment or a file; without it, the exit code is 4."""
     hashed = bmq("password", "--stdin", stdin="s3cret\n").output.strip()
     broker_process.config.broker["appConfig"]["authentication"] = {
@@ -131,7 +131,8 @@ def test_admin_authenticates_where_it_must(broker_process: BrokerProcess, tmp_pa
 
 
 @pytest.mark.parametrize("arguments", [[], ["-p", "x", "etc"], ["-p", "70000", "etc"], ["--bogus", "etc"], ["a", "b"]])
-def test_a_bad_command_line_of_bmqbrkr_panics(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_command_line_of_bmqbrkr_prints_a_panic_line(arguments: list[str],
+                                                                capsys: pytest.CaptureFixture[str]) -> None:
     """The error is on stderr; the exit code is 1."""
     with pytest.raises(SystemExit) as failed:
         bmqbrkr.main(arguments, None, lambda *rest: pytest.fail("started"))
@@ -139,7 +140,7 @@ def test_a_bad_command_line_of_bmqbrkr_panics(arguments: list[str], capsys: pyte
     assert capsys.readouterr().err.startswith("PANIC [STARTUP] (-1): ")
 
 
-def test_the_options_of_bmqbrkr_are_the_originals() -> None:
+def test_bmqbrkr_has_the_options_of_the_original() -> None:
     """Short and long options."""
     parser = bmqbrkr.make_parser()
     short = parser.parse_args(["-i", "I", "-h", "H", "-t", "T", "-d", "D", "-p", "5", "etc"])
@@ -151,7 +152,7 @@ def test_the_options_of_bmqbrkr_are_the_originals() -> None:
 
 
 @pytest.mark.process
-def test_the_connection_limit_refuses_more_and_takes_them_again_later(broker_process: BrokerProcess) -> None:
+def test_connections_above_the_limit_are_refused_until_one_closes(broker_process: BrokerProcess) -> None:
     """The limit is maxConnections."""
     tcp = broker_process.config.broker["appConfig"]["networkInterfaces"]["tcpInterface"]
     tcp["maxConnections"] = 2
@@ -171,7 +172,7 @@ def test_the_connection_limit_refuses_more_and_takes_them_again_later(broker_pro
 
 
 @pytest.mark.process
-def test_two_brokers_do_not_share_a_storage_directory(broker_process: BrokerProcess, tmp_path: Path) -> None:
+def test_a_second_broker_on_a_used_storage_directory_does_not_start(broker_process: BrokerProcess, tmp_path: Path) -> None:
     """The second broker prints the reason and does not change the files."""
     broker_process.start()
     second = BrokerProcess(tmp_path / "second", free_port())
@@ -185,7 +186,7 @@ def test_two_brokers_do_not_share_a_storage_directory(broker_process: BrokerProc
 
 
 @pytest.mark.process
-def test_signals_that_mean_no_stop_do_not_end_the_broker(broker_process: BrokerProcess) -> None:
+def test_signals_other_than_stop_signals_do_not_end_the_broker(broker_process: BrokerProcess) -> None:
     """SIGHUP reopens a moved log file; other signals are logged and ignored."""
     broker_process.start()
     process = broker_process._running_process()
@@ -201,7 +202,7 @@ def test_signals_that_mean_no_stop_do_not_end_the_broker(broker_process: BrokerP
 
 
 @pytest.mark.process
-def test_a_port_that_is_taken_fails_the_start(broker_process: BrokerProcess) -> None:
+def test_a_used_port_fails_the_start(broker_process: BrokerProcess) -> None:
     """The exit code is 6, and the error names the address."""
     with socket.create_server(("127.0.0.1", broker_process.port)):
         broker_process.launch()

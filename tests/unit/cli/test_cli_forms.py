@@ -31,7 +31,7 @@ def message(payload: bytes, values: dict[str, object] | None = None, types: dict
     return Message(queue, None, b"\x40" + bytes(15), area + payload, 2 if area else 0, 1 << 3 if area else 0)
 
 
-def test_properties_have_the_types_that_are_said() -> None:
+def test_property_options_have_the_given_types() -> None:
     """The default type is string; a value may contain the separators."""
     found = parse_properties(("a=b=c:d", "n:int32=-5", "h:INT64=0x10", "c:char=-1", "t:bool=True", "f:bool=0",
                               "b:binary=00FF", "e="))
@@ -47,7 +47,7 @@ def test_properties_have_the_types_that_are_said() -> None:
     ("x" * 5000 + "=x", "name"),
     ("a:int64=9223372036854775808", "INT64"),
 ])
-def test_a_property_that_cannot_be_sent_is_refused(text: str, reason: str) -> None:
+def test_an_invalid_property_option_is_refused(text: str, reason: str) -> None:
     """The error is raised before the first post."""
     with pytest.raises(LocalError, match=reason):
         parse_properties((text,))
@@ -67,7 +67,7 @@ def test_a_property_that_cannot_be_sent_is_refused(text: str, reason: str) -> No
     (b'{"payload": "x", "properties": {"n": {"type": "BINARY", "valueBase64": "!"}}}', "n.valueBase64"),
     (b'{"payload": "x", "properties": {"n": 9223372036854775808}}', "INT64"), (b"\xff", "not JSON"),
 ])
-def test_a_line_that_cannot_be_posted_is_named_with_the_reason(line: bytes, reason: str) -> None:
+def test_an_invalid_json_line_is_reported_with_line_number_and_reason(line: bytes, reason: str) -> None:
     """All errors are BadInput."""
     with pytest.raises(BadInput, match=reason) as failed:
         parse_json_line(line, Properties(), "line 7")
@@ -77,7 +77,7 @@ def test_a_line_that_cannot_be_posted_is_named_with_the_reason(line: bytes, reas
 @given(st.binary(min_size=1), st.dictionaries(st.from_regex(r"[a-zA-Z][a-zA-Z0-9]{0,9}", fullmatch=True), st.one_of(
     st.booleans(), st.integers(-(1 << 63), (1 << 63) - 1), st.binary(max_size=9),
     st.binary(max_size=9).map(lambda raw: raw.decode("utf-8", "surrogateescape"))), max_size=5))
-def test_what_is_printed_as_json_is_read_as_the_same_message(payload: bytes, values: dict[str, object]) -> None:
+def test_a_message_printed_as_json_is_parsed_to_the_same_message(payload: bytes, values: dict[str, object]) -> None:
     """For arbitrary payloads and properties."""
     original = message(payload, values)
     line = compile_template("{json}\\n", print)(original)
@@ -88,14 +88,14 @@ def test_what_is_printed_as_json_is_read_as_the_same_message(payload: bytes, val
     assert post.properties.types == original.property_types
 
 
-def test_properties_of_the_line_win_over_those_of_the_command_line() -> None:
+def test_properties_of_a_json_line_override_those_of_the_command_line() -> None:
     """Both value and type of the line are used."""
     base = parse_properties(("a:int32=1", "b:int32=2"))
     post = parse_json_line(b'{"payload": "x", "properties": {"a": "one"}}', base, "line 1")
     assert post.properties.values == {"a": "one", "b": 2} and post.properties.types == {"b": PropertyType.INT32}
 
 
-def test_escapes_are_understood_and_others_refused() -> None:
+def test_unknown_escapes_are_refused() -> None:
     """Escapes of control characters, of any byte, and of the backslash."""
     assert unescape("a\\n\\t\\r\\0\\\\\\xFFü") == b"a\n\t\r\0\\\xff\xc3\xbc"
     for text in ("\\", "\\y", "\\x", "\\xg0", "\\x1"):
@@ -118,16 +118,16 @@ def test_a_template_prints_every_field() -> None:
             compile_template(wrong, print)
 
 
-def test_a_message_that_cannot_be_read_prints_as_nothing_and_is_named() -> None:
+def test_an_unreadable_message_is_reported_and_not_printed() -> None:
     """The message is reported by its GUID, for each template."""
     broken = Message(message(b"x").queue, None, bytes(16), b"\0\0", 2, 0)
-    said: list[str] = []
-    assert compile_template("{json}", said.append)(broken) is None and "cannot be read" in said[0]
+    reported: list[str] = []
+    assert compile_template("{json}", reported.append)(broken) is None and "cannot be read" in reported[0]
     assert "payload" in message_tree(message(b"x"))
 
 
 @given(st.lists(st.binary(max_size=5), max_size=6), st.sampled_from([b"\n", b"ab", b"\0"]))
-def test_pieces_do_not_depend_on_how_the_input_comes(chunks: list[bytes], delimiter: bytes) -> None:
+def test_input_is_split_at_delimiters_independent_of_its_chunks(chunks: list[bytes], delimiter: bytes) -> None:
     """Chunks may end within a delimiter, which may have several bytes."""
     async def pieces(parts: list[bytes]) -> list[tuple[int, bytes]]:
         async def source() -> AsyncIterator[bytes]:
@@ -142,7 +142,7 @@ def test_pieces_do_not_depend_on_how_the_input_comes(chunks: list[bytes], delimi
     assert [piece for _, piece in found] == (wanted if wanted[-1] else wanted[:-1])
 
 
-def test_percentiles_are_right_to_one_percent() -> None:
+def test_percentiles_are_accurate_to_one_percent() -> None:
     """The maximum is exact."""
     rng = random.Random(7)
     numbers = [int(rng.lognormvariate(14, 2)) + 1 for _ in range(5000)]
@@ -163,12 +163,12 @@ def test_percentiles_are_right_to_one_percent() -> None:
     ("Domain 'x' doesn't exist", True), ("cluster 'x' not found !", True), ("Unable to decode command (rc: -1)", True),
     ("Purged 0 message(s):\n   NumBytes\nErrors encountered: \nSpecified appId", True),
 ])
-def test_answers_of_the_broker_are_judged(answer: str, error: bool) -> None:
+def test_error_answers_of_a_broker_are_recognized(answer: str, error: bool) -> None:
     """The result determines the exit code of `bmq admin`."""
     assert is_error(answer) is error
 
 
-def test_errors_are_told_from_answers_in_a_session_of_the_original() -> None:
+def test_error_answers_in_a_recorded_session_of_the_original_are_recognized() -> None:
     """For every answer of a recorded session."""
     session = json.loads((Path(__file__).parent.parent.parent / "vectors" / "admin" / "session.json").read_text())
     errors = [each["command"] for each in session if is_error(each["answer"])]

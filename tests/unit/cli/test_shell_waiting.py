@@ -1,4 +1,4 @@
-"""Wait of the input thread of `bmq shell` for the thread that executes commands."""
+"""Input thread of `bmq shell`: its wait for the thread that executes commands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bmqtwist.cli.shell.command import run_in_loop
 COMMAND_S = 20.0
 
 
-def test_a_ctrl_c_is_heard_although_it_does_not_wake_the_wait() -> None:
+def test_a_ctrl_c_during_a_command_is_handled_although_it_does_not_end_the_wait() -> None:
     """A signal does not end the wait if it arrives as the wait begins, or interrupts another thread."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)

@@ -55,7 +55,7 @@ URI = "bmq://d/q"
     ('v a="tab\tin"', {"a": "tab\tin"}),
     ("v a=NaN b=-Infinity", {"a": "NaN", "b": "-Infinity"}),
 ])
-def test_a_line_is_a_verb_and_members(line: str, members: dict[str, object]) -> None:
+def test_a_line_is_parsed_into_verb_and_members(line: str, members: dict[str, object]) -> None:
     assert split(line) == ("v", members)
 
 
@@ -67,12 +67,12 @@ def test_a_line_is_a_verb_and_members(line: str, members: dict[str, object]) -> 
     ('v a=1 a=2', "'a' is given twice"), ('v ]="x"', "a name is expected"), ("v ,", "a name is expected"),
     ("v a=" + "[" * 100_000, "character 5"),
 ])
-def test_a_line_that_cannot_be_read_says_where(line: str, words: str) -> None:
+def test_the_error_of_a_malformed_line_has_its_position(line: str, words: str) -> None:
     with pytest.raises(UnparsableCommand, match=words.replace("[", "\\[")):
         split(line)
 
 
-def test_a_line_has_a_bound() -> None:
+def test_a_line_above_the_length_limit_is_refused() -> None:
     with pytest.raises(UnparsableCommand, match="more than"):
         split("x" * (LINE_CHARS_MAX + 1))
 
@@ -83,7 +83,7 @@ _names = st.from_regex(r"[A-Za-z][A-Za-z0-9]{0,9}", fullmatch=True)
 
 
 @given(st.dictionaries(_names, _values, max_size=5), st.sampled_from(["=", " = ", " =", "= "]))
-def test_what_is_written_as_json_is_read_as_it_was(members: dict[str, object], equals: str) -> None:
+def test_members_written_as_json_are_parsed_to_the_same_values(members: dict[str, object], equals: str) -> None:
     line = " ".join(["verb", *(f"{name}{equals}{json.dumps(value)}" for name, value in members.items())])
     assert split(line) == ("verb", members)
 
@@ -92,7 +92,7 @@ _MEMBERS = st.sampled_from(["uri", "flags", "payload", "guid", "async", "subscri
                             "eventsCount", "postInterval", "file", "messages", "timeout", "max-unconfirmed-bytes"])
 
 
-def _reaction(line: str) -> None:
+def _parse_or_refuse(line: str) -> None:
     try:
         command = parse(line)
     except ShellCommandError as error:
@@ -103,18 +103,18 @@ def _reaction(line: str) -> None:
 
 
 @given(st.text(max_size=200))
-def test_no_text_raises_anything_but_a_clear_error(line: str) -> None:
-    _reaction(line)
+def test_any_line_is_a_command_or_a_command_error(line: str) -> None:
+    _parse_or_refuse(line)
 
 
 @given(st.sampled_from(commands.VERBS), st.text(alphabet='"[]{}=,:\\ abé0-9+*/\ud800', max_size=80))
-def test_no_garbage_behind_a_verb_raises_anything_but_a_clear_error(verb: str, rest: str) -> None:
-    _reaction(f"{verb} {rest}")
+def test_any_text_after_a_verb_is_a_command_or_a_command_error(verb: str, rest: str) -> None:
+    _parse_or_refuse(f"{verb} {rest}")
 
 
 @given(st.sampled_from(commands.VERBS), st.dictionaries(_MEMBERS, _values | st.just(URI) | st.just("read,ack"), max_size=5))
-def test_no_value_of_a_member_raises_anything_but_a_clear_error(verb: str, members: dict[str, object]) -> None:
-    _reaction(" ".join([verb, *(f"{name}={json.dumps(value)}" for name, value in members.items())]))
+def test_any_member_value_is_a_command_or_a_command_error(verb: str, members: dict[str, object]) -> None:
+    _parse_or_refuse(" ".join([verb, *(f"{name}={json.dumps(value)}" for name, value in members.items())]))
 
 
 def test_a_number_of_thousands_of_digits_is_refused() -> None:
@@ -141,7 +141,7 @@ def test_commands_have_the_defaults_of_the_original() -> None:
         assert parse(verb) == ("bye", {})
 
 
-def test_members_are_read_with_their_types() -> None:
+def test_members_are_parsed_with_their_types() -> None:
     command = parse(f'post uri="{URI}" payload=["a","b"] compressionAlgorithmType="ZLIB" '
                     'messageProperties=[{"name":"x","value":"10","type":"E_INT"},{"name":"s","value":"t"}]')
     assert command == ("post", {"uri": URI, "payload": ("a", "b"), "async": False, "compressionAlgorithmType": "ZLIB",
@@ -167,7 +167,7 @@ def _members(line: str) -> dict[str, Any]:
     ('"true"', "E_BOOL", True), ("false", "E_BOOL", False), ('"-128"', "E_CHAR", -128), ("32767", "E_SHORT", 32767),
     ('"9223372036854775807"', "E_INT64", 2 ** 63 - 1), ('"é"', "E_BINARY", "é".encode()), ("5", "E_STRING", "5"),
 ])
-def test_properties_of_every_type_can_be_posted(value: str, kind: str, expected: object) -> None:
+def test_message_properties_of_every_type_are_parsed(value: str, kind: str, expected: object) -> None:
     (found,) = _members(f'post uri="{URI}" payload="p" messageProperties=[{{"name":"x","value":{value},"type":"{kind}"}}]'
                         )["messageProperties"]
     assert found.value == expected
@@ -199,18 +199,18 @@ def test_properties_of_every_type_can_be_posted(value: str, kind: str, expected:
     (f'post uri={URI} payload="p" messageProperties=[{{"name":"x","value":"y","type":"E_INT"}}]', "a whole number"),
     (f'post uri={URI} payload="p" messageProperties=[{{"name":"x","value":"2147483648","type":"E_INT"}}]', "a number from"),
 ])
-def test_a_command_that_makes_no_sense_says_what_is_wrong(line: str, words: str) -> None:
+def test_the_error_of_an_invalid_command_names_its_cause(line: str, words: str) -> None:
     with pytest.raises(ShellCommandError) as caught:
         parse(line)
     assert words in str(caught.value)
 
 
-def test_flags_are_read_in_any_case() -> None:
+def test_flags_are_case_insensitive() -> None:
     assert parse_flags("READ, write,Ack") == Flags(True, True, True)
     assert not parse_flags("").any and not parse_flags("ack").any
 
 
-def test_guids_are_selected_as_the_original_does() -> None:
+def test_guids_are_selected_with_the_syntax_of_the_original() -> None:
     known = [bytes([number]) * 16 for number in range(1, 6)]
     assert select("*", known) == known
     assert select("+2", known) == known[:2]
@@ -225,7 +225,7 @@ def test_guids_are_selected_as_the_original_does() -> None:
 
 # -- texts -------------------------------------------------------------------------------------------------------------
 
-def test_results_have_the_numbers_of_the_original_for_each_request() -> None:
+def test_results_have_the_codes_of_the_original_for_each_request() -> None:
     assert outcome_text(Result.SUCCESS) == "SUCCESS (0)"
     assert name_and_code(Result.REFUSED, "open") == ("REFUSED", -6)
     assert name_and_code(Result.ALREADY_IN_PROGRESS, "open") == ("ALREADY_IN_PROGRESS", 101)
@@ -236,7 +236,7 @@ def test_results_have_the_numbers_of_the_original_for_each_request() -> None:
     assert all(isinstance(name_and_code(result)[1], int) for result in Result)
 
 
-def test_commands_and_events_are_written_in_brackets() -> None:
+def test_commands_and_events_are_printed_in_brackets() -> None:
     command = _members(f'post uri="{URI}" payload=["a"] messageProperties=[{{"name":"x","value":"1","type":"E_INT"}}]')
     assert command_text(command) == (
         f'[ uri = "{URI}" payload = [ "a" ] async = false compressionAlgorithmType = "none" messageProperties = '
@@ -248,7 +248,7 @@ def test_commands_and_events_are_written_in_brackets() -> None:
     assert printing.message_event_text("PUSH", [URI, URI]) == f'[ type = "MESSAGE" rawEventType = PUSH queue = {URI} ]'
 
 
-def test_an_excerpt_of_a_payload_holds_nothing_that_moves_a_cursor() -> None:
+def test_an_excerpt_of_a_payload_has_no_control_characters() -> None:
     assert payload_excerpt(b"\x1b[2J\n\xff" + b"x" * 100) == ".[2J.\ufffd" + "x" * 26
 
 
@@ -258,7 +258,7 @@ def _record(message: str) -> logging.LogRecord:
     return record
 
 
-def test_formats_are_those_of_the_originals_logger() -> None:
+def test_log_formats_equal_those_of_the_original() -> None:
     assert RecordFormat("%d (%t) %s %F:%l %m\\n").format(_record("hello")) == (
         "21NOV2026_09:46:37.123 (255) WARN file.py:12 hello\n")
     assert RecordFormat("%D %i %I %O %p %T %c %f %u%%\n\\\\").format(_record("")) == (
@@ -269,7 +269,7 @@ def test_formats_are_those_of_the_originals_logger() -> None:
 
 # -- figures -----------------------------------------------------------------------------------------------------------
 
-def test_latencies_keep_three_digits_and_know_their_percentiles() -> None:
+def test_latencies_have_three_digits_and_percentiles() -> None:
     latencies = Latencies("ack")
     for value in range(1, 101):
         latencies.add(value * 1_000_000 + 999)
@@ -281,7 +281,7 @@ def test_latencies_keep_three_digits_and_know_their_percentiles() -> None:
 
 
 @given(st.lists(st.integers(0, 10 ** 13), min_size=1))
-def test_a_latency_report_agrees_with_itself(values: list[int]) -> None:
+def test_a_latency_report_is_consistent(values: list[int]) -> None:
     latencies = Latencies("end2end")
     for value in values:
         latencies.add(value)
@@ -296,17 +296,17 @@ def test_a_latency_report_agrees_with_itself(values: list[int]) -> None:
     assert max(values) * 0.99 - 1 <= report["max"] <= max(values)
 
 
-def test_no_latencies_are_reported_as_zero() -> None:
+def test_a_report_without_latencies_has_zeros() -> None:
     report = Latencies("ack").report()
     assert (report["min"], report["max"], report["avg"], report["median"], report["dataPoints"]) == (0, 0, 0, 0, {})
 
 
-def test_durations_are_written_in_the_unit_that_fits() -> None:
+def test_durations_are_printed_in_the_largest_unit_that_fits() -> None:
     assert [pretty_time(10 ** power) for power in (0, 3, 6, 9, 12, 15, 18)] == [
         "1 ns", "1.00 us", "1.00 ms", "1.00 s", "16.67 m", "1.65 w", "1653.44 w"]
 
 
-def test_figures_of_an_interval_count_what_came_in_it() -> None:
+def test_interval_figures_cover_only_the_messages_of_the_interval() -> None:
     figures = Throughput("consumed", True)
     assert len({line.index("||Latency") for line in format_header(True).splitlines()[:1]}) == 1
     for _ in range(2000):
@@ -324,7 +324,7 @@ def test_figures_of_an_interval_count_what_came_in_it() -> None:
 
 # -- what is posted ----------------------------------------------------------------------------------------------------
 
-def test_payloads_of_a_series() -> None:
+def test_payloads_of_a_series_have_the_configured_form() -> None:
     assert SeriesContent(SeriesParameters(msg_size=30)).payload(0, 0) == b"ABCDEFGHIJKLMNOPQRSTUVWXYZABCD"
     assert SeriesContent(SeriesParameters(msg_size=10, latency="epoch")).payload(0, 258) == b"\0\0\0\0\0\0\1\2AB"
     assert SeriesContent(SeriesParameters(pattern="msg")).payload(41, 0) == b"msg000000041"
@@ -332,7 +332,7 @@ def test_payloads_of_a_series() -> None:
     assert [content.payload(number, 0) for number in range(3)] == [b"a", b"b", b"a"]
 
 
-def test_properties_of_a_series_count_up() -> None:
+def test_properties_of_a_series_are_incremented() -> None:
     content = SeriesContent(SeriesParameters(properties=(Property("x", 1, PropertyType.INT32),), auto_incremented="n",
                                              pub_sub_modulo=3))
     values, types = content.properties(7)
@@ -344,7 +344,7 @@ def test_properties_of_a_series_count_up() -> None:
             plan.check()
 
 
-def test_a_dump_file_gives_back_its_message() -> None:
+def test_a_dump_file_is_parsed_to_its_message() -> None:
     area = properties.encode({"x": (PropertyType.INT32, 10), "b": (PropertyType.BINARY, bytes(range(50)))}, True)
     payload = bytes(range(256))
     found, values = parse_dump(message_dump(area + payload, True, 0, 1))
@@ -362,13 +362,13 @@ def test_a_dump_file_gives_back_its_message() -> None:
     ("Message Properties:\n\n[ ]\n\n\nMessage Properties hexdump:\n\n  0: 1B00 |..|\n\nMessage Payload:\n\n",
      "cannot be read"),
 ])
-def test_a_file_that_is_no_dump_is_refused(text: str, words: str) -> None:
+def test_a_file_that_is_not_a_dump_is_refused(text: str, words: str) -> None:
     with pytest.raises(ShellCommandError, match=words):
         parse_dump(text)
 
 
 @given(st.text() | st.text().map("Application Data:\n\n".__add__))
-def test_no_file_raises_anything_but_a_clear_error(text: str) -> None:
+def test_any_dump_text_is_a_message_or_a_command_error(text: str) -> None:
     try:
         parse_dump(text)
     except ShellCommandError:
@@ -380,7 +380,7 @@ def test_no_file_raises_anything_but_a_clear_error(text: str) -> None:
 AUTO = ShellSettings(mode="auto", queue_uri=URI, queue_flags="read,write")
 
 
-def _but(**changes: object) -> ShellSettings:
+def _settings_with(**changes: object) -> ShellSettings:
     from dataclasses import replace
 
     return replace(AUTO, **changes)  # type: ignore[arg-type]
@@ -398,21 +398,21 @@ def _but(**changes: object) -> ShellSettings:
     ({"no_session_event_handler": True}, "for mode cli"), ({"subscriptions": ({"expression": "x >"},)}, "x >"),
     ({"msg_size": 1 << 40}, "use 0 to"), ({"auto_pub_sub_modulo": 5000}, "use 0 to"),
 ])
-def test_settings_that_make_no_sense_are_refused(changes: dict[str, object], words: str) -> None:
-    _but().check()
+def test_invalid_settings_are_refused_with_the_cause(changes: dict[str, object], words: str) -> None:
+    _settings_with().check()
     with pytest.raises(LocalError) as caught:
-        _but(**changes).check()
+        _settings_with(**changes).check()
     assert words in str(caught.value)
 
 
-def test_a_duration_is_a_number_of_events() -> None:
-    assert _but(events_count="30").count == (30, 0.0)
-    assert _but(events_count="3s", post_interval=10, post_rate=2).count == (600, 0.0)
-    assert _but(events_count="3S", post_interval=0).count == (0, 3.0)
-    assert _but(max_unconfirmed=" 5 : 10 ").unconfirmed == (5, 10)
+def test_an_events_count_with_a_time_unit_is_converted_to_events() -> None:
+    assert _settings_with(events_count="30").count == (30, 0.0)
+    assert _settings_with(events_count="3s", post_interval=10, post_rate=2).count == (600, 0.0)
+    assert _settings_with(events_count="3S", post_interval=0).count == (0, 3.0)
+    assert _settings_with(max_unconfirmed=" 5 : 10 ").unconfirmed == (5, 10)
 
 
-def test_a_profile_is_read_and_written() -> None:
+def test_a_profile_is_unchanged_by_reading_and_writing() -> None:
     text = json.dumps({"mode": "auto", "queueUri": URI, "eventsCount": 5, "dumpMsg": True, "unknown": 1, "log": None,
                        "messageProperties": [{"name": "x", "value": "1", "type": "E_INT"}],
                        "subscriptions": [{"expression": "x > 0", "correlationId": 4}]})
@@ -427,7 +427,7 @@ def test_a_profile_is_read_and_written() -> None:
 
 
 @given(st.text(max_size=50) | _values.map(json.dumps))
-def test_no_profile_raises_anything_but_a_clear_error(text: str) -> None:
+def test_any_profile_text_is_valid_or_a_local_error(text: str) -> None:
     for read in (lambda: read_profile(text, ShellSettings()).check(), lambda: read_list("messageProperties", text),
                  lambda: read_list("subscriptions", text)):
         try:
@@ -437,14 +437,14 @@ def test_no_profile_raises_anything_but_a_clear_error(text: str) -> None:
 
 
 @given(st.dictionaries(st.sampled_from(sorted(ShellSettings().profile())), _values))
-def test_no_member_of_a_profile_raises_anything_but_a_clear_error(tree: dict[str, object]) -> None:
+def test_any_profile_member_is_valid_or_a_local_error(tree: dict[str, object]) -> None:
     try:
         read_profile(json.dumps(tree), ShellSettings()).check()
     except LocalError:
         pass
 
 
-def test_automatic_subscriptions_take_a_number_each() -> None:
-    options = _but(auto_pub_sub_modulo=3, max_unconfirmed="5:1000").queue_options()
+def test_each_automatic_subscription_selects_one_remainder() -> None:
+    options = _settings_with(auto_pub_sub_modulo=3, max_unconfirmed="5:1000").queue_options()
     assert [(each.expression, each.max_unconfirmed_messages) for each in options.subscriptions] == [
         (f"AUTO_PUBSUB_PROPERTY == {number}", 5) for number in range(3)]

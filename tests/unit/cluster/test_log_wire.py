@@ -1,4 +1,4 @@
-"""Messages of the metadata log on the wire."""
+"""Wire encoding of the messages of the metadata log."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ MESSAGES: list[Message] = [Entries(2, 3, (2, 9), (SNAPSHOT, COMMIT)), Snapshot(2
                            CatchUp(2, 3, (0, 0))]
 
 
-def read(event: bytes) -> Message | None:
+def decode(event: bytes) -> Message | None:
     assert event[4] & 0x3F == EventType.CONTROL and int.from_bytes(event[:4], "big") == len(event)
     return log_message_of(2, control.decode_control(event[8:], Encoding.BER).value)
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda each: type(each).__name__)
-def test_a_message_comes_through(message: Message) -> None:
-    assert read(encode_log_message(message)) == message
+def test_a_metadata_log_message_is_unchanged_by_a_round_trip(message: Message) -> None:
+    assert decode(encode_log_message(message)) == message
 
 
-def test_what_is_about_something_else_is_none() -> None:
+def test_other_cluster_messages_decode_to_none() -> None:
     assert log_message_of(2, ClusterMessage("nodeStatusAdvisory", NodeStatusAdvisory())) is None
     assert log_message_of(2, ClusterMessage("", None)) is None
     assert log_message_of(2, ClusterMessage("metadataLogMessage", MetadataLogMessage())) is None
@@ -53,12 +53,12 @@ def test_what_is_about_something_else_is_none() -> None:
     MetadataLogMessage("entries", Entries(0, 3, LeaderMessageSequence(), b"nonsense")),
     MetadataLogMessage("snapshot", Snapshot(0, 3, b"nonsense" * 9)),
     MetadataLogMessage("snapshot", Snapshot(0, 3, b""))], ids=repr)
-def test_records_that_cannot_be_read_are_an_error_of_the_peer(body: MetadataLogMessage) -> None:
+def test_unreadable_records_are_a_peer_error(body: MetadataLogMessage) -> None:
     with pytest.raises(PeerError):
         log_message_of(2, ClusterMessage("metadataLogMessage", body))
 
 
-def test_bytes_behind_a_snapshot_are_an_error() -> None:
+def test_bytes_after_a_snapshot_record_are_a_peer_error() -> None:
     event = encode_log_message(Entries(2, 3, (0, 0), (SNAPSHOT, COMMIT)))
     records = control.decode_control(event[8:], Encoding.BER).value.value.value.records
     with pytest.raises(PeerError):

@@ -1,4 +1,4 @@
-"""Metadata log: the same records as the original for the same operations, and no outcome before the write."""
+"""Metadata log: the same records as the original for the same operations, and outcomes only after the write."""
 
 from base64 import b64decode
 from random import Random
@@ -44,21 +44,21 @@ from bmqtwist.wire.cluster_schema import (
     Snapshot,
 )
 
-SINGLE = [path for path in FILES if path.parent.name.endswith((".n1", ".n1-after-restart"))
-          and not path.parent.name.startswith("three-nodes") and path.parent.name != "no-quorum-deletion.n1"]
-TOLD = [path for path in FILES if (path.parent / "csl.summary.json").exists()]
+SINGLE_NODE_FILES = [path for path in FILES if path.parent.name.endswith((".n1", ".n1-after-restart"))
+                     and not path.parent.name.startswith("three-nodes") and path.parent.name != "no-quorum-deletion.n1"]
+SUMMARIZED_FILES = [path for path in FILES if (path.parent / "csl.summary.json").exists()]
 
 
 def records_in(data):
     return [each.record for each in read_ledger(data).entries]
 
 
-def kinds(disk):
+def record_kinds(disk):
     return [(each.type.name, each.term, each.sequence_number, each.message.choice)
             for each in records_in(disk.data)]
 
 
-def same(state, other):
+def is_same_state(state, other):
     return (state.partitions, state.queues, state.keys) == (other.partitions, other.queues, other.keys)
 
 
@@ -69,18 +69,18 @@ def key_of(text):
 
 # -- what real brokers wrote --------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("path", TOLD, ids=case)
-def test_real_files_give_the_queues_that_the_original_tool_prints(path):
+@pytest.mark.parametrize("path", SUMMARIZED_FILES, ids=case)
+def test_recorded_files_have_the_queues_that_the_original_tool_prints(path):
     report = ListReport()
     ledger, _ = opened(Disk(path.read_bytes()), report=report)
-    told = told_by_tool(path, "csl.summary.json")["Queues"]
+    printed = told_by_tool(path, "csl.summary.json")["Queues"]
     gone = {info.key for each in records_in(path.read_bytes())
             if each.message.choice == "queueUnAssignmentAdvisory" for info in each.message.value.queues}
     found = {(queue.uri, queue.key, queue.partition_id, tuple(queue.apps.items()))
              for queue in ledger.log.state.queues.values()}
     assert found == {(entry["uri"], key_of(entry["key"]), entry["partitionId"],
                       tuple((app["appId"], key_of(app["appKey"])) for app in entry["appIds"]))
-                     for entry in told if key_of(entry["key"]) not in gone}
+                     for entry in printed if key_of(entry["key"]) not in gone}
     assert report.lines == []
 
 
@@ -88,10 +88,10 @@ def test_real_files_give_the_queues_that_the_original_tool_prints(path):
 def test_the_files_of_all_nodes_of_a_cluster_give_the_same_state(name):
     states = [opened(Disk(path.read_bytes()))[0].log.state for path in FILES if case(path).rpartition(".")[0] == name]
     assert len(states) == 3 and states[0].queues and states[0].partitions
-    assert all(same(state, states[0]) for state in states)
+    assert all(is_same_state(state, states[0]) for state in states)
 
 
-@pytest.mark.parametrize("path", SINGLE, ids=case)
+@pytest.mark.parametrize("path", SINGLE_NODE_FILES, ids=case)
 def test_the_same_operations_write_the_same_bytes_as_the_original(path, monkeypatch):
     data = path.read_bytes()
     recorded = read_ledger(data)
@@ -125,11 +125,11 @@ def test_the_same_operations_write_the_same_bytes_as_the_original(path, monkeypa
 
 def test_a_first_start_writes_a_snapshot_with_the_leases_and_its_commit():
     ledger, disk = leading(2)
-    assert kinds(disk) == [("SNAPSHOT", 1, 1, "leaderAdvisory"), ("COMMIT", 1, 2, "leaderAdvisoryCommit")]
+    assert record_kinds(disk) == [("SNAPSHOT", 1, 1, "leaderAdvisory"), ("COMMIT", 1, 2, "leaderAdvisoryCommit")]
     assert ledger.log.state.partitions == {0: Primary(1, 1), 1: Primary(1, 1)} and disk.safe == disk.data
 
 
-def test_every_start_begins_a_term_and_raises_the_leases():
+def test_each_start_increments_term_and_leases():
     _, disk = leading(2)
     for start in (2, 3):
         ledger, _ = opened(disk)
@@ -146,12 +146,12 @@ def test_queues_survive_a_restart():
     ledger.update_apps("bmq://d/a", ["baz"], ["foo"], 8, 1000)
     ledger.unassign_queue("bmq://d/b", 1000)
     again, _ = opened(Disk(disk.safe))
-    assert same(again.log.state, ledger.log.state) and again.log.lsn == ledger.log.lsn
+    assert is_same_state(again.log.state, ledger.log.state) and again.log.lsn == ledger.log.lsn
     assert list(again.log.state.queues["bmq://d/a"].apps) == ["bar", "baz"] and list(again.log.state.queues) == [
         "bmq://d/a", "bmq://d/c"]
 
 
-def test_an_update_without_its_commit_counts_after_a_restart():
+def test_an_update_without_its_commit_record_is_applied_after_a_restart():
     ledger, disk = leading()
     before = len(disk.data)
     ledger.assign_queue("bmq://d/a", ["__default"], 7, 1000)
@@ -160,7 +160,7 @@ def test_an_update_without_its_commit_counts_after_a_restart():
     assert offset > before and "bmq://d/a" in again.log.state.queues
 
 
-def test_a_torn_last_record_is_cut_off_and_the_next_goes_in_its_place():
+def test_an_incomplete_last_record_is_truncated_with_an_alarm_and_overwritten():
     ledger, disk = leading()
     good = disk.data
     ledger.assign_queue("bmq://d/a", ["__default"], 7, 1000)
@@ -172,14 +172,14 @@ def test_a_torn_last_record_is_cut_off_and_the_next_goes_in_its_place():
     assert torn.data.startswith(good) and not read_ledger(torn.data).alarms
 
 
-def test_zeros_of_a_crashed_original_are_cut_off_silently():
+def test_trailing_zeros_are_truncated_without_an_alarm():
     _, disk = leading()
     report = ListReport()
     _, crashed = opened(Disk(disk.data + bytes(4096)), report=report)
     assert crashed.data == disk.data and report.lines == []
 
 
-def test_a_damaged_file_is_survived_and_replaced_by_a_whole_one():
+def test_a_damaged_file_is_replaced_by_a_new_file():
     ledger, disk = leading()
     for name in "ab":
         ledger.assign_queue(f"bmq://d/{name}", ["__default"], ord(name), 1000)
@@ -195,7 +195,7 @@ def test_a_damaged_file_is_survived_and_replaced_by_a_whole_one():
     assert list(opened(damaged)[0].log.state.queues) == ["bmq://d/b"]
 
 
-def test_a_record_that_does_not_fit_is_left_out_with_an_alarm():
+def test_a_record_that_contradicts_the_state_is_skipped_with_an_alarm():
     ledger, disk = leading()
     ledger.assign_queue("bmq://d/a", ["__default"], 7, 1000)
     ledger.unassign_queue("bmq://d/a", 1000)
@@ -206,7 +206,7 @@ def test_a_record_that_does_not_fit_is_left_out_with_an_alarm():
     assert len(report.texts("ALARM")) == 1 and "is left out" in report.texts("ALARM")[0]
 
 
-def test_queues_mapped_to_partitions_that_are_no_longer_configured_are_told():
+def test_queues_of_partitions_that_are_not_configured_raise_an_alarm():
     ledger, disk = leading(2)
     for name in "ab":
         ledger.assign_queue(f"bmq://d/{name}", ["__default"], ord(name), 1000)
@@ -218,7 +218,7 @@ def test_queues_mapped_to_partitions_that_are_no_longer_configured_are_told():
 
 # -- partitions ---------------------------------------------------------------------------------------------------
 
-def test_primaries_of_living_nodes_stay_and_the_others_move_to_the_least_loaded():
+def test_partitions_of_lost_nodes_are_assigned_to_the_nodes_with_the_fewest_partitions():
     ledger, _ = opened(algorithm=LEAST_ASSIGNED)
     ledger.become_leader(5, 1000, candidates=[3, 1, 2])
     assert [ledger.log.state.partitions[n].node_id for n in range(5)] == [1, 2, 3, 1, 2]
@@ -228,7 +228,7 @@ def test_primaries_of_living_nodes_stay_and_the_others_move_to_the_least_loaded(
     assert ledger.assign_partitions(1002, candidates=[1, 3], keep=[1, 3]) == []
 
 
-def test_the_usual_policy_makes_the_leader_primary_of_everything():
+def test_the_default_assignment_makes_the_leader_primary_of_all_partitions():
     ledger, _ = opened(node_id=2)
     ledger.become_leader(2, 1000, candidates=[1, 2, 3])
     assert set(ledger.log.state.partitions.values()) == {Primary(2, 1)}
@@ -236,7 +236,7 @@ def test_the_usual_policy_makes_the_leader_primary_of_everything():
 
 # -- queues -------------------------------------------------------------------------------------------------------
 
-def test_a_queue_goes_to_the_partition_with_the_fewest_queues_and_then_the_lowest_id():
+def test_a_queue_is_assigned_to_the_partition_with_the_fewest_queues():
     ledger, _ = leading(2)
     placed = [ledger.assign_queue(f"bmq://d/{n}", ["__default"], n, 1000).partition_id for n in range(5)]
     assert placed == [0, 1, 0, 1, 0]
@@ -245,7 +245,7 @@ def test_a_queue_goes_to_the_partition_with_the_fewest_queues_and_then_the_lowes
     assert [ledger.assign_queue(f"bmq://d/{n}", ["__default"], n, 1000).partition_id for n in (6, 7)] == [0, 0]
 
 
-def test_keys_differ_and_a_recreated_queue_gets_another_one():
+def test_queue_and_app_keys_are_unique_also_for_a_recreated_queue():
     ledger, _ = leading()
     first = ledger.assign_queue("bmq://d/a", ["x", "y", "__default"], 7, 1000)
     assert len({first.key, *first.apps.values()}) == 4 and first.apps["__default"] == DEFAULT_APP_KEY
@@ -255,7 +255,7 @@ def test_keys_differ_and_a_recreated_queue_gets_another_one():
     assert ledger.assign_queue("bmq://d/a", ["x"], 9, 1000).key != first.key
 
 
-def test_a_queue_found_in_a_partition_is_registered_with_its_own_keys():
+def test_a_queue_adopted_from_a_partition_keeps_its_keys():
     ledger, disk = leading(2)
     ledger.assign_queue("bmq://d/a", ["__default"], 7, 1000)
     found = QueueRecord("bmq://d/b", b"FOUND", 0, {"x": b"xxxxx", "y": b"yyyyy"})
@@ -268,7 +268,7 @@ def test_a_queue_found_in_a_partition_is_registered_with_its_own_keys():
     assert disk.data == before
 
 
-def test_a_queue_before_any_partition_has_a_primary_is_refused():
+def test_a_queue_assignment_without_any_primary_is_refused():
     ledger, disk = opened()
     with pytest.raises(Failed):
         ledger.assign_queue("bmq://d/a", ["__default"], 7, 1000)
@@ -277,7 +277,7 @@ def test_a_queue_before_any_partition_has_a_primary_is_refused():
 
 @pytest.mark.parametrize("added, removed", [(["a"], []), ([], ["c"]), (["c", "c"], []), (["c"], ["a", "a"]),
                                             (["c"], ["d"])])
-def test_changes_of_apps_that_do_not_fit_are_refused_whole(added, removed):
+def test_an_invalid_change_of_apps_is_refused_completely(added, removed):
     ledger, disk = leading()
     ledger.assign_queue("bmq://d/q", ["a", "b"], 7, 1000)
     before = disk.data
@@ -286,7 +286,7 @@ def test_changes_of_apps_that_do_not_fit_are_refused_whole(added, removed):
     assert disk.data == before and list(ledger.log.state.queues["bmq://d/q"].apps) == ["a", "b"]
 
 
-def test_the_domain_of_an_update_has_its_tier_and_no_change_writes_nothing():
+def test_an_app_update_names_the_domain_with_tier_and_an_empty_update_writes_no_record():
     ledger, disk = leading()
     ledger.assign_queue("bmq://d.~lcl/q", ["a"], 7, 1000)
     before = disk.data
@@ -302,7 +302,7 @@ def test_the_domain_of_an_update_has_its_tier_and_no_change_writes_nothing():
 
 # -- durability ---------------------------------------------------------------------------------------------------
 
-def test_nothing_is_applied_before_it_is_synced():
+def test_a_change_is_applied_after_its_sync():
     ledger, disk = leading()
     seen = []
     apply = ledger.log.state.apply
@@ -314,7 +314,7 @@ def test_nothing_is_applied_before_it_is_synced():
     assert seen == [True]
 
 
-def test_a_failed_write_changes_nothing_and_the_next_change_begins_a_new_file():
+def test_a_failed_write_changes_no_state_and_the_next_change_creates_a_new_file():
     report = ListReport()
     ledger, disk = leading(report=report)
     ledger.assign_queue("bmq://d/a", ["__default"], 7, 1000)
@@ -328,35 +328,35 @@ def test_a_failed_write_changes_nothing_and_the_next_change_begins_a_new_file():
     disk.data += b"\x81garbage"
     ledger.assign_queue("bmq://d/c", ["__default"], 9, 1000)
     again, _ = opened(Disk(disk.safe))
-    assert same(again.log.state, ledger.log.state) and list(again.log.state.queues) == ["bmq://d/a", "bmq://d/c"]
+    assert is_same_state(again.log.state, ledger.log.state) and list(again.log.state.queues) == ["bmq://d/a", "bmq://d/c"]
     assert not read_ledger(disk.safe).alarms
 
 
-def test_a_full_file_is_followed_by_a_new_one_that_begins_with_the_whole_state():
+def test_a_full_file_is_replaced_by_a_new_one_that_begins_with_a_snapshot():
     ledger, disk = leading(max_bytes=1500)
     first = ledger.log.log.log_id
     for n in range(30):
         ledger.assign_queue("bmq://d/a", ["__default"], n, 1000 + n)
         ledger.unassign_queue("bmq://d/a", 1000 + n)
         assert len(disk.data) == ledger.log.log.size <= 1500
-        assert same(opened(Disk(disk.safe))[0].log.state, ledger.log.state)
+        assert is_same_state(opened(Disk(disk.safe))[0].log.state, ledger.log.state)
     assert disk.calls.count("replace") > 3 and ledger.log.log.log_id != first
     assert read_ledger(disk.data).log_id == ledger.log.log.log_id
-    assert kinds(disk)[0][0] == "SNAPSHOT" and kinds(disk)[0][2] == kinds(disk)[1][2]
+    assert record_kinds(disk)[0][0] == "SNAPSHOT" and record_kinds(disk)[0][2] == record_kinds(disk)[1][2]
     assert ledger.log.leading.sequence == 2 + 30 * 4
 
 
-def test_a_state_larger_than_the_file_does_not_begin_a_file_with_every_change():
+def test_a_state_above_the_file_size_does_not_create_a_file_for_each_change():
     ledger, disk = leading(max_bytes=500)
     for n in range(100):
         ledger.assign_queue(f"bmq://d/{n}", ["__default"], n, 1000)
     assert disk.calls.count("replace") < 20
-    assert same(opened(Disk(disk.safe))[0].log.state, ledger.log.state)
+    assert is_same_state(opened(Disk(disk.safe))[0].log.state, ledger.log.state)
 
 
-def test_a_file_cut_anywhere_gives_a_state_that_once_existed():
+def test_a_file_truncated_anywhere_gives_an_earlier_state():
     ledger, disk = opened()
-    existed = [{}]
+    earlier_states = [{}]
     for step in (lambda: ledger.become_leader(2, 1000),
                  lambda: ledger.assign_queue("bmq://d/a", ["x", "y"], 1, 1000),
                  lambda: ledger.assign_queue("bmq://d/b", ["__default"], 2, 1000),
@@ -364,15 +364,15 @@ def test_a_file_cut_anywhere_gives_a_state_that_once_existed():
                  lambda: ledger.unassign_queue("bmq://d/b", 1000),
                  lambda: ledger.assign_queue("bmq://d/b", ["__default"], 4, 1000)):
         step()
-        existed.append(dict(ledger.log.state.queues))
+        earlier_states.append(dict(ledger.log.state.queues))
     seen = [opened(Disk(disk.data[:size]))[0].log.state.queues for size in range(len(disk.data) + 1)]
-    assert all(state in existed for state in seen)
-    assert [state for at, state in enumerate(seen) if not at or state != seen[at - 1]] == existed[1:]
+    assert all(state in earlier_states for state in seen)
+    assert [state for at, state in enumerate(seen) if not at or state != seen[at - 1]] == earlier_states[1:]
 
 
 # -- one sync for many --------------------------------------------------------------------------------------------
 
-def test_the_changes_of_one_turn_are_one_write_and_the_bytes_of_changes_made_one_by_one():
+def test_changes_of_one_turn_are_one_write_with_the_same_bytes_as_single_changes():
     (one, disk), (many, other) = leading(2), leading(2)
     changes_ = [AssignQueue("bmq://d/a", ["x"], 1), AssignQueue("bmq://d/b", ["y"], 2),
                 UpdateApps("bmq://d/a", ["z"], ["x"], 3), UnassignQueue("bmq://d/b")]
@@ -387,7 +387,7 @@ def test_the_changes_of_one_turn_are_one_write_and_the_bytes_of_changes_made_one
     assert disk.data == other.data
 
 
-def test_what_comes_during_a_write_is_written_together_behind_it():
+def test_changes_proposed_during_a_write_are_written_together_after_it():
     ledger, disk = leading()
     first = ledger.propose(AssignQueue("bmq://d/a", ["x"], 1))
     job, = ledger.step(Flush())
@@ -400,7 +400,7 @@ def test_what_comes_during_a_write_is_written_together_behind_it():
     assert disk.calls[calls:] == ["append", "sync"] and ledger.outcomes.keys() >= set(later)
 
 
-def test_a_failed_write_takes_all_back_that_waited_behind_it():
+def test_a_failed_write_undoes_the_changes_proposed_during_it():
     ledger, disk = leading()
     first = ledger.propose(AssignQueue("bmq://d/a", ["x"], 1))
     job, = ledger.step(Flush())
@@ -410,16 +410,16 @@ def test_a_failed_write_takes_all_back_that_waited_behind_it():
     assert [ledger.outcomes[each].unknown for each in (first, behind)] == [True, True] and not ledger.log.head.queues
     disk.broken = False
     assert ledger.assign_queue("bmq://d/a", ["x"], 3, 1000) == ledger.log.state.queues["bmq://d/a"]
-    assert same(opened(Disk(disk.safe))[0].log.state, ledger.log.state)
+    assert is_same_state(opened(Disk(disk.safe))[0].log.state, ledger.log.state)
 
 
-def test_changes_see_those_that_wait():
+def test_a_change_is_validated_against_pending_changes():
     ledger, _ = leading(2)
     token = [ledger.propose(change) for change in (
         AssignQueue("bmq://d/a", ["x"], 7), AssignQueue("bmq://d/b", ["x"], 7), AssignQueue("bmq://d/a", ["y"], 8),
         UpdateApps("bmq://d/a", ["y"], ["x"], 9), UpdateApps("bmq://d/a", ["y"], [], 10), UnassignQueue("bmq://d/b"),
         AssignQueue("bmq://d/b", ["x"], 7), UnassignQueue("bmq://d/none"))]
-    assert ledger.outcomes.keys() & set(token) == {token[4], token[7]}  # y is there already, and nothing has to be done
+    assert ledger.outcomes.keys() & set(token) == {token[4], token[7]}  # y exists; the unassignment has no effect
     assert ledger.log.is_pending("bmq://d/a") and not ledger.log.is_pending("bmq://d/none")
     ledger.flush()
     a, b, again, updated, _, gone, new, _ = (ledger.outcomes[each] for each in token)
@@ -428,7 +428,7 @@ def test_changes_see_those_that_wait():
     assert len({a.value.key, b.value.key, new.value.key}) == 3 and not ledger.log.is_pending("bmq://d/a")
 
 
-def test_more_changes_than_can_wait_are_refused(monkeypatch):
+def test_the_number_of_pending_records_is_limited(monkeypatch):
     monkeypatch.setattr(metadata_log, "PENDING_RECORDS_MAX", 4)
     ledger, _ = leading()
     tokens = [ledger.propose(AssignQueue(f"bmq://d/{n}", ["x"], n)) for n in range(3)]
@@ -470,11 +470,11 @@ def first_of(term):
     return record_log.snapshot_record(state, (term, 1), 1000)
 
 
-def test_with_a_quorum_of_two_a_change_waits_for_the_second_node():
+def test_with_a_quorum_of_two_a_change_waits_for_the_acknowledgement_of_a_second_node():
     ledger, disk = opened(members=(1, 2, 3))
     ledger.become_leader(1, 1000, candidates=[1, 2, 3])
     assert ledger.log.state.partitions == {} and ledger.log.lsn == (1, 1)
-    assert ledger.step(Acknowledged(1, 1, (1, 1))) == []  # its own voice is counted once
+    assert ledger.step(Acknowledged(1, 1, (1, 1))) == []  # its own acknowledgement is counted once
     assert ledger.step(Acknowledged(2, 1, (1, 1)))
     assert ledger.step(Acknowledged(3, 1, (1, 1))) == []
     tokens = [ledger.propose(AssignQueue(f"bmq://d/{name}", ["x"], 7)) for name in "ab"]
@@ -484,13 +484,13 @@ def test_with_a_quorum_of_two_a_change_waits_for_the_second_node():
     assert list(ledger.log.state.queues) == ["bmq://d/a"] and tokens[1] not in ledger.outcomes
     ledger.step(Acknowledged(3, 1, (1, 4)))
     ledger.flush()
-    assert [entry[:3] for entry in kinds(disk)] == [
+    assert [entry[:3] for entry in record_kinds(disk)] == [
         ("SNAPSHOT", 1, 1), ("COMMIT", 1, 2), ("UPDATE", 1, 3), ("UPDATE", 1, 4), ("COMMIT", 1, 5), ("COMMIT", 1, 6)]
-    assert same(opened(Disk(disk.safe), members=(1, 2, 3))[0].log.state, ledger.log.state)
+    assert is_same_state(opened(Disk(disk.safe), members=(1, 2, 3))[0].log.state, ledger.log.state)
 
 
 @pytest.mark.spec("cluster", 35)
-def test_an_acknowledgement_that_comes_twice_counts_once():
+def test_a_repeated_acknowledgement_counts_once():
     """A quorum of five nodes is three: this node and two others."""
     ledger, _ = opened(members=(1, 2, 3, 4, 5))
     ledger.become_leader(1, 1000, candidates=[1, 2, 3, 4, 5])
@@ -502,7 +502,7 @@ def test_an_acknowledgement_that_comes_twice_counts_once():
 
 @pytest.mark.spec("cluster", 43)
 @pytest.mark.parametrize("power", [True, False])
-def test_a_crash_at_any_moment_of_a_rollover_leaves_the_state_that_was_there(power):
+def test_a_crash_at_any_step_of_a_ledger_rollover_keeps_the_state(power):
     """Crash at every operation on the disk, with every prefix of the unsynced data."""
     place, moments = "/storage", 0
     for operations in range(20):
@@ -538,12 +538,12 @@ def test_a_crash_at_any_moment_of_a_rollover_leaves_the_state_that_was_there(pow
             other.open(again.read_all())
             assert other.lsn >= durable
             assert all(queue == log.state.queues[uri] for uri, queue in other.state.queues.items())
-            other.step(Lead(0, 9, Primaries(1, [1, 2, 3])), 1000)  # applies what is not known to be committed, too
+            other.step(Lead(0, 9, Primaries(1, [1, 2, 3])), 1000)  # also applies records that are not known to be committed
             assert all(other.head.queues[uri] == queue for uri, queue in committed.items())
     assert moments > 0
 
 
-def test_a_leader_counts_itself_after_its_own_sync_only():
+def test_a_leader_counts_its_own_acknowledgement_only_after_its_sync():
     ledger, _ = leader_of_three()
     token = ledger.propose(AssignQueue("bmq://d/a", ["x"], 7))
     job = next(each for each in ledger.step(Flush()) if isinstance(each, WriteFile))
@@ -553,7 +553,7 @@ def test_a_leader_counts_itself_after_its_own_sync_only():
     assert ledger.outcomes[token] == Done(ledger.log.state.queues["bmq://d/a"])
 
 
-def test_what_an_earlier_leader_left_is_committed_by_a_record_of_the_own_term_only():
+def test_records_of_an_earlier_leader_are_committed_only_by_a_record_of_the_own_term():
     ledger, _ = follower(leader_of_three()[0])
     ledger.step(Entries(1, 1, ledger.log.log.last, (update(1, 3, "bmq://d/a", 1),)))
     ledger.flush()
@@ -567,7 +567,7 @@ def test_what_an_earlier_leader_left_is_committed_by_a_record_of_the_own_term_on
     assert changed == [(1, 3), (2, 1)] and ledger.outcomes[early].value == ledger.log.state.queues["bmq://d/a"]
 
 
-def test_a_follower_acknowledges_what_is_synced_and_applies_what_is_committed():
+def test_a_follower_acknowledges_synced_records_and_applies_committed_ones():
     leader, _ = leader_of_three()
     leader.assign_queue("bmq://d/a", ["x"], 7, 1000)
     node, _ = follower(leader)
@@ -583,11 +583,11 @@ def test_a_follower_acknowledges_what_is_synced_and_applies_what_is_committed():
     commit = next(each.message for each in leader.flush() if isinstance(each, Send) and each.node_id == 2)
     node.step(commit)
     node.flush()
-    assert same(node.log.state, leader.log.state) and leader.log.state.queues
-    assert same(opened(Disk(disk.safe), node_id=2, members=(1, 2, 3))[0].log.state, leader.log.state)
+    assert is_same_state(node.log.state, leader.log.state) and leader.log.state.queues
+    assert is_same_state(opened(Disk(disk.safe), node_id=2, members=(1, 2, 3))[0].log.state, leader.log.state)
 
 
-def test_a_follower_asks_for_what_it_lacks_and_the_leader_goes_back_to_it():
+def test_a_follower_requests_missing_records_and_the_leader_sends_them():
     leader, _ = leader_of_three()
     node, _ = follower(leader)
     for name in "abc":
@@ -601,7 +601,7 @@ def test_a_follower_asks_for_what_it_lacks_and_the_leader_goes_back_to_it():
     assert Send(1, Acknowledged(2, 1, (1, 5))) in node.flush()
 
 
-def test_a_follower_cuts_off_what_another_leader_left_and_never_what_is_committed():
+def test_a_follower_truncates_uncommitted_records_of_another_leader_only():
     leader, _ = leader_of_three()
     node, disk = opened(node_id=2, members=(1, 2, 3))
     node, _ = follower(leader, disk)
@@ -612,14 +612,14 @@ def test_a_follower_cuts_off_what_another_leader_left_and_never_what_is_committe
     node.step(Entries(3, 2, (1, 2), (first_of(2),)))
     node.flush()
     assert disk.calls[-3:] == ["truncate", "append", "sync"] and disk.data.startswith(kept)
-    assert [entry[1:3] for entry in kinds(disk)] == [(1, 1), (1, 2), (2, 1)] and node.log.lsn == (2, 1)
+    assert [entry[1:3] for entry in record_kinds(disk)] == [(1, 1), (1, 2), (2, 1)] and node.log.lsn == (2, 1)
     node.step(Follow(3, 1))
     before = disk.data
-    node.step(Entries(1, 3, (0, 0), (first_of(1), update(1, 2, "bmq://d/c", 3))))  # another log up to what is committed
+    node.step(Entries(1, 3, (0, 0), (first_of(1), update(1, 2, "bmq://d/c", 3))))  # another log up to the committed record
     assert disk.data == before and node.log.log.lsn_at(node.log.log.covered) == (1, 2)
 
 
-def test_an_answer_to_an_old_leader_says_nothing_to_the_new_one():
+def test_a_write_for_an_old_leader_is_not_acknowledged_to_the_new_one():
     leader, _ = leader_of_three()
     node, _ = follower(leader)
     node.step(Entries(1, 1, (1, 2), (update(1, 3, "bmq://d/a", 1),)))
@@ -631,7 +631,7 @@ def test_an_answer_to_an_old_leader_says_nothing_to_the_new_one():
     assert node.flush() == [Send(3, Acknowledged(2, 2, (1, 1)))]
 
 
-def test_records_that_take_the_place_of_others_during_a_write_are_not_safe_when_it_comes_through():
+def test_records_replaced_during_a_write_are_not_durable_when_it_completes():
     leader, _ = leader_of_three()
     node, disk = opened(node_id=2, members=(1, 2, 3))
     node, _ = follower(leader, disk)
@@ -642,10 +642,10 @@ def test_records_that_take_the_place_of_others_during_a_write_are_not_safe_when_
     node.perform(job)
     assert node.log.lsn == (1, 2)
     assert Send(3, Acknowledged(2, 2, (2, 2))) in node.flush()
-    assert [entry[1:3] for entry in kinds(disk)] == [(1, 1), (1, 2), (2, 1), (2, 2)]
+    assert [entry[1:3] for entry in record_kinds(disk)] == [(1, 1), (1, 2), (2, 1), (2, 2)]
 
 
-def test_what_was_not_sent_at_a_step_down_is_refused_and_of_the_rest_nobody_knows():
+def test_at_a_step_down_unsent_changes_are_refused_and_sent_ones_have_an_unknown_outcome():
     ledger, _ = leader_of_three()
     sent = ledger.propose(AssignQueue("bmq://d/a", ["x"], 7))
     ledger.flush()
@@ -655,7 +655,7 @@ def test_what_was_not_sent_at_a_step_down_is_refused_and_of_the_rest_nobody_know
     assert not ledger.log.is_pending("bmq://d/a")
 
 
-def test_a_leader_of_several_that_cannot_write_steps_down_and_writes_a_new_file_later():
+def test_a_leader_that_cannot_write_steps_down_and_creates_a_new_file_later():
     ledger, disk = leader_of_three()
     disk.broken = True
     token = ledger.propose(AssignQueue("bmq://d/a", ["x"], 7))
@@ -669,16 +669,16 @@ def test_a_leader_of_several_that_cannot_write_steps_down_and_writes_a_new_file_
     assert not read_ledger(disk.safe).alarms and opened(Disk(disk.safe), members=(1, 2, 3))[0].log.lsn == (2, 1)
 
 
-def test_what_was_committed_behind_a_record_that_could_not_be_written_commits_no_other_in_its_place():
+def test_a_commit_after_a_failed_write_does_not_commit_another_record_at_its_position():
     """Node 3 no longer leads, and sends records that no other node has."""
     leader, _ = leader_of_three()
     node, disk = opened(node_id=2, members=(1, 2, 3))
     node, _ = follower(leader, disk)
     commit = LeaderAdvisoryCommit(LeaderMessageSequence(3, 2), LeaderMessageSequence(3, 1))
-    told = ClusterStateRecord(LedgerRecordType.COMMIT, 3, 2, 1000, ClusterMessage("leaderAdvisoryCommit", commit))
+    printed = ClusterStateRecord(LedgerRecordType.COMMIT, 3, 2, 1000, ClusterMessage("leaderAdvisoryCommit", commit))
     disk.broken = True
     node.step(Follow(3, 1))
-    node.step(Entries(1, 3, (1, 2), (first_of(3), told)))
+    node.step(Entries(1, 3, (1, 2), (first_of(3), printed)))
     node.flush()
     assert node.log.log.last == (1, 2)
     disk.broken = False
@@ -688,19 +688,19 @@ def test_what_was_committed_behind_a_record_that_could_not_be_written_commits_no
     assert node.log.lsn == (1, 3) and node.log.committed == (1, 2) and "bmq://d/a" not in node.log.state.queues
 
 
-def test_what_waits_for_its_quorum_is_carried_into_a_new_file():
+def test_uncommitted_records_are_copied_into_a_new_file():
     ledger, disk = leader_of_three(max_bytes=600)
     for n in range(4):
         ledger.propose(AssignQueue(f"bmq://d/{n}", ["__default"], n))
         ledger.flush()
     assert disk.calls.count("replace") > 1
     again, _ = opened(Disk(disk.safe), members=(1, 2, 3))
-    assert same(again.log.state, ledger.log.state) and again.log.log.last == (1, 6) and not again.log.state.queues
+    assert is_same_state(again.log.state, ledger.log.state) and again.log.log.last == (1, 6) and not again.log.state.queues
     ledger.step(Acknowledged(2, 1, (1, 6)))
     assert set(ledger.log.state.queues) == {f"bmq://d/{n}" for n in range(4)}
 
 
-def test_several_nodes_take_only_what_a_commit_names_from_their_files_and_leave_the_rest_to_a_leader():
+def test_a_member_of_several_nodes_applies_only_committed_records_of_its_file():
     ledger, disk = leader_of_three()
     committed = ledger.propose(AssignQueue("bmq://d/a", ["x"], 7))
     ledger.flush()
@@ -714,7 +714,7 @@ def test_several_nodes_take_only_what_a_commit_names_from_their_files_and_leave_
     assert list(again.log.head.queues) == ["bmq://d/a", "bmq://d/b"]
 
 
-def test_a_follower_that_is_far_behind_begins_anew_with_a_snapshot(monkeypatch):
+def test_a_follower_that_lacks_dropped_records_receives_a_snapshot(monkeypatch):
     monkeypatch.setattr(metadata_log, "RETAINED_BYTES", 0)
     leader, _ = leader_of_three()
     for name in "abc":
@@ -728,13 +728,13 @@ def test_a_follower_that_is_far_behind_begins_anew_with_a_snapshot(monkeypatch):
     snapshot, = (each.message for each in leader.flush() if isinstance(each, Send) and isinstance(each.message, Snapshot))
     node.step(snapshot)
     assert node.flush()[-1] == Send(1, Acknowledged(3, 1, leader.log.log.last))
-    assert same(node.log.state, leader.log.state) and disk.calls == ["replace"]
+    assert is_same_state(node.log.state, leader.log.state) and disk.calls == ["replace"]
     again, _ = opened(Disk(disk.safe), node_id=3, members=(1, 2, 3))
-    assert same(again.log.state, leader.log.state) and again.log.committed == leader.log.log.last
+    assert is_same_state(again.log.state, leader.log.state) and again.log.committed == leader.log.log.last
     assert node.step(snapshot) == [] and disk.calls == ["replace"]  # a second one is not needed
 
 
-def test_a_snapshot_of_what_a_follower_has_takes_nothing_from_it():
+def test_a_snapshot_older_than_the_log_of_a_follower_removes_no_record():
     leader, _ = leader_of_three()
     node, disk = opened(node_id=2, members=(1, 2, 3))
     node, _ = follower(leader, disk)
@@ -747,14 +747,14 @@ def test_a_snapshot_of_what_a_follower_has_takes_nothing_from_it():
     assert node.log.lsn == (1, 4) and list(node.log.state.queues) == ["bmq://d/a"]
 
 
-def test_a_follower_that_lost_its_file_is_not_counted_for_what_it_had():
+def test_a_follower_that_lost_its_file_is_not_counted_for_earlier_records():
     leader, _ = leader_of_three()
     leader.step(CatchUp(2, 1, (0, 0)))
     sent = [each.message for each in leader.flush() if isinstance(each, Send) and each.node_id == 2]
     assert sent and sent[0].previous == (0, 0) and leader.log.leading.followers[2].match == (0, 0)
 
 
-def test_records_of_a_file_that_do_not_follow_each_other_are_left_to_the_other_nodes():
+def test_records_after_a_gap_in_a_file_are_dropped_with_an_alarm():
     leader, disk = leader_of_three()
     leader.assign_queue("bmq://d/a", ["x"], 7, 1000)
     found = read_ledger(disk.data)
@@ -764,16 +764,16 @@ def test_records_of_a_file_that_do_not_follow_each_other_are_left_to_the_other_n
 
 
 @pytest.mark.parametrize("path", [path for path in FILES if case(path).startswith("three-nodes")], ids=case)
-def test_a_real_file_of_one_of_three_nodes_gives_the_state_that_was_committed(path):
+def test_a_recorded_file_of_one_of_three_nodes_gives_the_committed_state(path):
     report = ListReport()
     several, _ = opened(Disk(path.read_bytes()), members=(1, 2, 3), report=report)
     alone, _ = opened(Disk(path.read_bytes()))
-    assert report.lines == [] and same(several.log.state, alone.log.state) and several.log.state.partitions
+    assert report.lines == [] and is_same_state(several.log.state, alone.log.state) and several.log.state.partitions
 
 
 @given(st.lists(st.one_of(st.integers(1, 40), st.sampled_from(["cover", "forget", "cut"])), max_size=60),
        st.integers(0, 100))
-def test_memory_keeps_the_newest_covered_records_of_so_many_bytes(steps: list[int | str], keep_bytes: int) -> None:
+def test_the_newest_covered_records_up_to_a_number_of_bytes_stay_in_memory(steps: list[int | str], keep_bytes: int) -> None:
     """For every sequence of appends, commits, truncations and drops."""
     log, whole = record_log.RecordLog("n1", 1 << 20, False), list[LogRecord]()
     for step in steps:

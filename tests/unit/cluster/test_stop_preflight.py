@@ -26,25 +26,25 @@ def view(primaries: dict[int, int], others: tuple[MemberView, ...] = (member(2),
                        primaries={index: Primary(node_id, 5) for index, node_id in primaries.items()}, **given)
 
 
-def test_a_healthy_cluster_of_three_goes_on_without_one() -> None:
+def test_a_healthy_cluster_of_three_keeps_its_quorum_without_one_node() -> None:
     found = stop_preflight(view({0: 1, 1: 2, 2: 3, 3: 1}))
     assert found.quorum_survives and found.leads and found.next_leader == 2 and found.warnings == ()
     assert found.moves == (StopMove(0, 2, True), StopMove(3, 2, True))
 
 
-def test_who_has_fewest_and_then_most_of_the_log_is_next() -> None:
+def test_the_next_primary_has_the_fewest_partitions_then_the_most_complete_log() -> None:
     safe = {"safe": {2: (5, 10), 3: (5, 20)}}
     assert stop_preflight(view({0: 1}, partitions={0: safe})).moves == (StopMove(0, 3, True),)
     assert stop_preflight(view({0: 1, 1: 3}, partitions={0: safe})).moves == (StopMove(0, 2, True),)
 
 
-def test_the_next_leader_gets_all_where_the_leader_is_to_have_them() -> None:
+def test_the_next_leader_gets_all_partitions_if_the_leader_is_primary_of_all() -> None:
     found = stop_preflight(view({0: 1, 1: 1}, algorithm="E_LEADER_IS_MASTER_ALL"))
     assert {move.to for move in found.moves} == {found.next_leader} == {2}
     assert {move.to for move in stop_preflight(view({0: 1}, leader=3, algorithm="E_LEADER_IS_MASTER_ALL")).moves} == {3}
 
 
-def test_a_node_that_is_not_available_is_next_only_if_no_other_is() -> None:
+def test_an_unavailable_node_becomes_primary_only_without_an_available_one() -> None:
     others = member(2, available=False), member(3)
     assert stop_preflight(view({0: 1}, others)).moves == (StopMove(0, 3, True),)
     found = stop_preflight(view({0: 1}, (member(2, available=False), member(3, available=False))))
@@ -54,7 +54,7 @@ def test_a_node_that_is_not_available_is_next_only_if_no_other_is() -> None:
         "node n3 is not available yet: something of it is not healed"]
 
 
-def test_the_last_but_one_leaves_no_quorum() -> None:
+def test_the_stop_of_one_of_two_remaining_nodes_loses_the_quorum() -> None:
     found = stop_preflight(view({0: 1, 1: 2}, (member(2), member(3, stays=False))))
     assert not found.quorum_survives and found.next_leader is None
     assert found.moves == (StopMove(0, None, False),) and found.partitions_without_quorum == (0, 1)
@@ -63,7 +63,7 @@ def test_the_last_but_one_leaves_no_quorum() -> None:
     assert any("node n3 is not connected" in text for text in found.warnings)
 
 
-def test_the_only_node_says_that_clients_wait() -> None:
+def test_the_stop_of_the_only_node_warns_that_clients_wait() -> None:
     found = stop_preflight(view({0: 1}, (), quorum=1, factor=1))
     assert not found.quorum_survives and found.moves == (StopMove(0, None, False),)
     assert found.warnings == ("n1 is the only node of cluster c: clients wait until it is back",)
@@ -75,7 +75,8 @@ def test_the_only_node_says_that_clients_wait() -> None:
     ({0: {"active": False}}, {}, "Partition [0] has no active primary now"),
     ({}, {"unconfirmed": 9, "wait_s": 20.0}, "9 messages that clients hold are not confirmed: they are waited for up to 20"),
 ])
-def test_what_takes_time_or_is_lost_is_told(partitions: dict[int, Any], values: dict[str, Any], words: str) -> None:
+def test_moves_in_progress_and_lagging_replicas_are_warned_about(partitions: dict[int, Any], values: dict[str, Any],
+                                                                 words: str) -> None:
     found = stop_preflight(view({0: 1}, partitions=partitions, **values))
     assert any(words in text for text in found.warnings) and len(found.warnings) == 1
 
@@ -91,7 +92,7 @@ _members = st.lists(st.tuples(st.booleans(), st.booleans()), max_size=5).map(
 
 @given(_members, st.lists(st.integers(1, 6), max_size=6), st.sampled_from([LEAST_ASSIGNED, "E_LEADER_IS_MASTER_ALL"]),
        st.none() | st.integers(1, 6))
-def test_whatever_the_cluster_is_nothing_moves_to_a_node_that_goes_or_to_itself(
+def test_partitions_move_only_to_remaining_nodes(
         others: tuple[MemberView, ...], primaries: list[int], algorithm: str, leader: int | None) -> None:
     found = stop_preflight(view(dict(enumerate(primaries)), others, leader, algorithm=algorithm))
     staying = {each.node_id for each in others if each.stays}

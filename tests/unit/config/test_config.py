@@ -100,7 +100,7 @@ def write(directory, name, data):
     (directory / name).write_text(data if isinstance(data, str) else json.dumps(data, indent=4))
 
 
-def refusals(directory):
+def refusal_lines(directory):
     with pytest.raises(ConfigError) as caught:
         load(str(directory), environment={})
     return str(caught.value).splitlines()
@@ -119,7 +119,7 @@ def test_a_directory_of_the_original_with_unknown_members_in_every_file_is_accep
             "definition.parameters.futureDomain"} <= paths
 
 
-def test_each_unknown_or_ignored_member_is_warned_about_once(directory):
+def test_each_unknown_or_ignored_member_causes_one_warning(directory):
     warnings = [str(finding) for finding in load(str(directory), environment={}).warnings]
     assert len(set(warnings)) == len(warnings)
     ignored = [text for text in warnings if "has no effect here" in text]
@@ -127,10 +127,10 @@ def test_each_unknown_or_ignored_member_is_warned_about_once(directory):
                  "appConfig.dispatcherConfig.queues", "appConfig.logsObserverMaxSize", "appConfig.plugins.libraries",
                  "appConfig.networkInterfaces.tcpInterface.ioThreads", "myClusters[0].clusterAttributes"):
         assert len([text for text in ignored if f": {path}: " in text]) == 1, path
-    assert not [text for text in warnings if "syslog.appName" in text], "the object is said, not its members"
+    assert not [text for text in warnings if "syslog.appName" in text], "the warning names the object, not its members"
 
 
-def test_an_unknown_member_is_named_with_file_line_path_and_the_likely_meaning(directory):
+def test_the_warning_of_an_unknown_member_has_file_line_path_and_a_suggestion(directory):
     warnings = [str(finding) for finding in load(str(directory), environment={}).warnings]
     lines = (directory / "bmqbrkrcfg.json").read_text().splitlines()
     line = next(i for i, text in enumerate(lines, 1) if '"hostname"' in text)
@@ -138,7 +138,7 @@ def test_an_unknown_member_is_named_with_file_line_path_and_the_likely_meaning(d
             '"hostName"?') in warnings
 
 
-def test_strict_refuses_what_is_otherwise_warned_about(directory):
+def test_strict_validation_refuses_unknown_members(directory):
     with pytest.raises(ConfigError, match="futureTask"):
         load(str(directory), environment={}, strict=True)
     problems, warnings = check(str(directory), environment={}, strict=True)
@@ -164,37 +164,37 @@ def test_strict_refuses_what_is_otherwise_warned_about(directory):
     (lambda d: d["myClusters"][0]["partitionConfig"].update(location="a\0b"), "myClusters[0].partitionConfig.location",
      "expected a string without NUL characters"),
 ])
-def test_an_ill_typed_member_is_refused_with_file_line_path_found_and_expected(directory, change, path, words):
+def test_a_member_of_a_wrong_type_is_refused_with_file_line_path_and_expected_type(directory, change, path, words):
     data = clusters_of_the_original()
     change(data)
     write(directory, "clusters.json", data)
-    [text] = refusals(directory)
+    [text] = refusal_lines(directory)
     assert text.startswith(f"{directory}/clusters.json:") and f": {path}: " in text and words in text
     line = int(text.removeprefix(f"{directory}/clusters.json:").partition(":")[0])
     written = (directory / "clusters.json").read_text().splitlines()[line - 1]
     assert path.endswith("]") or f'"{path.rpartition(".")[2]}"' in written
 
 
-def test_a_missing_member_is_refused_and_every_problem_is_listed(directory):
+def test_missing_members_are_refused_and_all_problems_are_listed(directory):
     data = clusters_of_the_original()
     del data["myClusters"][0]["partitionConfig"]["location"]
     data["myClusters"][0]["nodes"][0]["id"] = "one"
     write(directory, "clusters.json", data)
-    texts = refusals(directory)
+    texts = refusal_lines(directory)
     assert len(texts) == 2
     assert any("partitionConfig.location: is missing, expected a string" in text for text in texts)
     assert any('nodes[0].id: found string "one", expected an integer' in text for text in texts)
 
 
-def test_a_file_that_is_absent_or_no_json_is_refused_by_name(directory):
+def test_a_missing_or_malformed_file_is_refused_with_its_name(directory):
     write(directory, "clusters.json", '{"myClusters": [\n}')
     (directory / "bmqbrkrcfg.json").unlink()
-    texts = refusals(directory)
+    texts = refusal_lines(directory)
     assert f"{directory}/bmqbrkrcfg.json: cannot be read: No such file or directory" in texts
     assert any(text.startswith(f"{directory}/clusters.json:2: not JSON: ") for text in texts)
 
 
-def test_null_counts_as_absent_and_absent_members_have_the_defaults():
+def test_null_and_missing_members_have_the_default_values():
     app = decode_text(config.BrokerConfig, '{"appConfig": {"stats": null, "tlsConfig": null}}', "f", []).app_config
     assert app == config.AppConfig()
     assert (app.stats.snapshot_interval, app.stats.printer.print_interval) == (1, 60)
@@ -204,7 +204,7 @@ def test_null_counts_as_absent_and_absent_members_have_the_defaults():
     assert app.route_command_timeout_ms == 3000 and app.dispatcher_config.alarm_timeout_ms == 180000
 
 
-def test_our_own_members_have_safe_defaults():
+def test_the_extension_members_have_safe_defaults():
     own = config.BmqtwistConfig()
     assert own.durability == "group"
     assert (own.http.address, own.http.port) == ("127.0.0.1", 0)
@@ -213,17 +213,17 @@ def test_our_own_members_have_safe_defaults():
     assert own.authorization.default == "allow" and own.authorization.rules == ()
 
 
-def test_a_misspelt_durability_is_refused_with_the_likely_word(directory):
+def test_a_misspelt_durability_is_refused_with_a_suggestion(directory):
     data = broker_of_the_original()
     data["appConfig"]["bmqtwist"] = {"durability": "Always"}
     write(directory, "bmqbrkrcfg.json", data)
-    [text] = refusals(directory)
+    [text] = refusal_lines(directory)
     assert 'bmqtwist.durability: found string "Always", expected one of "none", "group", "always"' in text
     assert 'did you mean "always"?' in text
 
 
-def test_a_choice_wants_exactly_one_of_its_members():
-    def complaint(mode):
+def test_a_choice_requires_exactly_one_of_its_members():
+    def error_text(mode):
         data = domain_of_the_original()
         data["definition"]["parameters"]["mode"] = mode
         with pytest.raises(ConfigError) as caught:
@@ -231,13 +231,13 @@ def test_a_choice_wants_exactly_one_of_its_members():
         return str(caught.value)
 
     expected = 'expected exactly one of "fanout", "priority", "broadcast"'
-    assert f"mode: found none of them, {expected}" in complaint({"roundrobin": {}})
-    assert f'mode: found "priority", "broadcast", {expected}' in complaint({"priority": {}, "broadcast": {}})
-    assert "mode.priority: found true, expected an object" in complaint({"priority": True})
+    assert f"mode: found none of them, {expected}" in error_text({"roundrobin": {}})
+    assert f'mode: found "priority", "broadcast", {expected}' in error_text({"priority": {}, "broadcast": {}})
+    assert "mode.priority: found true, expected an object" in error_text({"priority": True})
 
 
 @given(st.data())
-def test_any_change_to_a_file_gives_a_configuration_or_a_refusal_and_nothing_else(data):
+def test_any_changed_file_is_a_configuration_or_a_config_error(data):
     cls, make = data.draw(st.sampled_from([(config.BrokerConfig, broker_of_the_original),
                                            (Clusters, clusters_of_the_original),
                                            (DomainVariant, domain_of_the_original)]))
@@ -256,12 +256,12 @@ def test_any_change_to_a_file_gives_a_configuration_or_a_refusal_and_nothing_els
         assert error.findings and all(finding.line == 1 for finding in error.findings)
 
 
-def test_levels_of_the_log_are_read_in_any_case(directory):
+def test_log_levels_are_case_insensitive(directory):
     controller = load(str(directory), environment={}).configuration.broker.task_config.log_controller
     assert controller.logging_verbosity == "INFO"
 
 
-def test_a_member_that_appears_twice_is_warned_about():
+def test_a_repeated_member_causes_a_warning():
     notices = []
     app = decode_text(config.BrokerConfig, '{"appConfig": {"hostName": "a", "hostName": "b"}}', "f", notices).app_config
     assert app.host_name == "b"
@@ -269,7 +269,7 @@ def test_a_member_that_appears_twice_is_warned_about():
         "f:1: appConfig.hostName: appears more than once; the last one counts"]
 
 
-def test_integers_do_for_numbers_but_not_the_other_way_round():
+def test_integers_are_accepted_as_numbers_and_numbers_not_as_integers():
     data = domain_of_the_original()
     limits = data["definition"]["parameters"]["storage"]["queueLimits"] = dict(LIMITS, messagesWatermarkRatio=1)
     variant = decode_text(DomainVariant, json.dumps(data), "f", [])
@@ -280,7 +280,7 @@ def test_integers_do_for_numbers_but_not_the_other_way_round():
 
 
 # ------------------------------------------------------------------------------------------------ sample and documents
-def test_our_sample_has_neither_problems_nor_warnings(monkeypatch, tmp_path):
+def test_the_sample_configuration_has_neither_problems_nor_warnings(monkeypatch, tmp_path):
     """Its directories exist, as `make run` creates them."""
     monkeypatch.chdir(tmp_path)
     for name in ("storage", "archive", "logs"):
@@ -288,7 +288,7 @@ def test_our_sample_has_neither_problems_nor_warnings(monkeypatch, tmp_path):
     assert check(str(ROOT / "etc"), environment={}, strict=True) == ([], [])
 
 
-def test_our_sample_is_one_node_on_loopback_with_the_conventional_domains(monkeypatch):
+def test_the_sample_configuration_is_one_node_on_loopback_with_the_conventional_domains(monkeypatch):
     monkeypatch.chdir(ROOT)
     configuration = load("etc", environment={}).configuration
     assert [(each.address, each.port, each.tls) for each in configuration.listeners] == [("127.0.0.1", 30114, False)]
@@ -302,7 +302,7 @@ def test_our_sample_is_one_node_on_loopback_with_the_conventional_domains(monkey
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "etc/domains").glob("*.json")), ids=lambda path: path.stem)
-def test_a_sample_domain_is_what_its_name_says(path):
+def test_a_sample_domain_has_the_mode_and_storage_of_its_name(path):
     parameters = decode_text(DomainVariant, path.read_text(), path.name, []).definition.parameters
     assert parameters.mode.kind == path.stem.split(".")[3]
     assert parameters.in_memory == (".mem." in path.stem)
@@ -315,13 +315,13 @@ def test_a_sample_domain_is_what_its_name_says(path):
     assert parameters.app_ids == (("foo", "bar", "baz") if parameters.mode.kind == "fanout" else ())
 
 
-def test_the_tables_of_the_documentation_are_up_to_date():
+def test_the_tables_of_the_configuration_page_are_up_to_date():
     text = (ROOT / "docs/configuration.md").read_text()
     refresh = runpy.run_path(str(ROOT / "docs/make_configuration.py"))["refresh"]
     assert refresh(text) == text, "run: python docs/make_configuration.py"
 
 
-def test_every_member_is_documented_and_every_unit_follows_the_name():
+def test_every_member_is_documented_with_the_unit_of_its_name():
     def members(cls, seen):
         if cls not in seen and hasattr(cls, "__dataclass_fields__"):
             seen.add(cls)
@@ -340,7 +340,7 @@ def test_every_member_is_documented_and_every_unit_follows_the_name():
 
 
 # ------------------------------------------------------------------------------------------------------------ printing
-def test_a_domain_prints_as_admin_answers_show_it():
+def test_a_domain_definition_prints_as_in_admin_answers():
     data = domain_of_the_original()
     del data["definition"]["parameters"]["msgGroupIdConfig"]
     text = pretty_json(decode_text(DomainVariant, json.dumps(data), "f", []).definition.parameters)
@@ -351,18 +351,18 @@ def test_a_domain_prints_as_admin_answers_show_it():
     assert "subscriptions" not in text and "msgGroupIdConfig" not in text
 
 
-def test_what_is_printed_reads_back_as_the_same_configuration():
+def test_a_printed_domain_definition_decodes_to_the_same_configuration():
     parameters = decode_text(DomainVariant, json.dumps(domain_of_the_original()), "f", []).definition.parameters
     assert decode_text(DomainConfig, pretty_json(parameters), "f", []) == parameters
 
 
-def test_an_expression_prints_in_brackets():
+def test_an_expression_is_printed_in_brackets():
     expression = ExpressionConfig(version="E_VERSION_1", text="x >")
     assert bracketed(SubscriptionConfig(app_id="foo", expression=expression)) == (
         '[ appId = "foo" expression = [ version = E_VERSION_1 text = "x >" ] ]')
 
 
-def test_passwords_never_print():
+def test_passwords_are_not_printed():
     text = """{"appConfig": {"authentication": {
         "authenticators": [{"name": "BasicAuthenticator",
                             "settings": [{"key": "alice", "value": {"stringVal": "sesame"}}]}],
@@ -373,6 +373,6 @@ def test_passwords_never_print():
     assert '"***"' in pretty_json(app)
 
 
-def test_a_broken_byte_in_a_file_does_not_stop_the_reader(tmp_path):
+def test_invalid_utf8_in_a_file_is_read_with_a_replacement_character(tmp_path):
     (tmp_path / "x.json").write_bytes(b'{"redirect": "a\xff"}')
     assert decode_text(DomainVariant, read_text(str(tmp_path / "x.json")), "f", []).redirect == "a\ufffd"

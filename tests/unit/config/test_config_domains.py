@@ -1,4 +1,4 @@
-"""Provider of domains: redirects, caches, validation, reconfiguration; the answers are those of BlazingMQ."""
+"""Provider of domain definitions: redirects, caches, validation, and reconfiguration, with the answers of BlazingMQ."""
 
 from __future__ import annotations
 
@@ -74,14 +74,14 @@ def refusal(call, *args):
 
 
 # ------------------------------------------------------------------------------------------------------- resolving
-def test_a_name_leads_to_its_file_and_a_tier_is_part_of_the_name():
+def test_a_domain_name_is_resolved_to_its_file_with_its_tier():
     domains, source, _ = provider(d=definition(location="one"))
     source.files["d.~lab"] = definition(location="two")
     assert domains.resolve("d", 0) == Resolved("d", "one")
     assert domains.resolve("d.~lab", 0) == Resolved("d.~lab", "two")
 
 
-def test_a_redirect_leads_to_name_and_cluster_of_its_target():
+def test_a_redirect_is_resolved_to_name_and_cluster_of_its_target():
     domains, _, report = provider(a={"redirect": "b"}, b=definition(location="east", maxQueues=7))
     loaded = domains.load("a", 0)
     assert (loaded.name, loaded.cluster, loaded.config.max_queues) == ("b", "east", 7)
@@ -97,13 +97,13 @@ def test_a_loop_of_redirects_is_refused_after_two_files():
     assert source.reads == ["t.loopa", "t.loopb"]
 
 
-def test_a_second_redirect_is_refused_even_if_it_ended_well():
+def test_a_second_redirect_is_refused_also_with_a_valid_target():
     domains, _, _ = provider(a={"redirect": "b"}, b={"redirect": "c"}, c=definition())
     assert refusal(domains.resolve, "a", 0).code == -3
     assert domains.resolve("b", 0).name == "c"
 
 
-def test_an_absent_file_is_refused_in_the_originals_words_and_found_as_soon_as_it_is_there():
+def test_a_missing_file_is_refused_with_the_text_of_the_original_until_it_exists():
     domains, source, _ = provider()
     refused = refusal(domains.resolve, "t.nosuch", 0)
     assert (refused.category, refused.code) == (Category.E_UNKNOWN, -1)
@@ -119,16 +119,16 @@ def test_an_unreadable_file_is_refused():
 
 
 @pytest.mark.parametrize("name", ["../clusters", "a/b", "", "a\0b", "x" * 300, "/etc/passwd"])
-def test_no_name_leaves_the_directory(name):
+def test_a_name_that_leaves_the_directory_is_refused(name):
     domains, source, _ = provider()
     assert refusal(domains.resolve, name, 0).code == -1
     assert source.reads == []
     domains, source, _ = provider(a={"redirect": name})
-    assert refusal(domains.resolve, "a", 0).code == (-2 if "\0" in name else -1)  # -2: no text of a configuration
+    assert refusal(domains.resolve, "a", 0).code == (-2 if "\0" in name else -1)  # -2: not valid in a configuration
     assert source.reads == ["a"]
 
 
-def test_a_file_that_does_not_decode_is_refused_and_never_cached():
+def test_a_malformed_file_is_refused_and_not_cached():
     domains, source, _ = provider()
     source.files["t.bad"] = '{"definition": {'
     refused = refusal(domains.resolve, "t.bad", 0)
@@ -139,20 +139,20 @@ def test_a_file_that_does_not_decode_is_refused_and_never_cached():
     assert domains.load("t.bad", 0).name == "t.bad"
 
 
-def test_a_long_file_that_does_not_decode_is_quoted_in_part():
+def test_a_long_malformed_file_is_quoted_in_part():
     domains, source, _ = provider()
     source.files["x"] = "{" + " " * 100_000
     assert len(refusal(domains.resolve, "x", 0).message) < 2000
 
 
-def test_an_undecodable_target_of_a_redirect_is_reported_under_the_name_asked_for():
+def test_a_malformed_target_of_a_redirect_is_reported_with_the_requested_name():
     domains, source, _ = provider(a={"redirect": "b"})
     source.files["b"] = "[]"
     assert "[domain: 'a', rc: -1" in refusal(domains.resolve, "a", 0).message
 
 
 # ---------------------------------------------------------------------------------------------------------- caches
-def test_where_a_name_leads_is_cached_until_it_is_cleared():
+def test_a_resolved_name_is_cached_until_the_cache_is_cleared():
     domains, source, _ = provider(a=definition(location="one"))
     domains.resolve("a", 0)
     source.files["a"] = definition(location="two")
@@ -164,7 +164,7 @@ def test_where_a_name_leads_is_cached_until_it_is_cleared():
         domains.clear_resolver("a")
 
 
-def test_a_changed_directory_drops_where_names_lead_but_is_looked_at_only_now_and_then():
+def test_a_changed_directory_clears_resolved_names_after_the_check_period():
     domains, source, _ = provider(a=definition(location="one"))
     domains.resolve("a", 0)
     source.files["a"] = definition(location="two")
@@ -173,7 +173,7 @@ def test_a_changed_directory_drops_where_names_lead_but_is_looked_at_only_now_an
     assert domains.resolve("a", STAMP_PERIOD_S).cluster == "two"
 
 
-def test_the_content_of_a_file_is_cached_for_its_time_to_live():
+def test_the_content_of_a_file_is_cached_for_the_configured_time():
     domains, source, _ = provider(ttl=30.0, a=definition(maxQueues=1))
     assert domains.definition("a", 0).parameters.max_queues == 1
     source.files["a"] = definition(maxQueues=2)
@@ -187,7 +187,7 @@ def test_the_content_of_a_file_is_cached_for_its_time_to_live():
         domains.clear_files("a")
 
 
-def test_a_removed_domain_is_forgotten_with_the_redirects_to_it():
+def test_removing_a_domain_drops_its_cached_redirects():
     domains, source, _ = provider(a={"redirect": "b"}, b=definition(), c=definition())
     for name in "abc":
         domains.load(name, 0)
@@ -197,7 +197,7 @@ def test_a_removed_domain_is_forgotten_with_the_redirects_to_it():
     assert domains.resolve("c", 0).name == "c"
 
 
-def test_a_notice_about_a_file_is_given_once_and_again_only_when_the_file_says_something_new():
+def test_a_warning_about_a_file_is_logged_once_until_the_file_changes():
     domains, source, report = provider(ttl=0, a=definition(futureMember=1, msgGroupIdConfig={"rebalance": True}))
     for now in range(5):
         domains.definition("a", now)
@@ -210,7 +210,7 @@ def test_a_notice_about_a_file_is_given_once_and_again_only_when_the_file_says_s
 
 
 # ------------------------------------------------------------------------------------------------------ first load
-def test_an_invalid_domain_is_refused_in_the_originals_words_and_logged_with_the_reason():
+def test_an_invalid_domain_is_refused_with_the_text_of_the_original_and_logged():
     domains, source, report = provider()
     source.files["t.badsub"] = definition(subscriptions=[expression("x >")])
     refused = refusal(domains.load, "t.badsub", 0)
@@ -223,7 +223,7 @@ def test_an_invalid_domain_is_refused_in_the_originals_words_and_logged_with_the
             '"syntax error, unexpected end of expression at offset 2" ]') in line
 
 
-def test_an_invalid_first_load_is_mended_by_reconfigure():
+def test_a_domain_with_an_invalid_first_definition_is_loaded_after_a_correction():
     domains, source, _ = provider(d=definition(subscriptions=[expression("x >")]))
     assert refusal(domains.load, "d", 0).code == -10
     source.files["d"] = definition()
@@ -254,7 +254,7 @@ def test_an_invalid_first_load_is_mended_by_reconfigure():
      "A broadcast domain must have its storage in memory"),
     ({"mode": {"fanout": {"appIDs": ["foo", "foo"]}}}, "'appIDs' must be different from each other and not empty"),
 ])
-def test_what_makes_a_domain_invalid(changes, complaint):
+def test_an_invalid_domain_definition_is_refused_with_its_cause(changes, complaint):
     domains, _, report = provider(d=definition(**changes))
     config = domains.definition("d", 0).parameters
     assert validate_definition(config) == complaint
@@ -267,12 +267,12 @@ def test_what_makes_a_domain_invalid(changes, complaint):
                                                                        expression("x < 1", app_id="bar")]},
     {"storage": {"config": {"inMemory": {}}, "domainLimits": limits(messagesWatermarkRatio=0, bytesWatermarkRatio=1),
                  "queueLimits": limits(messages=0, bytes=0)}}])
-def test_what_is_valid(changes):
+def test_a_valid_domain_definition_is_accepted(changes):
     domains, _, _ = provider(d=definition(**changes))
     assert validate_definition(domains.load("d", 0).config) == ""
 
 
-def test_compiling_is_injected():
+def test_expressions_are_compiled_by_the_injected_function():
     seen = []
     source = MemorySource(d=definition(subscriptions=[expression("anything goes")]))
     DomainProvider(source, 0, ListReport(), seen.append).load("d", 0)
@@ -287,13 +287,13 @@ def test_a_strong_broadcast_domain_becomes_eventual_with_an_alarm():
                             "domain's consistency to eventual. ")
 
 
-def test_strong_consistency_in_memory_stays_and_is_warned_about():
+def test_strong_consistency_of_an_in_memory_domain_causes_a_warning():
     domains, _, report = provider(d=definition("priority", "inMemory", consistency="strong"))
     assert domains.load("d", 0).config.strong
     assert any("strong consistency" in text for text in report.texts("WARN"))
 
 
-def test_delivery_attempts_beyond_six_bits_are_clamped_with_a_warning():
+def test_delivery_attempts_above_63_are_reduced_with_a_warning():
     domains, _, report = provider(d=definition(maxDeliveryAttempts=64), e=definition(maxDeliveryAttempts=63))
     assert domains.load("d", 0).config.max_delivery_attempts == 63
     assert len(report.texts("WARN")) == 1 and "maxDeliveryAttempts is 64" in report.texts("WARN")[0]
@@ -301,7 +301,7 @@ def test_delivery_attempts_beyond_six_bits_are_clamped_with_a_warning():
     assert len(report.texts("WARN")) == 1
 
 
-def test_a_subscription_of_an_app_nobody_knows_is_warned_about():
+def test_a_subscription_of_an_unknown_app_causes_a_warning():
     domains, _, report = provider(d=definition({"fanout": {"appIDs": ["foo"]}},
                                                subscriptions=[expression("x > 1", app_id="fooo")]))
     domains.load("d", 0)
@@ -309,7 +309,7 @@ def test_a_subscription_of_an_app_nobody_knows_is_warned_about():
 
 
 # ---------------------------------------------------------------------------------------------------- reconfigure
-def reconfigured(old, new, name="d"):
+def loaded_with_reconfigure(old, new, name="d"):
     """Return the loaded domain `old`, and a function that reconfigures it from the file `new`."""
     domains, source, report = provider()
     source.files[name] = old
@@ -318,68 +318,68 @@ def reconfigured(old, new, name="d"):
     return loaded, lambda: domains.reconfigure(name, loaded, 0)
 
 
-def answer(call):
+def error_text(call):
     with pytest.raises(LocalError) as caught:
         call()
     return str(caught.value)
 
 
-def test_a_reconfigured_domain_takes_every_value_that_may_change():
-    loaded, call = reconfigured(definition({"fanout": {"appIDs": ["a"]}}),
-                                definition({"fanout": {"appIDs": ["b"]}}, maxConsumers=1, messageTtl=5,
-                                           consistency="strong", maxDeliveryAttempts=100))
+def test_reconfigure_applies_every_value_that_may_change():
+    loaded, call = loaded_with_reconfigure(definition({"fanout": {"appIDs": ["a"]}}),
+                                           definition({"fanout": {"appIDs": ["b"]}}, maxConsumers=1, messageTtl=5,
+                                                      consistency="strong", maxDeliveryAttempts=100))
     config = call().config
     assert (config.app_ids, config.max_consumers, config.message_ttl, config.strong) == (("b",), 1, 5, True)
     assert config.max_delivery_attempts == 63
 
 
-def test_reconfiguring_an_unchanged_file_gives_back_the_very_same_domain():
+def test_reconfigure_with_an_unchanged_file_returns_the_same_object():
     same = definition("broadcast", "inMemory", consistency="strong", maxDeliveryAttempts=70)
-    loaded, call = reconfigured(same, same)
+    loaded, call = loaded_with_reconfigure(same, same)
     assert call() is loaded["d"]
 
 
 @pytest.mark.spec("broker", 16)
-def test_mode_and_storage_may_not_change_and_the_answer_is_the_originals():
-    loaded, call = reconfigured(definition("broadcast", "inMemory"), definition("priority", "inMemory"))
-    text = answer(call)
+def test_reconfigure_refuses_a_change_of_mode_or_storage_with_the_text_of_the_original():
+    loaded, call = loaded_with_reconfigure(definition("broadcast", "inMemory"), definition("priority", "inMemory"))
+    text = error_text(call)
     assert text.startswith("error = 'Reconfiguration of domain routing mode is not allowed (was '[ broadcast =  ]', "
                            "changed to '[ priority =  ]')' config = '[ name = \"\" mode = [ priority =  ] storage = [ ")
-    loaded, call = reconfigured(definition("priority", "fileBacked"), definition("priority", "inMemory"))
-    assert answer(call).startswith("error = 'Reconfiguration of storage type is not allowed (was '[ fileBacked =  ]', "
-                                   "changed to '[ inMemory =  ])' config = '[ ")
+    loaded, call = loaded_with_reconfigure(definition("priority", "fileBacked"), definition("priority", "inMemory"))
+    assert error_text(call).startswith("error = 'Reconfiguration of storage type is not allowed (was '[ fileBacked =  ]', "
+                                       "changed to '[ inMemory =  ])' config = '[ ")
     assert loaded["d"].config.storage.config.file_backed is not None
 
 
 @pytest.mark.spec("broker", 17)
-def test_a_watermark_ratio_beyond_one_is_refused_and_a_domain_never_opened_does_not_exist():
+def test_reconfigure_refuses_a_watermark_ratio_above_one():
     storage = {"config": {"fileBacked": {}}, "domainLimits": limits(messagesWatermarkRatio=1.5),
                "queueLimits": limits()}
-    loaded, call = reconfigured(definition(), definition(storage=storage))
-    assert answer(call).startswith("error = ''messagesWatermarkRatio' must be in range [0; 1], got: 1.5' config = '[ ")
+    loaded, call = loaded_with_reconfigure(definition(), definition(storage=storage))
+    assert error_text(call).startswith("error = ''messagesWatermarkRatio' must be in range [0; 1], got: 1.5' config = '[ ")
     domains, _, _ = provider(x=definition(storage=storage))
-    assert answer(lambda: domains.reconfigure("x", {}, 0)) == "Domain 'x' doesn't exist"
+    assert error_text(lambda: domains.reconfigure("x", {}, 0)) == "Domain 'x' doesn't exist"
 
 
-def test_a_bad_expression_is_refused_at_reconfigure():
-    loaded, call = reconfigured(definition(), definition(subscriptions=[expression("x >")]))
-    assert answer(call).startswith("error = 'Expression validation failed: [ expression: [ version = E_VERSION_1 text "
-                                   "= \"x >\" ], rc: -100, reason: ")
+def test_reconfigure_refuses_an_invalid_expression():
+    loaded, call = loaded_with_reconfigure(definition(), definition(subscriptions=[expression("x >")]))
+    assert error_text(call).startswith("error = 'Expression validation failed: [ expression: [ version = E_VERSION_1 text "
+                                       "= \"x >\" ], rc: -100, reason: ")
 
 
-def test_reconfiguring_a_domain_without_a_file_says_so():
+def test_reconfigure_of_a_domain_without_a_file_is_an_error():
     domains, _, _ = provider()
-    assert answer(lambda: domains.reconfigure("x", {}, 0)) == "Domain 'x' doesn't exist"
+    assert error_text(lambda: domains.reconfigure("x", {}, 0)) == "Domain 'x' doesn't exist"
 
 
-def test_reconfiguring_to_what_does_not_decode_keeps_the_old_one():
-    loaded, call = reconfigured(definition(), "{")
-    assert "Error while decoding domain configuration" in answer(call)
-    loaded, call = reconfigured(definition(), {"redirect": "e"})
-    assert "not a domain definition" in answer(call)
+def test_reconfigure_with_a_malformed_file_is_an_error():
+    loaded, call = loaded_with_reconfigure(definition(), "{")
+    assert "Error while decoding domain configuration" in error_text(call)
+    loaded, call = loaded_with_reconfigure(definition(), {"redirect": "e"})
+    assert "not a domain definition" in error_text(call)
 
 
-def test_reconfiguring_a_redirect_reads_its_target_afresh():
+def test_reconfigure_of_a_redirect_reads_its_target_again():
     domains, source, _ = provider(a={"redirect": "b"}, b=definition(maxQueues=1))
     loaded = {"b": domains.load("a", 0)}
     source.files["b"] = definition(maxQueues=2)
@@ -388,19 +388,19 @@ def test_reconfiguring_a_redirect_reads_its_target_afresh():
 
 
 def test_reconfigure_does_not_move_a_domain_to_another_cluster():
-    loaded, call = reconfigured(definition(location="c3"), definition(location="c4", maxQueues=1))
+    loaded, call = loaded_with_reconfigure(definition(location="c3"), definition(location="c4", maxQueues=1))
     assert call().cluster == "c3"
 
 
 # ---------------------------------------------------------------------------------------------------- proxy clusters
-def test_a_proxy_cluster_may_have_a_file_of_its_own():
+def test_a_proxy_cluster_may_be_defined_in_its_own_file():
     domains, source, _ = provider()
     source.proxies["east"] = {"name": "east", "nodes": [
         {"id": 1, "name": "e1", "transport": {"tcp": {"endpoint": "tcp://e1:1"}}}]}
     assert domains.proxy_cluster("east").nodes[0].name == "e1"
 
 
-def test_an_unknown_cluster_is_refused_in_the_originals_words():
+def test_an_unknown_cluster_is_refused_with_the_text_of_the_original():
     domains, source, _ = provider()
     refused = refusal(domains.proxy_cluster, "nowhere")
     assert (refused.category, refused.code) == (Category.E_REFUSED, -10)
@@ -413,7 +413,7 @@ def test_an_unknown_cluster_is_refused_in_the_originals_words():
 
 
 # -------------------------------------------------------------------------------------------------------- on disk
-def test_files_on_disk_are_read_as_they_are_now(tmp_path):
+def test_the_domain_reader_reads_the_present_files(tmp_path):
     (tmp_path / "domains").mkdir()
     reader = DomainReader(str(tmp_path))
     assert reader.read("d") == DomainFile(f"{tmp_path}/domains/d.json", None, missing=True)
@@ -426,22 +426,22 @@ def test_files_on_disk_are_read_as_they_are_now(tmp_path):
     assert DomainReader(str(tmp_path / "gone")).stamp() == 0
 
 
-def test_the_check_of_one_file_names_problems_and_warnings():
-    def said(data):
+def test_the_check_of_a_domain_file_returns_problems_and_warnings():
+    def finding_paths(data):
         problems, warnings = [], []
         text = data if isinstance(data, str) else json.dumps(data)
         check_domain_text(DomainFile("f", text), problems, warnings)
         return [each.path for each in problems], [each.path for each in warnings]
 
-    assert said(definition()) == ([], [])
-    assert said("{") == ([""], [])
-    assert said({"redirect": "x"}) == ([], [])
-    assert said(definition("broadcast")) == (["definition.parameters"], [])
-    assert said(definition("broadcast", "inMemory", consistency="strong", maxDeliveryAttempts=64)) == (
+    assert finding_paths(definition()) == ([], [])
+    assert finding_paths("{") == ([""], [])
+    assert finding_paths({"redirect": "x"}) == ([], [])
+    assert finding_paths(definition("broadcast")) == (["definition.parameters"], [])
+    assert finding_paths(definition("broadcast", "inMemory", consistency="strong", maxDeliveryAttempts=64)) == (
         [], ["definition.parameters.consistency", "definition.parameters.maxDeliveryAttempts"])
 
 
 @pytest.mark.parametrize("name", ["a\0b", "x" * 300])
-def test_a_name_that_no_file_system_takes_is_a_missing_file(tmp_path, name):
+def test_a_name_that_is_invalid_in_the_file_system_is_a_missing_file(tmp_path, name):
     reader = DomainReader(str(tmp_path))
     assert reader.read(name).missing and reader.read_proxy_cluster(name).missing

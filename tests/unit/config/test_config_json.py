@@ -24,32 +24,32 @@ VALUES = st.recursive(
 
 
 @given(VALUES, st.sampled_from([None, 0, 3]), st.booleans())
-def test_every_value_reads_as_the_standard_reader_reads_it(value, indent, ascii_only):
+def test_every_value_is_decoded_like_by_the_standard_library(value, indent, ascii_only):
     text = json.dumps(value, indent=indent, ensure_ascii=ascii_only)
     if "\\ud" not in text:
         assert plain(parse(text)) == json.loads(text)
 
 
 @given(st.text(alphabet='{}[]",:0123456789.eE+-truefalsn\\u \n\x01é', max_size=40))
-def test_any_text_is_a_value_or_an_error_and_agrees_with_the_standard_reader(text):
+def test_any_text_is_decoded_or_refused_like_by_the_standard_library(text):
     try:
-        mine = plain(parse(text))
+        decoded = plain(parse(text))
     except json.JSONDecodeError as error:
         assert error.lineno >= 1 and error.colno >= 1
         with pytest.raises(ValueError):
             json.loads(text, parse_constant=lambda word: 1 / 0 if word else None)
-            _refused_by_us_only(text)
+            _refused_here_only(text)
     else:
-        assert json.loads(text) == mine
+        assert json.loads(text) == decoded
 
 
-def _refused_by_us_only(text):
+def _refused_here_only(text):
     """True for half surrogates and infinite numbers, which the standard library accepts."""
     loaded = json.loads(text)
     json.dumps(loaded, allow_nan=False, ensure_ascii=False).encode()
 
 
-def test_values_know_their_line():
+def test_decoded_values_have_their_line_number():
     root = parse('{\n  "a": [1,\n    {"b": true}]\n}')
     inner = root.value["a"].value[1]
     assert (root.line, inner.line, inner.value["b"].line) == (1, 3, 3)
@@ -74,24 +74,24 @@ def test_values_know_their_line():
     ("\u0661", 1, 1, "Expecting value"),
     ("// no comments\n{}", 1, 1, "Expecting value"),
 ])
-def test_what_is_no_json_is_refused_where_it_stops_being_json(text, line, column, words):
+def test_malformed_json_is_refused_with_line_and_column_of_the_error(text, line, column, words):
     with pytest.raises(json.JSONDecodeError) as caught:
         parse(text)
     assert (caught.value.lineno, caught.value.colno) == (line, column)
     assert words in caught.value.msg
 
 
-def test_nesting_is_bounded():
+def test_nesting_depth_is_limited():
     assert parse("[" * JSON_DEPTH_MAX + "]" * JSON_DEPTH_MAX)
     with pytest.raises(json.JSONDecodeError, match="Nested deeper"):
         parse("[" * 100_000)
 
 
-def test_a_member_that_appears_twice_is_remembered_and_the_last_value_counts():
+def test_a_repeated_member_has_its_last_value_and_is_listed():
     root = parse('{"a": 1, "b": 2, "a": 3}')
     assert plain(root) == {"a": 3, "b": 2}
     assert root.value.repeated == ["a"]
 
 
-def test_surrogate_pairs_escapes_and_a_byte_order_mark_are_read():
+def test_surrogate_pairs_escapes_and_a_byte_order_mark_are_decoded():
     assert parse('\ufeff"\\ud83d\\ude00\\n\\/"').value == "\U0001f600\n/"

@@ -18,7 +18,7 @@ from bmqtwist.config.load import load, local_host_names
 from bmqtwist.daemon.preflight import check, find_class
 from bmqtwist.errors import LocalError
 
-HERE = frozenset({"localhost", "127.0.0.1", "::1", "ourhost"})
+LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1", "ourhost"})
 
 
 def app(listeners=(), port=30114, tcp=True, **members):
@@ -35,25 +35,25 @@ def cluster(*endpoints, name="c", names=()):
         "numPartitions": 1, "location": "s", "archiveLocation": "a", "maxDataFileSize": 1, "maxJournalFileSize": 1}}
 
 
-def composed(app_config, *clusters, overrides=NO_OVERRIDES, virtual=(), notices=None):
+def compose_from(app_config, *clusters, overrides=NO_OVERRIDES, virtual=(), notices=None):
     """Call compose() with clusters as JSON data."""
     known = decode_text(Clusters, json.dumps({"myClusters": clusters, "myVirtualClusters": virtual}), "c", [])
-    return compose("etc", config.BrokerConfig(app_config=app_config), known, overrides, HERE,
+    return compose("etc", config.BrokerConfig(app_config=app_config), known, overrides, LOCAL_NAMES,
                    [] if notices is None else notices)
 
 
-def refused(*args, **kwargs):
+def refusal(*args, **kwargs):
     with pytest.raises(ConfigError) as caught:
-        composed(*args, **kwargs)
+        compose_from(*args, **kwargs)
     return str(caught.value)
 
 
 # --------------------------------------------------------------------------------------------------------- overrides
-def test_the_command_line_wins_over_the_environment_and_that_over_the_files():
+def test_command_line_overrides_environment_and_environment_overrides_files():
     environment = overrides_from({"BMQ_HOST_NAME": "env", "BMQ_PORT": "31000", "BMQ_DURABILITY": "none",
                                   "BMQ_INSTANCE_ID": "", "OTHER": "x"}, [])
     merged = environment.merged(Overrides(host_name="cli", host_tags="t", host_data_center="d"))
-    result = composed(app(host_name="file", broker_instance_name="kept"), overrides=merged)
+    result = compose_from(app(host_name="file", broker_instance_name="kept"), overrides=merged)
     assert (result.app.host_name, result.app.host_tags, result.app.host_data_center) == ("cli", "t", "d")
     assert result.app.broker_instance_name == "kept"
     assert result.extension.durability == "none"
@@ -64,55 +64,55 @@ def test_the_command_line_wins_over_the_environment_and_that_over_the_files():
     ("BMQ_PORT", "x", 'found "x", expected a port'), ("BMQ_PORT", "65536", "expected a port"),
     ("BMQ_PORT", "-1", "expected a port"), ("BMQ_HTTP_PORT", "٣", "expected a port"),
     ("BMQ_DURABILITY", "sometimes", 'expected one of "none", "group", "always"')])
-def test_a_variable_with_nonsense_is_refused_by_name(tmp_path, variable, value, words):
+def test_an_invalid_environment_variable_is_refused_with_its_name(tmp_path, variable, value, words):
     with pytest.raises(ConfigError) as caught:
         load(str(tmp_path), environment={variable: value})
     assert f"environment: {variable}: " in str(caught.value) and words in str(caught.value)
 
 
-def test_the_port_of_the_start_goes_to_the_only_listener():
+def test_the_port_option_applies_to_a_single_listener():
     listener = config.Listener(name="a", address="10.0.0.1", port=1)
-    result = composed(app([listener]), overrides=Overrides(port=5))
+    result = compose_from(app([listener]), overrides=Overrides(port=5))
     assert [(each.address, each.port) for each in result.listeners] == [("10.0.0.1", 5)]
 
 
-def test_the_port_of_the_start_has_no_effect_on_several_listeners_or_none_and_that_is_said():
+def test_the_port_option_without_a_single_listener_causes_a_warning():
     notices = []
     two = [config.Listener(name="a", port=1), config.Listener(name="b", port=2)]
-    assert [each.port for each in composed(app(two), overrides=Overrides(port=5), notices=notices).listeners] == [1, 2]
-    assert composed(app(tcp=False), overrides=Overrides(port=5), notices=notices).listeners == ()
+    assert [each.port for each in compose_from(app(two), overrides=Overrides(port=5), notices=notices).listeners] == [1, 2]
+    assert compose_from(app(tcp=False), overrides=Overrides(port=5), notices=notices).listeners == ()
     assert len(notices) == 2 and all("has no effect" in notice.text for notice in notices)
 
 
-def test_the_console_can_be_moved_from_outside():
-    result = composed(app(), overrides=overrides_from({"BMQ_HTTP_PORT": "8080", "BMQ_HTTP_ADDRESS": "::1"}, []))
+def test_environment_variables_override_address_and_port_of_the_console():
+    result = compose_from(app(), overrides=overrides_from({"BMQ_HTTP_PORT": "8080", "BMQ_HTTP_ADDRESS": "::1"}, []))
     assert (result.extension.http.address, result.extension.http.port) == ("::1", 8080)
 
 
-def test_the_deprecated_port_shows_the_first_listener():
-    result = composed(app([config.Listener(name="a", port=7)], port=0))
+def test_the_deprecated_port_member_has_the_port_of_the_first_listener():
+    result = compose_from(app([config.Listener(name="a", port=7)], port=0))
     assert result.app.network_interfaces.tcp_interface.port == 7
 
 
 # --------------------------------------------------------------------------------------------------------- listening
-def test_without_an_address_anywhere_we_listen_at_loopback():
-    assert composed(app(port=1)).listeners == (
+def test_without_a_configured_address_listeners_use_loopback():
+    assert compose_from(app(port=1)).listeners == (
         config.BoundListener(name="TCPInterface", address="127.0.0.1", port=1, tls=False),)
-    result = composed(app([config.Listener(name="a", port=1)]), cluster("tcp://localhost:1"))
+    result = compose_from(app([config.Listener(name="a", port=1)]), cluster("tcp://localhost:1"))
     assert [each.address for each in result.listeners] == ["127.0.0.1"]
 
 
-def test_a_listeners_own_address_wins_over_that_of_the_start_and_that_over_the_endpoint():
+def test_the_listener_address_overrides_the_option_and_the_option_overrides_the_endpoint():
     listeners = [config.Listener(name="a", address="0.0.0.0", port=1), config.Listener(name="b", port=2)]
-    result = composed(app(listeners), cluster("tcp://ourhost:1"), overrides=Overrides(listen_address="10.1.1.1"))
+    result = compose_from(app(listeners), cluster("tcp://ourhost:1"), overrides=Overrides(listen_address="10.1.1.1"))
     assert [each.address for each in result.listeners] == ["0.0.0.0", "10.1.1.1"]
-    result = composed(app(listeners), cluster("tcp://ourhost:1"))
+    result = compose_from(app(listeners), cluster("tcp://ourhost:1"))
     assert [each.address for each in result.listeners] == ["0.0.0.0", "0.0.0.0"]
 
 
-def test_the_port_of_the_start_alone_opens_no_other_address():
-    result = composed(app([config.Listener(name="a", port=1)]), cluster("tcp://localhost:1"),
-                      overrides=Overrides(port=9, host_name="elsewhere"))
+def test_the_port_option_does_not_change_the_listen_address():
+    result = compose_from(app([config.Listener(name="a", port=1)]), cluster("tcp://localhost:1"),
+                          overrides=Overrides(port=9, host_name="elsewhere"))
     assert [each.address for each in result.listeners] == ["127.0.0.1"]
 
 
@@ -121,7 +121,7 @@ def test_the_port_of_the_start_alone_opens_no_other_address():
     (["tcp://127.0.0.2:1"], "127.0.0.2"), (["tcp://[::1]:1"], "::1"), (["tcp://10.0.0.5:1"], "10.0.0.5"),
     (["tcp://somehost:1"], "0.0.0.0"), (["tcp://10.0.0.5:1", "tcp://10.0.0.6:1"], "0.0.0.0"),
     (["tcp://10.0.0.5:1", "tcp://localhost:1"], "10.0.0.5"), (["tcp://LOCALHOST:1"], "127.0.0.1")])
-def test_the_endpoint_of_our_node_names_the_address(endpoints, address):
+def test_the_endpoint_of_the_own_node_determines_the_listen_address(endpoints, address):
     nodes = [ClusterNode(id=i, name="n", transport=_transport(endpoint))
              for i, endpoint in enumerate(endpoints)]
     assert endpoint_address(nodes) == address
@@ -131,47 +131,47 @@ def _transport(endpoint):
     return Transport(tcp=Tcp(endpoint=endpoint))
 
 
-def test_without_a_tcp_interface_nothing_listens():
-    assert composed(app(tcp=False)).listeners == ()
+def test_without_a_tcp_interface_there_are_no_listeners():
+    assert compose_from(app(tcp=False)).listeners == ()
 
 
 @pytest.mark.parametrize("text, parts", [
     ("tcp://h:1", ("h", 1)), ("tcp://[fe80::1]:65535", ("fe80::1", 65535)), ("tcp://h:65536", None), ("h:1", None),
     ("tcp://h", None), ("tcp://:1", None), ("tcp://h:1/", None), ("udp://h:1", None)])
-def test_endpoints_are_taken_apart(text, parts):
+def test_endpoints_are_parsed_into_their_parts(text, parts):
     assert parse_endpoint(text) == parts
 
 
 # ---------------------------------------------------------------------------------------------------------- our node
-def test_our_node_has_an_endpoint_on_this_host_and_a_port_we_listen_at():
+def test_the_own_node_is_found_by_local_endpoint_and_listening_port():
     three = cluster("tcp://localhost:1", "tcp://localhost:2", "tcp://localhost:3")
-    assert composed(app(port=2), three).self_nodes == {"c": 2}
+    assert compose_from(app(port=2), three).self_nodes == {"c": 2}
     hosts = cluster("tcp://a:1", "tcp://ourhost:1", "tcp://b:1")
-    assert composed(app(port=1), hosts).self_nodes == {"c": 2}
+    assert compose_from(app(port=1), hosts).self_nodes == {"c": 2}
 
 
-def test_the_host_name_of_the_configuration_counts_as_a_name_of_this_host():
-    assert composed(app(port=1, host_name="b"), cluster("tcp://a:1", "tcp://b:1")).self_nodes == {"c": 2}
+def test_the_configured_host_name_is_a_local_name():
+    assert compose_from(app(port=1, host_name="b"), cluster("tcp://a:1", "tcp://b:1")).self_nodes == {"c": 2}
 
 
-def test_a_virtual_cluster_says_who_we_are_against_all_appearance():
+def test_a_virtual_cluster_determines_the_own_node():
     three = cluster("tcp://localhost:1", "tcp://x:1")
-    assert composed(app(port=1), three, virtual=[{"name": "c", "selfNodeId": 2}]).self_nodes == {"c": 2}
+    assert compose_from(app(port=1), three, virtual=[{"name": "c", "selfNodeId": 2}]).self_nodes == {"c": 2}
 
 
-def test_the_name_of_a_node_and_a_single_local_endpoint_are_the_last_resorts():
-    assert composed(app(port=9, host_name="east2"), cluster("tcp://x:1", "tcp://y:1", names=["east1", "east2"])
-                    ).self_nodes == {"c": 2}
-    assert composed(app(port=0), cluster("tcp://localhost:1", "tcp://y:1")).self_nodes == {"c": 1}
+def test_the_own_node_is_found_by_node_name_or_a_single_local_endpoint():
+    assert compose_from(app(port=9, host_name="east2"), cluster("tcp://x:1", "tcp://y:1", names=["east1", "east2"])
+                        ).self_nodes == {"c": 2}
+    assert compose_from(app(port=0), cluster("tcp://localhost:1", "tcp://y:1")).self_nodes == {"c": 1}
 
 
-def test_a_cluster_without_us_is_refused_with_advice():
-    text = refused(app(port=9), cluster("tcp://a:1", "tcp://b:1"))
+def test_a_cluster_without_the_own_node_is_refused_with_advice():
+    text = refusal(app(port=9), cluster("tcp://a:1", "tcp://b:1"))
     assert "tcp://a:1, tcp://b:1; none belongs to this broker" in text and "ports: 9" in text and "myVirtualClusters" in text
-    assert "none belongs to this broker" in refused(app(port=9), cluster("tcp://localhost:1", "tcp://localhost:2"))
+    assert "none belongs to this broker" in refusal(app(port=9), cluster("tcp://localhost:1", "tcp://localhost:2"))
 
 
-def test_names_of_this_host_are_known_without_asking_a_name_service(monkeypatch):
+def test_local_host_names_are_determined_without_a_name_service(monkeypatch):
     monkeypatch.setattr(socket, "gethostname", lambda: "Node7.Example.Org")
     assert local_host_names() == {"node7.example.org", "node7", "localhost", "127.0.0.1", "::1"}
 
@@ -183,75 +183,75 @@ def stats(snapshot=1, printing=60, *plugins):
 
 
 @pytest.mark.spec("broker", 3)
-def test_a_print_interval_that_is_no_multiple_of_the_snapshot_interval_is_refused():
-    assert "printInterval: found 60, expected a multiple of snapshotInterval (7)" in refused(app(stats=stats(7, 60)))
-    assert composed(app(stats=stats(7, 63)))
-    assert composed(app(stats=stats(7, 0))) and composed(app(stats=stats(0, 60)))
+def test_a_print_interval_must_be_a_multiple_of_the_snapshot_interval():
+    assert "printInterval: found 60, expected a multiple of snapshotInterval (7)" in refusal(app(stats=stats(7, 60)))
+    assert compose_from(app(stats=stats(7, 63)))
+    assert compose_from(app(stats=stats(7, 0))) and compose_from(app(stats=stats(0, 60)))
 
 
 @pytest.mark.spec("broker", 4)
-def test_a_publish_interval_beyond_the_print_interval_is_refused():
+def test_a_publish_interval_above_the_print_interval_is_refused():
     plugin = config.StatPlugin(name="PrometheusStatConsumer", publish_interval=90)
-    text = refused(app(stats=stats(1, 60, plugin)))
+    text = refusal(app(stats=stats(1, 60, plugin)))
     assert "plugins[0].publishInterval: found 90, expected at most printInterval (60)" in text
-    assert composed(app(stats=stats(1, 60, replace(plugin, publish_interval=60))))
-    assert "expected a multiple of snapshotInterval (4)" in refused(
+    assert compose_from(app(stats=stats(1, 60, replace(plugin, publish_interval=60))))
+    assert "expected a multiple of snapshotInterval (4)" in refusal(
         app(stats=stats(4, 60, replace(plugin, publish_interval=30))))
 
 
-def test_unknown_plugins_are_refused_and_dotted_names_are_left_for_later():
-    assert 'stats.plugins[0].name: found "", expected one of "PrometheusStatConsumer"' in refused(
+def test_unknown_plugin_names_are_refused_unless_they_are_dotted():
+    assert 'stats.plugins[0].name: found "", expected one of "PrometheusStatConsumer"' in refusal(
         app(stats=stats(1, 60, config.StatPlugin())))
-    assert 'plugins.enabled[1]: found "Nonsense"' in refused(
+    assert 'plugins.enabled[1]: found "Nonsense"' in refusal(
         app(plugins=config.Plugins(enabled=("BasicAuthenticator", "Nonsense"))))
-    assert composed(app(plugins=config.Plugins(enabled=("my.package.Authenticator",))))
+    assert compose_from(app(plugins=config.Plugins(enabled=("my.package.Authenticator",))))
 
 
-def test_tls_needs_a_certificate():
+def test_a_tls_listener_requires_a_certificate():
     listener = config.Listener(name="a", port=1, tls=True)
-    assert "listeners[0].tls: is true, but there is no appConfig.tlsConfig" in refused(app([listener]))
-    result = composed(app([listener], tls_config=config.TlsConfig(certificate="c", key="k")))
+    assert "listeners[0].tls: is true, but there is no appConfig.tlsConfig" in refusal(app([listener]))
+    result = compose_from(app([listener], tls_config=config.TlsConfig(certificate="c", key="k")))
     assert result.listeners[0].tls and result.app.tls_config.versions == "TLSv1.3"
 
 
-def test_an_endpoint_with_tls_fits_the_listener_and_names_whom_to_trust():
+def test_tls_endpoints_must_match_the_listener_and_require_a_certificate_authority():
     listener, secret = config.Listener(name="a", port=30114, tls=True), {"certificate": "c", "key": "k"}
     trusting = config.TlsConfig(**secret, certificate_authority="ca")
     both = ("tls://localhost:30114", "tls://elsewhere:30114")
-    text = refused(app([listener], tls_config=config.TlsConfig(**secret)), cluster(*both))
+    text = refusal(app([listener], tls_config=config.TlsConfig(**secret)), cluster(*both))
     assert 'myClusters[0].nodes[1].transport.tcp.endpoint: found "tls://elsewhere:30114", but appConfig.tlsConfig' in text
-    assert composed(app([listener], tls_config=trusting), cluster(*both)).clusters.my_clusters[0].nodes[1].tls
-    assert 'expected "tls://...": the listener \'a\' at that port has tls true' in refused(
+    assert compose_from(app([listener], tls_config=trusting), cluster(*both)).clusters.my_clusters[0].nodes[1].tls
+    assert 'expected "tls://...": the listener \'a\' at that port has tls true' in refusal(
         app([listener], tls_config=trusting), cluster(*PAIR))
-    assert 'expected "tcp://...": the listener \'a\' at that port has tls false' in refused(
+    assert 'expected "tcp://...": the listener \'a\' at that port has tls false' in refusal(
         app([replace(listener, tls=False)], tls_config=trusting), cluster(*both))
-    assert composed(app([listener], tls_config=trusting), cluster(PAIR[0])).listeners[0].tls, "nobody dials it"
+    assert compose_from(app([listener], tls_config=trusting), cluster(PAIR[0])).listeners[0].tls, "it is not dialled"
 
 
-def test_a_node_with_an_authenticator_that_shows_nothing_itself_is_warned_about():
+def test_a_node_with_an_authenticator_but_no_credential_provider_causes_a_warning():
     guarded = {"authenticators": (config.AuthenticatorConfig(name="BasicAuthenticator"),)}
     shown = config.AuthenticatorConfig(name="BasicCredentialProvider")
     for endpoints, provider, found in ((PAIR, None, 1), (PAIR[:1], None, 0), (PAIR, shown, 0)):
         notices = []
-        composed(app(authentication=config.AuthenticationConfig(**guarded, credential_provider=provider)),
-                 cluster(*endpoints), notices=notices)
+        compose_from(app(authentication=config.AuthenticationConfig(**guarded, credential_provider=provider)),
+                     cluster(*endpoints), notices=notices)
         assert [notice.path for notice in notices] == ["appConfig.authentication.credentialProvider"] * found
 
 
-def test_a_port_beside_listeners_may_be_anything():
+def test_the_port_member_is_not_validated_if_there_are_listeners():
     """Files with listeners contain -1."""
-    assert "tcpInterface.port: found -1, expected a port" in refused(app(port=-1))
-    result = composed(app([config.Listener(name="a", port=7)], port=-1))
+    assert "tcpInterface.port: found -1, expected a port" in refusal(app(port=-1))
+    result = compose_from(app([config.Listener(name="a", port=7)], port=-1))
     assert [each.port for each in result.listeners] == [7]
 
 
-def test_clusters_must_be_sound():
+def test_invalid_cluster_definitions_are_refused():
     bad = cluster("tcp://localhost:1", "nowhere")
     bad["nodes"][1]["id"] = 1
-    text = refused(app(), bad, cluster(name="c"), virtual=[{"name": "d", "selfNodeId": 1}])
+    text = refusal(app(), bad, cluster(name="c"), virtual=[{"name": "d", "selfNodeId": 1}])
     assert ('myClusters[0].nodes[1].transport.tcp.endpoint: found "nowhere", expected "tcp://host:port" or '
             '"tls://host:port"') in text
-    text = refused(app(), bad, cluster(name="c"), virtual=[{"name": "c", "selfNodeId": 9}])
+    text = refusal(app(), bad, cluster(name="c"), virtual=[{"name": "c", "selfNodeId": 9}])
     assert 'myClusters[0].nodes[1].transport.tcp.endpoint: found "nowhere", expected "tcp://host:port"' in text
     assert "myClusters[0].nodes[1].id: found 1 again" in text
     assert 'myClusters[1].name: found "c" again' in text
@@ -273,22 +273,22 @@ PAIR = ("tcp://localhost:30114", "tcp://elsewhere:30114")
     ({"leaseMs": 20000}, "elector.leaseMs: found 20000"),
     ({"leaseMs": 1000, "heartbeatMissCount": 2, "heartbeatBroadcastPeriodMs": 500}, "elector.leaseMs: found 1000"),
     ({"initialWaitTimeoutMs": 3000}, "elector.initialWaitTimeoutMs: found 3000, expected more than maxRandomWaitTimeoutMs")])
-def test_what_several_nodes_cannot_elect_a_leader_with_is_refused_and_is_of_no_concern_to_one(elector, words):
-    assert f"myClusters[0].{words}" in refused(app(), {**cluster(*PAIR), "elector": elector})
-    composed(app(), {**cluster(PAIR[0]), "elector": elector})
+def test_elector_settings_that_prevent_elections_are_refused_for_several_nodes(elector, words):
+    assert f"myClusters[0].{words}" in refusal(app(), {**cluster(*PAIR), "elector": elector})
+    compose_from(app(), {**cluster(PAIR[0]), "elector": elector})
 
 
-def test_an_id_of_several_nodes_that_is_not_above_0_is_refused():
+def test_node_ids_of_several_nodes_must_be_above_zero():
     both = cluster(*PAIR)
     both["nodes"][0]["id"] = 0
-    assert "myClusters[0].nodes[0].id: found 0, expected more than 0" in refused(app(), both)
-    composed(app(), {**both, "nodes": both["nodes"][:1]})
+    assert "myClusters[0].nodes[0].id: found 0, expected more than 0" in refusal(app(), both)
+    compose_from(app(), {**both, "nodes": both["nodes"][:1]})
 
 
-def test_a_configure_timeout_beyond_the_close_timeout_is_warned_about():
+def test_a_configure_timeout_above_the_close_timeout_causes_a_warning():
     notices, slow = [], cluster("tcp://localhost:30114")
     slow["queueOperations"] = {"configureTimeoutMs": 2, "closeTimeoutMs": 1}
-    composed(app(), slow, notices=notices)
+    compose_from(app(), slow, notices=notices)
     assert [notice.path for notice in notices] == ["myClusters[0].queueOperations.configureTimeoutMs"]
 
 
@@ -297,22 +297,22 @@ def directory_with(tmp_path, domains=(), **app_members):
     (tmp_path / "domains").mkdir()
     (tmp_path / "bmqbrkrcfg.json").write_text(json.dumps({"appConfig": {
         "networkInterfaces": {"tcpInterface": {"port": 1}}, **app_members}}, indent=1))
-    ours = cluster("tcp://localhost:1")
+    own_cluster = cluster("tcp://localhost:1")
     for member in ("location", "archiveLocation"):
         (tmp_path / member).mkdir()
-        ours["partitionConfig"][member] = str(tmp_path / member)
-    ours["partitionConfig"] |= {"maxDataFileSize": 1 << 20, "maxJournalFileSize": 1 << 20}
-    (tmp_path / "clusters.json").write_text(json.dumps({"myClusters": [ours]}, indent=1))
+        own_cluster["partitionConfig"][member] = str(tmp_path / member)
+    own_cluster["partitionConfig"] |= {"maxDataFileSize": 1 << 20, "maxJournalFileSize": 1 << 20}
+    (tmp_path / "clusters.json").write_text(json.dumps({"myClusters": [own_cluster]}, indent=1))
     for name, data in dict(domains).items():
         (tmp_path / "domains" / f"{name}.json").write_text(json.dumps(data))
     return str(tmp_path)
 
 
-def test_a_broken_rule_is_reported_with_its_line(tmp_path):
+def test_an_invalid_authorization_rule_is_reported_with_its_line(tmp_path):
     directory = directory_with(tmp_path, stats={"snapshotInterval": 7})
     [problem], _ = check(directory, environment={})
     lines = (tmp_path / "bmqbrkrcfg.json").read_text().splitlines()
-    assert '"stats"' in lines[problem.line - 1], "the member itself is absent: the line of what holds it"
+    assert '"stats"' in lines[problem.line - 1], "an absent member has the line of its object"
 
 
 @pytest.mark.parametrize("authentication, words", [
@@ -321,13 +321,13 @@ def test_a_broken_rule_is_reported_with_its_line(tmp_path):
     ({"authenticators": [{"name": "no.such.Class"}]}, "no.such.Class"),
     ({"authenticators": [{"name": "AnonAuthenticator"}]}, "anonymous credential is not provided"),
     ({"anonymousCredential": {"credential": {"mechanism": "BASIC", "identity": "a:b"}}}, "does not match")])
-def test_inconsistent_authentication_is_found_by_the_check(tmp_path, authentication, words):
+def test_the_check_reports_an_inconsistent_authentication_configuration(tmp_path, authentication, words):
     problems, _ = check(directory_with(tmp_path, authentication=authentication), environment={})
     assert len(problems) == 1 and problems[0].path == "appConfig.authentication" and words in problems[0].text
     assert problems[0].line > 0
 
 
-def test_a_password_in_plain_text_is_warned_about_by_the_check(tmp_path):
+def test_the_check_warns_about_a_plain_text_password(tmp_path):
     authentication = {"authenticators": [{"name": "BasicAuthenticator", "settings": [
         {"key": "alice", "value": {"stringVal": "sesame"}}]}], "anonymousCredential": {"disallow": {}}}
     problems, warnings = check(directory_with(tmp_path, authentication=authentication), environment={})
@@ -355,7 +355,7 @@ def test_a_mistyped_member_in_security_settings_is_refused(tmp_path, members, pa
     assert "ignored" not in problem.text
 
 
-def test_the_check_finds_what_a_start_would_stumble_on(tmp_path):
+def test_the_check_reports_problems_that_would_fail_a_start(tmp_path):
     """The check lists all problems, each with its line."""
     directory = directory_with(
         tmp_path, networkInterfaces={"tcpInterface": {"listeners": [{"name": "l", "address": "10.0.0.999", "port": 1}]}},
@@ -381,7 +381,7 @@ def test_the_check_finds_what_a_start_would_stumble_on(tmp_path):
 @pytest.mark.parametrize("first, second, http, found", [
     ("127.0.0.1", "127.0.0.1", 0, ["listeners[1].port"]), ("127.0.0.1", "127.0.0.2", 0, []),
     ("127.0.0.1", "0.0.0.0", 0, ["listeners[1].port"]), ("127.0.0.1", "127.0.0.2", 31000, ["http.port"])])
-def test_the_check_finds_two_that_want_one_port(tmp_path, first, second, http, found):
+def test_the_check_reports_two_uses_of_one_port(tmp_path, first, second, http, found):
     listeners = [{"name": name, "address": address, "port": 31000} for name, address in (("a", first), ("b", second))]
     directory = directory_with(tmp_path, networkInterfaces={"tcpInterface": {"listeners": listeners}},
                                bmqtwist={"http": {"port": http}})
@@ -390,7 +390,7 @@ def test_the_check_finds_two_that_want_one_port(tmp_path, first, second, http, f
     assert all(problem.line for problem in problems)
 
 
-def test_an_expired_certificate_is_found_by_the_check(tmp_path):
+def test_the_check_reports_an_expired_certificate(tmp_path):
     key = crypto.PKey()
     key.generate_key(crypto.TYPE_RSA, 2048)
     for seconds, found in ((3600, []), (-3600, ["appConfig.tlsConfig.certificate"])):

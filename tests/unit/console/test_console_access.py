@@ -44,12 +44,12 @@ WHO = Caller("ada", Role.ADMIN)
 ADA = ConsoleUser(name="ada", password_hash="$argon2id$1", role="admin")
 
 
-def asked(address: str, host: str, forwarded: str, cookie: str) -> tuple[str, Callable[[str], str | None]]:
+def request_of(address: str, host: str, forwarded: str, cookie: str) -> tuple[str, Callable[[str], str | None]]:
     """Return the address and the headers of a request."""
     return address, {"host": host, "forwarded": forwarded, "cookie": f"bmq_session={cookie}"}.get
 
 
-def entry(action: str, target: str, outcome: str, reason: str = "") -> dict[str, object]:
+def audit_entry(action: str, target: str, outcome: str, reason: str = "") -> dict[str, object]:
     """Return an entry of the audit log."""
     return {"at": 5.0, "user": WHO.user, "role": WHO.role.label, "from": "127.0.0.1", "node": "n1", "action": action,
             "target": target, "reason": reason, "outcome": outcome}
@@ -64,7 +64,7 @@ def cookies() -> Cookies:
     return Cookies(SECRET, 3600.0, 600.0)
 
 
-def test_a_cookie_counts_until_it_is_old_or_idle() -> None:
+def test_a_session_cookie_is_valid_until_its_age_or_idle_limit() -> None:
     book = cookies()
     assert book.read(book.write(login()), WALL + 599) == login()
     assert book.read(book.write(login()), WALL + 600) is None  # not used since
@@ -73,7 +73,7 @@ def test_a_cookie_counts_until_it_is_old_or_idle() -> None:
     assert book.read(book.write(login(began=int(WALL) + 1000, seen=int(WALL) + 1000)), WALL) is None
 
 
-def test_a_cookie_that_was_changed_is_none_of_ours() -> None:
+def test_a_modified_session_cookie_is_invalid() -> None:
     book, good = cookies(), cookies().write(login())
     for at in range(len(good)):
         assert book.read(good[:at] + ("A" if good[at] != "A" else "B") + good[at + 1:], WALL) is None
@@ -82,7 +82,7 @@ def test_a_cookie_that_was_changed_is_none_of_ours() -> None:
         assert book.read(nonsense, WALL) is None
 
 
-def test_a_login_that_ended_does_not_count_and_is_forgotten_when_it_would_have_ended_anyway() -> None:
+def test_an_ended_login_is_invalid_and_the_list_of_ended_logins_is_limited() -> None:
     book = cookies()
     book.end("n", WALL)
     assert book.read(book.write(login()), WALL) is None and book.read(book.write(login(nonce="m")), WALL) is not None
@@ -91,7 +91,7 @@ def test_a_login_that_ended_does_not_count_and_is_forgotten_when_it_would_have_e
     assert len(book._ended) == ENDED_MAX
 
 
-def test_a_csrf_token_is_of_one_login() -> None:
+def test_a_csrf_token_is_valid_for_one_login() -> None:
     book = cookies()
     assert book.is_csrf("n", book.csrf("n"))
     assert not book.is_csrf("m", book.csrf("n")) and not book.is_csrf("n", "") and not book.is_csrf("n", "\ud800")
@@ -101,70 +101,70 @@ def test_a_csrf_token_is_of_one_login() -> None:
 REQUEST = NodeRequest("n1", "n2", "POST", "/api/v1/nodes/n2/stop?x=1", b"{}", "ada", "admin")
 
 
-def check(tokens: NodeTokens, token: str, wall: float = WALL, **changes: object) -> NodeRequest | None:
+def check_token(tokens: NodeTokens, token: str, wall: float = WALL, **changes: object) -> NodeRequest | None:
     given = {"receiver": "n2", "method": "POST", "path": REQUEST.path, "body": b"{}", **changes}
     return tokens.check(token, NodeRequest("", **given), wall)  # type: ignore[arg-type]
 
 
-def test_a_token_vouches_for_one_request_and_counts_once() -> None:
+def test_a_node_token_is_valid_for_one_request_once() -> None:
     token, there = NodeTokens(SECRET).make(REQUEST, WALL, "nonce"), NodeTokens(SECRET)
-    assert check(there, token) == REQUEST
-    assert check(there, token) is None  # a replay
+    assert check_token(there, token) == REQUEST
+    assert check_token(there, token) is None  # a replayed token
 
 
 @pytest.mark.parametrize("changes", [{"receiver": "n3"}, {"method": "GET"}, {"path": "/api/v1/nodes/n2/stop"},
                                      {"body": b'{"a":1}'}, {"wall": WALL + SKEW_S + 1}, {"wall": WALL - SKEW_S - 1}])
-def test_a_token_vouches_for_no_other_request(changes: dict[str, object]) -> None:
+def test_a_node_token_is_invalid_for_another_request(changes: dict[str, object]) -> None:
     token = NodeTokens(SECRET).make(REQUEST, WALL, "nonce")
-    assert check(NodeTokens(SECRET), token, **changes) is None  # type: ignore[arg-type]
+    assert check_token(NodeTokens(SECRET), token, **changes) is None  # type: ignore[arg-type]
 
 
-def test_a_token_of_another_key_or_of_nobody_is_not_believed() -> None:
-    assert check(NodeTokens(SECRET), NodeTokens(b"t" * 32).make(REQUEST, WALL, "nonce")) is None
+def test_a_node_token_of_another_key_or_a_malformed_one_is_invalid() -> None:
+    assert check_token(NodeTokens(SECRET), NodeTokens(b"t" * 32).make(REQUEST, WALL, "nonce")) is None
     forged = NodeTokens(SECRET).make(NodeRequest("n1", "n2", "POST", REQUEST.path, b"{}", "eve", "viewer"), WALL, "n")
     head, _, mac = NodeTokens(SECRET).make(REQUEST, WALL, "n").partition(".")
-    assert check(NodeTokens(SECRET), f"{forged.partition('.')[0]}.{mac}") is None
+    assert check_token(NodeTokens(SECRET), f"{forged.partition('.')[0]}.{mac}") is None
     for nonsense in ("", ".", "e30.x", "W10.x", "bnVsbA.x", f"{head}.", "x" * 100_000, "\u20ac.\u20ac"):
-        assert check(NodeTokens(SECRET), nonsense) is None
+        assert check_token(NodeTokens(SECRET), nonsense) is None
 
 
-def test_without_users_the_console_is_open_on_its_machine_alone() -> None:
-    door = Logins({}, cookies())
+def test_without_users_requests_of_the_same_machine_have_the_admin_role() -> None:
+    logins = Logins({}, cookies())
     for address, host in (("127.0.0.1", "localhost:8080"), ("127.0.0.1", "127.0.0.1"), ("::1", "[::1]:80"),
                           ("::ffff:127.0.0.1", "LOCALHOST")):
-        assert door.identify(*asked(address, host, "", ""), WALL).role is Role.ADMIN
+        assert logins.identify(*request_of(address, host, "", ""), WALL).role is Role.ADMIN
 
 
 @pytest.mark.parametrize("address, host, forwarded", [
     ("10.0.0.5", "localhost", ""), ("127.0.0.1", "console.example", ""), ("127.0.0.1", "evil.example:8080", ""),
     ("127.0.0.1", "", ""), ("127.0.0.1", "localhost", "10.0.0.5"), ("127.0.0.1", "localhost@evil.example", ""),
     ("127.0.0.1", "localhost.evil.example", ""), ("127.0.0.1", "127.0.0.1.evil.example", ""), ("nonsense", "localhost", "")])
-def test_without_users_nobody_else_may_anything(address: str, host: str, forwarded: str) -> None:
+def test_without_users_other_requests_are_refused(address: str, host: str, forwarded: str) -> None:
     """Requests of other machines, names that resolve here by DNS rebinding, requests through a proxy."""
     with pytest.raises(Refusal) as refused:
-        Logins({}, cookies()).identify(*asked(address, host, forwarded, ""), WALL)
+        Logins({}, cookies()).identify(*request_of(address, host, forwarded, ""), WALL)
     assert refused.value.status == 403
 
 
-def test_with_users_a_login_is_asked_for_also_on_this_machine() -> None:
+def test_with_users_a_valid_login_is_required_also_on_the_same_machine() -> None:
     book = cookies()
-    door = Logins({"ada": ADA}, book)
+    logins = Logins({"ada": ADA}, book)
     good = book.write(login())
-    assert door.identify(*asked("10.1.1.1", "x", "", good), WALL) == Caller("ada", Role.ADMIN, "n", "", login())
+    assert logins.identify(*request_of("10.1.1.1", "x", "", good), WALL) == Caller("ada", Role.ADMIN, "n", "", login())
     stale = [book.write(login(proof="other")), book.write(login(user="eve")), "", "nonsense"]
     for cookie in stale:  # changed password, removed user, no cookie, invalid cookie
         with pytest.raises(Refusal) as refused:
-            door.identify(*asked("127.0.0.1", "localhost", "", cookie), WALL)
+            logins.identify(*request_of("127.0.0.1", "localhost", "", cookie), WALL)
         assert refused.value.status == 401
-    who = door.identify(*asked("10.1.1.1", "x", "", good), WALL)
-    assert door.is_still_valid(who, WALL + 100) and not door.is_still_valid(who, WALL + 700)
+    who = logins.identify(*request_of("10.1.1.1", "x", "", good), WALL)
+    assert logins.is_still_valid(who, WALL + 100) and not logins.is_still_valid(who, WALL + 700)
     book.end("n", WALL)
-    assert not door.is_still_valid(who, WALL)
+    assert not logins.is_still_valid(who, WALL)
 
 
 @pytest.mark.parametrize("has", Role)
 @pytest.mark.parametrize("needs", Role)
-def test_a_role_may_what_those_below_it_may(has: Role, needs: Role) -> None:
+def test_a_role_includes_the_permissions_of_lower_roles(has: Role, needs: Role) -> None:
     if has >= needs:
         require(Caller("x", has), needs)
     else:
@@ -173,7 +173,7 @@ def test_a_role_may_what_those_below_it_may(has: Role, needs: Role) -> None:
         assert refused.value.status == 403 and needs.label in refused.value.reason
 
 
-def test_an_origin_is_ours_if_the_page_came_from_here_or_from_a_peer() -> None:
+def test_an_origin_is_accepted_for_this_console_and_those_of_other_nodes() -> None:
     others = {"http://n2:8080", "https://ops.example"}
     for origin in ("http://n1:8080", "https://n1:8080", "http://n2:8080", "https://ops.example"):
         assert is_own_origin(origin, "n1:8080", others)
@@ -183,12 +183,12 @@ def test_an_origin_is_ours_if_the_page_came_from_here_or_from_a_peer() -> None:
     assert not is_own_origin("http://", "", set())
 
 
-def test_hosts_and_addresses() -> None:
+def test_local_hosts_and_addresses_are_recognized() -> None:
     assert host_of("a:1") == "a" and host_of("[::1]:8") == "::1" and host_of("") == "" and host_of("a/b") == ""
     assert is_local("127.9.9.9") and is_local("localhost") and not is_local("0.0.0.0") and not is_local("")
 
 
-def test_failed_logins_wait_longer_each_time() -> None:
+def test_the_delay_after_failed_logins_doubles_up_to_a_limit() -> None:
     limiter, now, waits = LoginLimiter(), 0.0, []
     for _ in range(FREE_FAILURES + 8):
         wait = limiter.wait_seconds("1.2.3.4", "ada", now)
@@ -203,7 +203,7 @@ def test_failed_logins_wait_longer_each_time() -> None:
     assert limiter.wait_seconds("1.2.3.4", "ada", now + FAILURES_EXPIRE_S + 1) == 0.0
 
 
-def test_the_right_password_ends_the_wait_and_very_many_addresses_are_not_all_remembered() -> None:
+def test_a_login_resets_the_delay_and_the_number_of_tracked_addresses_is_limited() -> None:
     limiter = LoginLimiter()
     for _ in range(9):
         limiter.on_failure("1.2.3.4", "ada", 0.0)
@@ -216,15 +216,15 @@ def test_the_right_password_ends_the_wait_and_very_many_addresses_are_not_all_re
 
 @pytest.mark.parametrize("text", ["//evil.example", "https://evil.example", "/\\evil.example", "\\\\evil.example", "evil",
                                   "javascript:alert(1)", "/x\r\nSet-Cookie: a=b", "/" + "x" * 3000, "", "///evil.example"])
-def test_after_a_login_nobody_is_sent_elsewhere(text: str) -> None:
+def test_a_login_does_not_redirect_to_another_site(text: str) -> None:
     assert local_path(text) == ""
 
 
-def test_after_a_login_one_is_where_one_wanted_to_be() -> None:
+def test_a_login_redirects_to_the_requested_local_page() -> None:
     assert local_path("/bmq/queues?filter=a%20b&sort=uri#x") == "/bmq/queues?filter=a%20b&sort=uri#x"
 
 
-def test_a_page_may_go_on_with_the_consoles_that_are_known_and_no_other() -> None:
+def test_the_page_policy_allows_connections_to_known_consoles_only() -> None:
     policy = page_policy(["http://n2:80/bmq", "https://n3", "javascript:x", "", "http://a b", "http://x;script-src *",
                           "http://\u20ac"])
     assert policy.endswith("connect-src 'self' http://n2:80 ws://n2:80 https://n3 wss://n3")
@@ -232,36 +232,37 @@ def test_a_page_may_go_on_with_the_consoles_that_are_known_and_no_other() -> Non
     assert page_policy([]).endswith("connect-src 'self'")
 
 
-def test_cookies_are_read_and_written() -> None:
+def test_cookie_headers_are_parsed_and_formatted() -> None:
     assert cookies_of("a=1; b=2=3; c; a=4") == {"a": "1", "b": "2=3"} and cookies_of("") == {}
     assert cookie_header("n", "v", "/bmq", True, 60.5) == "n=v; Path=/bmq; HttpOnly; SameSite=Strict; Max-Age=60; Secure"
     assert cookie_header("n", "v", "", False) == "n=v; Path=/; HttpOnly; SameSite=Strict"
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"1", b"{", b"[" * 100_000, b"\xff"])
-def test_what_is_no_json_object_is_refused(body: bytes) -> None:
+def test_a_request_body_that_is_no_json_object_is_refused(body: bytes) -> None:
     with pytest.raises(ValueError):
         read_json(body)
 
 
-def test_the_audit_log_is_written_read_again_and_bounded(tmp_path: Path) -> None:
-    told: list[str] = []
-    log = AuditLog(str(tmp_path), told.append)
+def test_the_audit_log_is_written_read_at_the_start_and_limited(tmp_path: Path) -> None:
+    reported: list[str] = []
+    log = AuditLog(str(tmp_path), reported.append)
     for number in range(3):
-        log.add(entry("purge", "bmq://d/q\n" + "x" * 9000, "ok", f"because {number}"))
-    lines = (tmp_path / FILE).read_text().splitlines()
-    assert len(lines) == 3 and json.loads(lines[2])["reason"] == "because 2" and len(lines[2]) < 1000
-    assert list(AuditLog(str(tmp_path), told.append).entries) == list(log.entries) == [json.loads(line) for line in lines]
+        log.add(audit_entry("purge", "bmq://d/q\n" + "x" * 9000, "ok", f"because {number}"))
+    written = (tmp_path / FILE).read_text().splitlines()
+    assert len(written) == 3 and json.loads(written[2])["reason"] == "because 2" and len(written[2]) < 1000
+    entries = [json.loads(line) for line in written]
+    assert list(AuditLog(str(tmp_path), reported.append).entries) == list(log.entries) == entries
     with open(tmp_path / FILE, "ab") as file:
         file.truncate(FILE_BYTES_MAX)
-    log.add(entry("stop", "n2", "ok"))
+    log.add(audit_entry("stop", "n2", "ok"))
     assert (tmp_path / f"{FILE}.1").stat().st_size == FILE_BYTES_MAX and (tmp_path / FILE).stat().st_size < 1000
-    assert AuditLog(str(tmp_path), told.append).entries[-1]["action"] == "stop" and not told
+    assert AuditLog(str(tmp_path), reported.append).entries[-1]["action"] == "stop" and not reported
 
 
-def test_an_audit_log_that_cannot_be_written_is_told_once_and_kept_in_memory(tmp_path: Path) -> None:
-    told: list[str] = []
-    log = AuditLog(str(tmp_path / "nothing" / "here"), told.append)
+def test_an_audit_log_that_cannot_be_written_is_reported_once_and_kept_in_memory(tmp_path: Path) -> None:
+    reported: list[str] = []
+    log = AuditLog(str(tmp_path / "nothing" / "here"), reported.append)
     for _ in range(3):
-        log.add(entry("stop", "n1", "ok"))
-    assert len(told) == 1 and "cannot be written" in told[0] and len(log.entries) == 3
+        log.add(audit_entry("stop", "n1", "ok"))
+    assert len(reported) == 1 and "cannot be written" in reported[0] and len(log.entries) == 3

@@ -23,18 +23,18 @@ HASH = "$argon2id$v=19$m=65536,t=3,p=4$c2FsdHNhbHRzYWx0c2FsdA$aGFzaGhhc2hoYXNoaG
 ADA = {"name": "ada", "passwordHash": HASH, "role": "admin"}
 
 
-def read(http: dict[str, Any]) -> AppConfig:
+def decode_http(http: dict[str, Any]) -> AppConfig:
     return decode_text(BrokerConfig, json.dumps({"appConfig": {"bmqtwist": {"http": http}}}), "f", []).app_config
 
 
 def problems(http: dict[str, Any]) -> list[str]:
-    return [" ".join(each) for each in console_problems(read(http))]
+    return [" ".join(each) for each in console_problems(decode_http(http))]
 
 
 @pytest.mark.parametrize("http", [
     {}, {"prefix": "/bmq"}, {"prefix": "/a/b-c_d.e~f"}, {"url": "https://ops.example"}, {"url": "http://[::1]:80/a/b"},
     {"url": "http://n1:8080"}, {"users": [ADA, {**ADA, "name": "bob", "role": "viewer"}]}])
-def test_what_makes_sense_is_taken(http: dict[str, Any]) -> None:
+def test_a_valid_console_configuration_is_accepted(http: dict[str, Any]) -> None:
     assert problems(http) == []
 
 
@@ -48,7 +48,7 @@ def test_what_makes_sense_is_taken(http: dict[str, Any]) -> None:
     ({"users": [{**ADA, "passwordHash": "$scrypt$ln=14,r=8,p=1$x$y"}]}, "users[0].passwordHash"),
     ({"users": [{**ADA, "name": ""}]}, "users[0].name"), ({"users": [{**ADA, "name": "a\nb"}]}, "users[0].name"),
     ({"users": [ADA, ADA]}, 'users[1].name found "ada" again')])
-def test_what_makes_no_sense_is_refused_by_its_path(http: dict[str, Any], words: str) -> None:
+def test_an_invalid_console_configuration_is_refused_with_its_path(http: dict[str, Any], words: str) -> None:
     (found,) = problems(http)
     assert words in found
 
@@ -58,27 +58,27 @@ def test_what_makes_no_sense_is_refused_by_its_path(http: dict[str, Any], words:
 def test_a_user_with_a_misspelt_member_is_refused(user: dict[str, str]) -> None:
     """The misspelt member could be the intended role."""
     with pytest.raises(ConfigError):
-        read({"users": [user]})
+        decode_http({"users": [user]})
 
 
-def test_hashes_are_not_printed() -> None:
-    assert HASH not in pretty_json(read({"users": [ADA]})) and "***" in pretty_json(read({"users": [ADA]}))
+def test_password_hashes_are_not_printed() -> None:
+    assert HASH not in pretty_json(decode_http({"users": [ADA]})) and "***" in pretty_json(decode_http({"users": [ADA]}))
 
 
 def warning(http: dict[str, Any]) -> str:
-    configuration = Configuration(directory="", broker=BrokerConfig(app_config=read(http)), clusters=Clusters(),
+    configuration = Configuration(directory="", broker=BrokerConfig(app_config=decode_http(http)), clusters=Clusters(),
                                   self_nodes={},
                                   listeners=(BoundListener(name="l", address="127.0.0.1", port=1, tls=False),))
     return " ".join(exposure_warnings(configuration, True, False))
 
 
-def test_a_console_that_strangers_can_reach_is_warned_about() -> None:
+def test_a_console_reachable_from_other_machines_causes_a_warning() -> None:
     assert warning({"port": 8}) == "" and warning({"port": 0, "address": "0.0.0.0"}) == ""
     assert "requires no login" in warning({"port": 8, "address": "0.0.0.0"})
     assert "TLS" in warning({"port": 8, "address": "0.0.0.0", "users": [ADA]})
 
 
-def test_a_password_is_hashed_and_found_again() -> None:
+def test_a_password_matches_only_its_console_hash() -> None:
     hashed = hash_for_console("correct horse")
     assert matches(hashed, "correct horse") and not matches(hashed, "wrong") and not matches(hashed, "")
     assert not matches("nonsense", "x") and not matches(hashed, "x" * 5000) and not matches(hashed, "\ud800")
@@ -87,7 +87,7 @@ def test_a_password_is_hashed_and_found_again() -> None:
             hash_for_console(wrong)
 
 
-def test_the_command_makes_the_hash_that_the_configuration_takes() -> None:
+def test_bmq_password_prints_a_hash_that_the_console_configuration_accepts() -> None:
     result = CliRunner().invoke(main, ["password", "--stdin", "--console"], input="correct horse\n")
     hashed = result.output.strip()
     assert result.exit_code == 0 and matches(hashed, "correct horse")

@@ -33,17 +33,17 @@ def without_nulls(value: Any) -> Any:
 
 
 @given(TREES, TREES)
-def test_a_patch_makes_the_new_document_of_the_old_one(old: dict[str, Any], new: dict[str, Any]) -> None:
+def test_a_merge_patch_transforms_the_old_document_into_the_new_one(old: dict[str, Any], new: dict[str, Any]) -> None:
     made = apply_patch(without_nulls(old), merge_patch(old, new))
     assert without_nulls(made) == without_nulls(new)
 
 
 @given(TREES)
-def test_what_has_not_changed_needs_no_patch(tree: dict[str, Any]) -> None:
+def test_the_patch_of_an_unchanged_document_is_empty(tree: dict[str, Any]) -> None:
     assert merge_patch(tree, json.loads(json.dumps(tree))) == {}
 
 
-def test_lists_with_names_go_as_objects_with_their_order() -> None:
+def test_lists_of_named_rows_are_sent_as_objects_with_their_order() -> None:
     """A merge patch would send the whole list for one changed number."""
     cluster = {"nodes": [{"name": "n2", "x": 1}, {"name": "n1", "x": 2}], "partitions": [{"id": 1}, {"id": 0}],
                "queuesTop": [{"uri": "b", "messages": 2}, {"uri": "a", "messages": 1}], "events": [1],
@@ -59,10 +59,10 @@ def test_lists_with_names_go_as_objects_with_their_order() -> None:
 
 @pytest.mark.parametrize("hostile", ["</script><script>alert(1)</script>", "<!--<script>", "]]>", "\u2028\u2029", "&lt;",
                                      "\ud800"])
-def test_a_text_in_a_script_element_stays_there(hostile: str) -> None:
+def test_texts_in_a_script_element_are_escaped(hostile: str) -> None:
     text = for_script({"uri": hostile, hostile: [hostile]})
     assert not set(text) & set("<>&\u2028\u2029") and json.loads(text) == {"uri": hostile, hostile: [hostile]}
 
 
-def test_what_json_has_no_number_for_is_null() -> None:
+def test_infinite_numbers_and_nan_are_encoded_as_null() -> None:
     assert json.loads(compact({"a": [float("inf"), {"b": float("nan")}], "c": 1.5})) == {"a": [None, {"b": None}], "c": 1.5}

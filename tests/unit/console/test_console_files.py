@@ -1,4 +1,4 @@
-"""Templates and scripts in a checkout and in an installed package."""
+"""Templates and scripts of the console, in a checkout and in an installed package."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from kit.layers import ROOT
 from bmqtwist.console.pages import PAGES, StaticFiles, find_directory
 
 
-def test_in_a_checkout_they_are_beside_the_package() -> None:
+def test_in_a_checkout_the_templates_and_scripts_are_beside_the_package() -> None:
     assert find_directory("web") == ROOT / "web" and find_directory("templates") == ROOT / "templates"
     assert {f"{name}.html" for name in (*PAGES.values(), "login", "message")} <= {
         path.name for path in find_directory("templates").iterdir()}
 
 
 @pytest.mark.timeout(300)
-def test_an_installed_package_has_them_inside(tmp_path: Path) -> None:
+def test_an_installed_package_contains_the_templates_and_scripts(tmp_path: Path) -> None:
     """Built like a wheel, without the archive."""
     subprocess.run([sys.executable, "setup.py", "-q", "egg_info", "-e", str(tmp_path), "build", "-b",
                     str(tmp_path / "build"),
@@ -35,7 +35,7 @@ def test_an_installed_package_has_them_inside(tmp_path: Path) -> None:
     assert set(found[1].split()) == set(StaticFiles(ROOT / "web")._paths)
 
 
-def test_a_file_that_changes_is_sent_anew_and_one_that_goes_is_gone(tmp_path: Path) -> None:
+def test_changed_and_removed_static_files_are_detected(tmp_path: Path) -> None:
     (tmp_path / "pages").mkdir()
     (tmp_path / "pages" / "a.js").write_text("1")
     (tmp_path / ".secret.js").write_text("x")

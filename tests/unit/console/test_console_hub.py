@@ -1,4 +1,4 @@
-"""Subscriptions: a snapshot, then numbered patches; slow subscribers receive fewer patches, none twice."""
+"""Subscription hub: a snapshot, then numbered patches; slow subscribers receive fewer patches, none twice."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bmqtwist.console.hub import RESUMABLE_MAX, RESUME_S, SUBSCRIPTIONS_MAX, TOP
 from bmqtwist.console.topics import ClusterTopic, QueuesTopic, QueueTopic
 
 
-class Browser:
+class FakeBrowser:
     """Subscriber: its received messages and the resulting documents."""
 
     def __init__(self, hub: Hub) -> None:
@@ -39,8 +39,8 @@ def hub() -> Hub:
     return Hub(lambda: f"s{next(streams)}", lambda: None)
 
 
-def test_a_snapshot_comes_first_then_patches_with_numbers(hub: Hub) -> None:
-    browser = Browser(hub)
+def test_a_subscriber_receives_a_snapshot_then_numbered_patches(hub: Hub) -> None:
+    browser = FakeBrowser(hub)
     browser.say(id=7, subscribe="cluster")
     assert hub.topics() == [ClusterTopic()]
     hub.publish(ClusterTopic(), {"at": 1, "nodes": {"n1": {"up": True}}})
@@ -52,8 +52,8 @@ def test_a_snapshot_comes_first_then_patches_with_numbers(hub: Hub) -> None:
         {"id": 7, "seq": 2, "patch": {"at": 2}}, {"id": 7, "seq": 3, "patch": {"nodes": {"n1": None}}}]
 
 
-def test_who_is_slow_gets_one_patch_to_the_newest_document(hub: Hub) -> None:
-    slow, fast = Browser(hub), Browser(hub)
+def test_a_slow_subscriber_receives_one_patch_to_the_newest_document(hub: Hub) -> None:
+    slow, fast = FakeBrowser(hub), FakeBrowser(hub)
     for browser in (slow, fast):
         browser.say(id=1, subscribe="cluster")
     hub.publish(ClusterTopic(), {"n": 0, "a": 0})
@@ -66,11 +66,12 @@ def test_who_is_slow_gets_one_patch_to_the_newest_document(hub: Hub) -> None:
     assert slow.documents == fast.documents == {1: {"n": 6}}
 
 
-def test_a_patch_is_made_once_for_all_that_have_seen_the_same(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_patch_is_computed_once_for_all_subscribers_with_the_same_version(hub: Hub,
+                                                                            monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
     real = hub_module.merge_patch
     monkeypatch.setattr(hub_module, "merge_patch", lambda old, new: made.append(1) or real(old, new))
-    browsers = [Browser(hub) for _ in range(20)]
+    browsers = [FakeBrowser(hub) for _ in range(20)]
     for browser in browsers:
         browser.say(id=1, subscribe="cluster")
     for number in range(4):
@@ -80,13 +81,13 @@ def test_a_patch_is_made_once_for_all_that_have_seen_the_same(hub: Hub, monkeypa
     assert all(browser.documents == {1: {"n": 3}} for browser in browsers)
 
 
-def test_who_comes_back_goes_on_where_he_was(hub: Hub) -> None:
-    before = Browser(hub)
+def test_a_reconnecting_subscriber_resumes_at_its_last_patch(hub: Hub) -> None:
+    before = FakeBrowser(hub)
     before.say(id=1, subscribe="cluster")
     hub.publish(ClusterTopic(), {"n": 0, "big": "x"})
     hub.publish(ClusterTopic(), {"n": 1, "big": "x"})
     hub.remove(before, 100.0)
-    after = Browser(hub)
+    after = FakeBrowser(hub)
     after.documents = {4: before.documents[1]}
     after.say(110.0, id=4, subscribe="cluster", resume={"seq": 2, "stream": "s0"})
     hub.publish(ClusterTopic(), {"n": 5, "big": "x"})
@@ -96,38 +97,38 @@ def test_who_comes_back_goes_on_where_he_was(hub: Hub) -> None:
 @pytest.mark.parametrize("resume, now", [
     ({"seq": 1, "stream": "s0"}, 1.0), ({"seq": 2, "stream": "other"}, 1.0), ({"seq": 2, "stream": "s0"}, RESUME_S + 1.0),
     ({"seq": 2, "stream": 5}, 1.0), ("nonsense", 1.0)])
-def test_who_cannot_go_on_begins_anew(hub: Hub, resume: Any, now: float) -> None:
+def test_a_subscriber_that_cannot_resume_receives_a_snapshot(hub: Hub, resume: Any, now: float) -> None:
     """It missed a patch, names another stream, or reconnects too late."""
-    before = Browser(hub)
+    before = FakeBrowser(hub)
     before.say(id=1, subscribe="cluster")
     hub.publish(ClusterTopic(), {"n": 0})
     hub.publish(ClusterTopic(), {"n": 1})
     hub.remove(before, 0.0)
-    after = Browser(hub)
+    after = FakeBrowser(hub)
     after.say(now, id=1, subscribe="cluster", resume=resume)
     hub.publish(ClusterTopic(), {"n": 2})
     assert after.sent[0]["seq"] == 1 and after.sent[0]["snapshot"] == {"n": 2}
 
 
-def test_another_topic_is_not_gone_on_with(hub: Hub) -> None:
-    before = Browser(hub)
+def test_a_subscription_does_not_resume_another_topic(hub: Hub) -> None:
+    before = FakeBrowser(hub)
     before.say(id=1, subscribe="queue", uri="bmq://d/q")
     hub.publish(QueueTopic("bmq://d/q"), {"secret": 1})
     hub.remove(before, 0.0)
-    after = Browser(hub)
+    after = FakeBrowser(hub)
     after.say(1.0, id=1, subscribe="cluster", resume={"seq": 1, "stream": "s0"})
     hub.publish(ClusterTopic(), {"n": 2})
     assert "snapshot" in after.sent[0]
 
 
-def test_of_those_that_are_gone_not_all_are_kept(hub: Hub) -> None:
+def test_the_number_of_resumable_subscriptions_is_limited(hub: Hub) -> None:
     for _ in range(RESUMABLE_MAX + 50):
-        browser = Browser(hub)
+        browser = FakeBrowser(hub)
         browser.say(id=1, subscribe="cluster")
         hub.publish(ClusterTopic(), {"n": 0})
         hub.remove(browser, 0.0)
     assert len(hub._resumable) == RESUMABLE_MAX
-    last = Browser(hub)
+    last = FakeBrowser(hub)
     last.say(id=1, subscribe="cluster")
     hub.publish(ClusterTopic(), {"n": 0})
     hub.remove(last, RESUME_S * 2)
@@ -147,29 +148,29 @@ def test_of_those_that_are_gone_not_all_are_kept(hub: Hub) -> None:
     ({"id": 1, "subscribe": "queues", "filter": "x" * 201}, "filter"),
     ({"id": 1, "subscribe": "queue"}, "uri"), ({"id": 1, "subscribe": "queue", "uri": "http://x"}, "uri"),
     ({"id": 1, "subscribe": "queue", "uri": "bmq://d/" + "q" * 600}, "uri")])
-def test_what_makes_no_sense_is_answered(hub: Hub, message: dict[str, Any], field: str) -> None:
-    browser = Browser(hub)
+def test_an_invalid_message_is_answered_with_an_error(hub: Hub, message: dict[str, Any], field: str) -> None:
+    browser = FakeBrowser(hub)
     hub.on_message(browser, message, 0.0)
     assert len(browser.sent) == 1 and browser.sent[0]["error"] and browser.sent[0]["field"] == field
     assert hub.topics() == []
 
 
-def test_what_one_may_watch_has_an_end(hub: Hub) -> None:
-    greedy = Browser(hub)
+def test_the_numbers_of_subscriptions_and_topics_are_limited(hub: Hub) -> None:
+    greedy = FakeBrowser(hub)
     for number in range(SUBSCRIPTIONS_MAX + 3):
         greedy.say(id=number, subscribe="queues", offset=number)
     assert len(hub.topics()) == SUBSCRIPTIONS_MAX and len(greedy.sent) == 3
     greedy.say(id=0, subscribe="cluster")  # another topic under the same id
     assert len(hub.topics()) == SUBSCRIPTIONS_MAX and len(greedy.sent) == 3
-    others = [Browser(hub) for _ in range(TOPICS_MAX)]
+    others = [FakeBrowser(hub) for _ in range(TOPICS_MAX)]
     for number, browser in enumerate(others, 100):
         browser.say(id=1, subscribe="queues", offset=number)
     assert len(hub.topics()) == TOPICS_MAX + 1  # and the cluster
     assert "error" in others[-1].sent[0]
 
 
-def test_who_unsubscribes_gets_no_more(hub: Hub) -> None:
-    browser = Browser(hub)
+def test_a_subscriber_receives_nothing_after_unsubscribing(hub: Hub) -> None:
+    browser = FakeBrowser(hub)
     browser.say(id=1, subscribe="cluster")
     browser.say(unsubscribe=1)
     browser.say(unsubscribe=1)
@@ -177,8 +178,8 @@ def test_who_unsubscribes_gets_no_more(hub: Hub) -> None:
     assert browser.sent == [] and hub.topics() == []
 
 
-def test_a_document_that_cannot_be_had_is_told_to_those_that_wait_for_it(hub: Hub) -> None:
-    early, late = Browser(hub), Browser(hub)
+def test_a_failed_document_is_reported_to_subscribers_without_a_snapshot(hub: Hub) -> None:
+    early, late = FakeBrowser(hub), FakeBrowser(hub)
     early.say(id=1, subscribe="queues")
     hub.publish(QueuesTopic(), {"n": 1})
     late.say(id=2, subscribe="queues")

@@ -19,10 +19,10 @@ from bmqtwist.console.live import ENDED, GOING_AWAY, MESSAGE_BYTES_MAX, MESSAGES
 from bmqtwist.console.service import PERIOD_S
 
 HOST = "127.0.0.1:1"
-HERE = {"Host": HOST, "Origin": f"http://{HOST}"}
+LOCAL_HEADERS = {"Host": HOST, "Origin": f"http://{HOST}"}
 
 
-class Tab:
+class FakeTab:
     """Page with a WebSocket."""
 
     def __init__(self, console: ConsoleWorld, headers: dict[str, str] | None = None, address: str = "127.0.0.1") -> None:
@@ -39,7 +39,7 @@ class Tab:
             self.transport.protocol = self.channel
             self.channel.makeConnection(self.transport)
             cookie = "; ".join(f"{name}={value}" for name, value in console.cookies.items())
-            self.say(request("/api/v1/live", {**HERE, **({"Cookie": cookie} if cookie else {}), **(headers or {})}))
+            self.say(request("/api/v1/live", {**LOCAL_HEADERS, **({"Cookie": cookie} if cookie else {}), **(headers or {})}))
             self.answer = self.transport.value()
             self.transport.clear()
 
@@ -90,8 +90,8 @@ def guarded(tmp_path: Path) -> ConsoleWorld:
     return ConsoleWorld(tmp_path, {"users": list(users())})
 
 
-def test_who_watches_gets_a_snapshot_and_then_what_changes(console: ConsoleWorld) -> None:
-    tab = Tab(console)
+def test_a_websocket_receives_a_snapshot_and_then_patches(console: ConsoleWorld) -> None:
+    tab = FakeTab(console)
     assert tab.status == 101
     tab.say(say(id=3, subscribe="cluster"))
     console.settle()
@@ -108,33 +108,33 @@ def test_who_watches_gets_a_snapshot_and_then_what_changes(console: ConsoleWorld
     assert len(later) <= 13  # one for each period
 
 
-def test_pages_of_queues_and_single_queues_are_kept_up_to_date(console: ConsoleWorld) -> None:
+def test_subscriptions_of_queue_pages_and_single_queues_receive_updates(console: ConsoleWorld) -> None:
     for number in range(5):
         console.world.producer(f"bmq://d/q{number}").post(b"x")
     console.world.run()
-    tab = Tab(console)
+    tab = FakeTab(console)
     tab.say(say(id=1, subscribe="queues", sort="uri", order="asc", offset=1, limit=2))
     console.settle()
     tab.heard()
     assert tab.document["order"] == ["bmq://d/q1", "bmq://d/q2"] and tab.document["total"] == 5
-    one = Tab(console)
+    one = FakeTab(console)
     one.say(say(id=1, subscribe="queue", uri="bmq://d/q4"))
     console.settle(PERIOD_S)
     console.settle()
     one.heard()
     assert one.document["messages"] == 1 and one.document["primary"] == "n1"
-    none = Tab(console)
+    none = FakeTab(console)
     none.say(say(id=1, subscribe="queue", uri="bmq://d/none"))
     console.settle(PERIOD_S)
     console.settle()
     assert "There is no queue" in none.heard()[0]["error"]
 
 
-def test_a_document_may_be_longer_than_what_a_browser_may_send(console: ConsoleWorld) -> None:
+def test_a_document_may_exceed_the_size_limit_of_received_messages(console: ConsoleWorld) -> None:
     for number in range(40):
         console.world.producer(f"bmq://d/q{number}").post(b"x")
     console.world.run()
-    tab = Tab(console)
+    tab = FakeTab(console)
     tab.say(say(id=1, subscribe="queues"))
     console.settle()
     assert len(tab.transport.value()) > 2 * MESSAGE_BYTES_MAX
@@ -142,8 +142,8 @@ def test_a_document_may_be_longer_than_what_a_browser_may_send(console: ConsoleW
     assert len(tab.document["order"]) == 40 and not console.host.failures
 
 
-def test_one_that_closes_does_not_disturb_the_others(console: ConsoleWorld) -> None:
-    tab, other = Tab(console), Tab(console)
+def test_a_closed_websocket_does_not_affect_other_websockets(console: ConsoleWorld) -> None:
+    tab, other = FakeTab(console), FakeTab(console)
     for each in (tab, other):
         each.say(say(id=1, subscribe="cluster"))
     console.settle()
@@ -154,8 +154,8 @@ def test_one_that_closes_does_not_disturb_the_others(console: ConsoleWorld) -> N
     assert other.heard() and not console.host.failures
 
 
-def test_nobody_watches_and_nothing_is_done(console: ConsoleWorld) -> None:
-    tab = Tab(console)
+def test_without_subscriptions_no_queue_is_sampled(console: ConsoleWorld) -> None:
+    tab = FakeTab(console)
     tab.say(say(id=1, subscribe="cluster"))
     console.settle()
     tab.lose()
@@ -168,8 +168,8 @@ def test_nobody_watches_and_nothing_is_done(console: ConsoleWorld) -> None:
     assert book.visited == visited and not console.service.hub.subscribers
 
 
-def test_who_does_not_read_is_sent_no_more(console: ConsoleWorld) -> None:
-    tab, other = Tab(console), Tab(console)
+def test_a_websocket_that_does_not_read_receives_no_more_patches(console: ConsoleWorld) -> None:
+    tab, other = FakeTab(console), FakeTab(console)
     for each in (tab, other):
         each.say(say(id=1, subscribe="cluster"))
     console.settle()
@@ -190,28 +190,28 @@ def test_who_does_not_read_is_sent_no_more(console: ConsoleWorld) -> None:
 
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:2", "http://127.0.0.1:1.evil.example"])
-def test_pages_of_others_may_not_watch(console: ConsoleWorld, origin: str) -> None:
-    tab = Tab(console, {"Origin": origin})
+def test_a_websocket_of_another_origin_is_refused(console: ConsoleWorld, origin: str) -> None:
+    tab = FakeTab(console, {"Origin": origin})
     assert tab.status in (400, 403) and not console.service.hub.subscribers
 
 
-def test_from_elsewhere_nobody_watches_an_open_console(console: ConsoleWorld) -> None:
-    assert Tab(console, address="10.0.0.5").status == 403
-    assert Tab(console, {"Host": "evil.example", "Origin": "http://evil.example"}).status == 403
-    assert Tab(console, {"X-Forwarded-For": "10.0.0.5"}).status == 403
+def test_without_users_websockets_of_other_machines_are_refused(console: ConsoleWorld) -> None:
+    assert FakeTab(console, address="10.0.0.5").status == 403
+    assert FakeTab(console, {"Host": "evil.example", "Origin": "http://evil.example"}).status == 403
+    assert FakeTab(console, {"X-Forwarded-For": "10.0.0.5"}).status == 403
 
 
-def test_with_users_nobody_watches_who_is_not_logged_in(guarded: ConsoleWorld) -> None:
-    assert Tab(guarded).status == 401
+def test_with_users_a_websocket_requires_a_login(guarded: ConsoleWorld) -> None:
+    assert FakeTab(guarded).status == 401
     guarded.log_in("vera")
-    assert Tab(guarded).status == 101
-    assert Tab(guarded, {"Cookie": "bmq_session=forged.x"}).status == 401
-    assert Tab(guarded, {"Origin": "http://evil.example"}).status == 403
+    assert FakeTab(guarded).status == 101
+    assert FakeTab(guarded, {"Cookie": "bmq_session=forged.x"}).status == 401
+    assert FakeTab(guarded, {"Origin": "http://evil.example"}).status == 403
 
 
-def test_a_watch_ends_with_the_login(guarded: ConsoleWorld) -> None:
+def test_a_websocket_closes_when_its_login_expires(guarded: ConsoleWorld) -> None:
     guarded.log_in("vera")
-    tab = Tab(guarded)
+    tab = FakeTab(guarded)
     tab.say(say(id=1, subscribe="cluster"))
     guarded.settle()
     assert tab.heard()
@@ -221,9 +221,9 @@ def test_a_watch_ends_with_the_login(guarded: ConsoleWorld) -> None:
     assert tab.closed_by() == ENDED
 
 
-def test_who_logs_out_watches_no_more(guarded: ConsoleWorld) -> None:
+def test_a_websocket_closes_at_the_logout(guarded: ConsoleWorld) -> None:
     guarded.log_in("vera")
-    tab = Tab(guarded)
+    tab = FakeTab(guarded)
     tab.say(say(id=1, subscribe="cluster"))
     guarded.settle()
     tab.heard()
@@ -235,25 +235,25 @@ def test_who_logs_out_watches_no_more(guarded: ConsoleWorld) -> None:
 
 @pytest.mark.parametrize("data", [frame(b"nonsense"), frame(b"[]"), frame(b"\xff\xfe", 2), frame(b"[" * 4000), say(id=1)],
                          ids=["no JSON", "no object", "no text", "deep", "no topic"])
-def test_what_makes_no_sense_is_answered(console: ConsoleWorld, data: bytes) -> None:
-    tab = Tab(console)
+def test_an_invalid_websocket_message_is_answered_with_an_error(console: ConsoleWorld, data: bytes) -> None:
+    tab = FakeTab(console)
     tab.say(data)
     assert tab.heard()[0]["error"]
 
 
-def test_what_is_too_long_or_too_much_ends_it(console: ConsoleWorld) -> None:
-    tab = Tab(console)
+def test_a_too_long_message_or_too_many_messages_close_the_websocket(console: ConsoleWorld) -> None:
+    tab = FakeTab(console)
     tab.say(frame(b"x" * (MESSAGE_BYTES_MAX + 1)))
     assert not console.service.hub.subscribers or tab.transport.disconnecting
-    tab = Tab(console)
+    tab = FakeTab(console)
     for _ in range(MESSAGES_PER_SECOND_MAX + 1):
         tab.say(say(unsubscribe=1))
     assert tab.closed_by() == POLICY
 
 
-def test_a_watch_goes_on_for_as_long_as_it_likes(console: ConsoleWorld) -> None:
+def test_a_websocket_has_no_lifetime_limit(console: ConsoleWorld) -> None:
     """The lifetime of a WebSocket is not limited, unlike that of a request's connection."""
-    tab = Tab(console)
+    tab = FakeTab(console)
     tab.say(say(id=1, subscribe="cluster"))
     console.settle()
     tab.heard()
@@ -263,29 +263,29 @@ def test_a_watch_goes_on_for_as_long_as_it_likes(console: ConsoleWorld) -> None:
     assert tab.heard() and tab.transport.protocol is not tab.channel
 
 
-def test_watchers_leave_room_for_requests(console: ConsoleWorld) -> None:
-    tabs = [Tab(console) for _ in range(SUBSCRIBERS_MAX)]
-    assert {tab.status for tab in tabs} == {101} and Tab(console).status == 503
+def test_the_number_of_websockets_is_limited_below_that_of_connections(console: ConsoleWorld) -> None:
+    tabs = [FakeTab(console) for _ in range(SUBSCRIBERS_MAX)]
+    assert {tab.status for tab in tabs} == {101} and FakeTab(console).status == 503
     assert console.ask("/livez").status == 200
     assert SUBSCRIBERS_MAX + 30 <= CONNECTIONS_MAX
     tabs[0].lose()
-    assert Tab(console).status == 101
+    assert FakeTab(console).status == 101
 
 
-def test_a_connection_that_watched_is_counted_no_more_when_it_is_gone(console: ConsoleWorld) -> None:
+def test_closed_and_refused_websockets_are_not_counted_as_connections(console: ConsoleWorld) -> None:
     """A refused WebSocket is not counted either."""
     for _ in range(3):
-        for each in [Tab(console) for _ in range(SUBSCRIBERS_MAX)]:
+        for each in [FakeTab(console) for _ in range(SUBSCRIBERS_MAX)]:
             each.lose()
-    refused = [Tab(console, {"Origin": "http://evil.example"}) for _ in range(CONNECTIONS_MAX)]
+    refused = [FakeTab(console, {"Origin": "http://evil.example"}) for _ in range(CONNECTIONS_MAX)]
     for each in refused:
         assert each.status == 403
         each.lose()
     assert console.service.site._open == 0  # type: ignore[attr-defined]
 
 
-def test_a_node_that_goes_says_so(console: ConsoleWorld) -> None:
-    tab = Tab(console)
+def test_a_stopping_node_notifies_its_websockets(console: ConsoleWorld) -> None:
+    tab = FakeTab(console)
     tab.say(say(id=1, subscribe="cluster"))
     console.settle()
     tab.heard()

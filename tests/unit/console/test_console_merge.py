@@ -1,4 +1,4 @@
-"""Cluster document from the parts of nodes, for healthy and faulty clusters."""
+"""Cluster document, merged from the parts of nodes, for healthy and faulty clusters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PARTITIONS = 4
 RATES = {"put": 10.0, "ack": 10.0, "push": 5.0, "confirm": 4.0, "putBytes": 100.0, "pushBytes": 50.0}
 
 
-def part(number: int, count: int = 3, leader: int = 1, term: int = 5) -> dict[str, Any]:
+def node_part(number: int, count: int = 3, leader: int = 1, term: int = 5) -> dict[str, Any]:
     """Return the part of node `number` of `count` in a healthy cluster: the leader is primary of every partition."""
     name, nodes = f"n{number}", range(1, count + 1)
     partitions = []
@@ -42,19 +42,19 @@ def part(number: int, count: int = 3, leader: int = 1, term: int = 5) -> dict[st
                     "leader": f"n{leader}", "since": 950.0}}
 
 
-def well(count: int = 3) -> dict[str, dict[str, Any]]:
-    return {f"n{number}": part(number, count) for number in range(1, count + 1)}
+def healthy_parts(count: int = 3) -> dict[str, dict[str, Any]]:
+    return {f"n{number}": node_part(number, count) for number in range(1, count + 1)}
 
 
-def whole(parts: dict[str, dict[str, Any]], served_by: str = "", missing: dict[str, str] | None = None,
-          stops: dict[str, Any] | None = None) -> dict[str, Any]:
+def cluster_document(parts: dict[str, dict[str, Any]], served_by: str = "", missing: dict[str, str] | None = None,
+                     stops: dict[str, Any] | None = None) -> dict[str, Any]:
     before = copy.deepcopy(parts)
     document = merge(served_by or next(iter(parts)), 1000.0, parts, missing or {}, stops or {})
     assert parts == before  # merge must not change its arguments
     return document
 
 
-def gone(parts: dict[str, dict[str, Any]], name: str) -> dict[str, dict[str, Any]]:
+def without_node(parts: dict[str, dict[str, Any]], name: str) -> dict[str, dict[str, Any]]:
     """Return the parts after a node was killed: the other nodes report a lost connection."""
     del parts[name]
     for each in parts.values():
@@ -64,8 +64,8 @@ def gone(parts: dict[str, dict[str, Any]], name: str) -> dict[str, dict[str, Any
     return parts
 
 
-def test_all_is_well() -> None:
-    document = whole(well())
+def test_a_healthy_cluster_has_a_good_verdict() -> None:
+    document = cluster_document(healthy_parts())
     assert document["verdict"] == {"level": "good", "reasons": [],
                                    "text": "All 3 nodes are up, and all 4 partitions have a primary with 2 replicas."}
     assert document["leader"] == {"node": "n1", "term": 5, "since": 950.0, "state": "active"}
@@ -79,23 +79,23 @@ def test_all_is_well() -> None:
         ("n1", "primary"), ("n2", "replica"), ("n3", "replica")]
 
 
-def test_it_is_the_same_whoever_serves_it() -> None:
-    documents = [whole(well(), name) for name in ("n1", "n2", "n3")]
+def test_the_cluster_document_is_the_same_at_every_node() -> None:
+    documents = [cluster_document(healthy_parts(), name) for name in ("n1", "n2", "n3")]
     for document in documents:
         assert document.pop("servedBy")
     assert documents[0] == documents[1] == documents[2]
 
 
-def test_one_node_alone() -> None:
-    document = whole({"n1": part(1, 1)})
+def test_a_cluster_of_one_node_has_a_good_verdict() -> None:
+    document = cluster_document({"n1": node_part(1, 1)})
     assert document["verdict"]["text"] == "The node is up and leads all 4 partitions."
-    alone = part(1, 1)
+    alone = node_part(1, 1)
     alone.update(members=[], partitions=[], elector=None)
-    assert whole({"n1": alone})["verdict"] == {"level": "good", "text": "The node is up.", "reasons": []}
+    assert cluster_document({"n1": alone})["verdict"] == {"level": "good", "text": "The node is up.", "reasons": []}
 
 
 def test_a_node_that_was_killed_is_down() -> None:
-    document = whole(gone(well(), "n3"), missing={"n3": "no answer in time"})
+    document = cluster_document(without_node(healthy_parts(), "n3"), missing={"n3": "no answer in time"})
     node = document["nodes"][2]
     assert (node["state"], node["problem"], node["memoryBytes"],
             node["url"]) == ("down", "no answer in time", None, "http://n3:1")
@@ -104,16 +104,16 @@ def test_a_node_that_was_killed_is_down() -> None:
     assert document["rates"]["put"] == 20.0
 
 
-def test_a_node_whose_console_alone_is_silent_is_unreachable() -> None:
-    parts = well()
+def test_a_connected_node_without_console_answer_is_unreachable() -> None:
+    parts = healthy_parts()
     del parts["n2"]
-    document = whole(parts, missing={"n2": "the connection is refused"})
+    document = cluster_document(parts, missing={"n2": "the connection is refused"})
     assert document["nodes"][1]["state"] == "unreachable"
     assert document["verdict"]["text"] == "Node n2 is connected, but its console does not answer."
 
 
 def test_without_a_majority_queues_accept_no_messages() -> None:
-    document = whole(gone(gone(well(), "n3"), "n2"))
+    document = cluster_document(without_node(without_node(healthy_parts(), "n3"), "n2"))
     assert document["verdict"]["level"] == "bad"
     assert document["verdict"]["text"].startswith("Only 1 of 3 nodes is up, 2 are required: replicated queues accept "
                                                   "no messages until one of n2 and n3 is up")
@@ -121,150 +121,150 @@ def test_without_a_majority_queues_accept_no_messages() -> None:
 
 
 def test_a_missing_leader_makes_the_verdict_bad() -> None:
-    parts = well()
+    parts = healthy_parts()
     for number, each in enumerate(parts.values()):
         each["elector"].update(leads=False, leader="", active=False, term=5 + number)
-    document = whole(parts)
+    document = cluster_document(parts)
     assert document["leader"] == {"node": "", "term": 7, "since": None, "state": "none"}
     assert document["verdict"]["level"] == "bad" and "The cluster has no leader" in document["verdict"]["text"]
 
 
-def test_of_two_that_say_to_lead_the_one_of_the_higher_term_counts() -> None:
-    """The other one is partitioned and does not know the new term yet."""
-    parts = well()
+def test_of_two_nodes_that_claim_leadership_the_higher_term_is_shown() -> None:
+    """The other one is partitioned and has not received the new term."""
+    parts = healthy_parts()
     parts["n2"]["elector"].update(leads=True, leader="n2", term=6)
-    assert whole(parts)["leader"]["node"] == "n2"
+    assert cluster_document(parts)["leader"]["node"] == "n2"
     parts["n1"]["elector"]["term"] = 9
-    assert whole(parts)["leader"]["node"] == "n1"
+    assert cluster_document(parts)["leader"]["node"] == "n1"
 
 
-def test_a_leader_that_does_not_answer_is_known_by_the_others() -> None:
-    parts = well()
+def test_a_leader_that_does_not_answer_is_known_from_other_nodes() -> None:
+    parts = healthy_parts()
     del parts["n1"]
-    assert whole(parts)["leader"] == {"node": "n1", "term": 5, "since": 950.0, "state": "active"}
+    assert cluster_document(parts)["leader"] == {"node": "n1", "term": 5, "since": 950.0, "state": "active"}
 
 
-def test_a_partition_is_as_the_primary_of_the_highest_lease_sees_it() -> None:
-    parts = well()
+def test_a_partition_is_shown_as_its_primary_with_the_highest_lease_reports_it() -> None:
+    parts = healthy_parts()
     taken = parts["n2"]["partitions"][1]
     taken.update(primary="n2", lease=4, sequence=20, messages=3, replicas=[
         {"node": "n1", "role": "replica", "sequence": 18, "lagRecords": 2, "lagBytes": 60},
         {"node": "n2", "role": "primary", "sequence": 20, "lagRecords": 0, "lagBytes": 0}])
     taken["self"] = {"role": "primary", "sequence": 20, "lease": 4}
-    partition = whole(parts)["partitions"][1]
+    partition = cluster_document(parts)["partitions"][1]
     assert (partition["primary"], partition["lease"], partition["messages"]) == ("n2", 4, 3)
-    assert [node["primaryFor"] for node in whole(parts)["nodes"]] == [[0, 2, 3], [1], []]
+    assert [node["primaryFor"] for node in cluster_document(parts)["nodes"]] == [[0, 2, 3], [1], []]
     assert partition["replicas"][0]["lagRecords"] == 2 and partition["replicas"][0]["lagBytes"] == 60
 
 
-def test_lags_that_the_primary_does_not_tell_follow_from_sequence_numbers() -> None:
-    parts = well()
+def test_missing_replica_lags_are_computed_from_sequence_numbers() -> None:
+    parts = healthy_parts()
     for view in parts["n1"]["partitions"]:
         view["replicas"] = []
     parts["n3"]["partitions"][0]["self"]["sequence"] = 90
-    rows = whole(parts)["partitions"][0]["replicas"]
+    rows = cluster_document(parts)["partitions"][0]["replicas"]
     assert [row["lagRecords"] for row in rows] == [0, 0, 10]
 
 
-def test_a_partition_whose_primary_is_gone_has_none() -> None:
-    document = whole(gone(well(), "n1"), "n2")
+def test_a_partition_whose_primary_is_down_has_no_primary() -> None:
+    document = cluster_document(without_node(healthy_parts(), "n1"), "n2")
     assert document["partitions"][0]["state"] == "no primary" and document["partitions"][0]["primary"] == ""
     assert document["verdict"]["level"] == "bad"
     assert any(text.startswith("Partitions 0, 1, 2 and 3 have no active primary") for text in document["verdict"]["reasons"])
-    parts = gone(well(), "n1")
+    parts = without_node(healthy_parts(), "n1")
     for each in parts.values():
         each["partitions"] = each["partitions"][:1]
-    assert "Partition 0 has no active primary" in " ".join(whole(parts, "n2")["verdict"]["reasons"])
+    assert "Partition 0 has no active primary" in " ".join(cluster_document(parts, "n2")["verdict"]["reasons"])
 
 
-def test_a_replica_that_heals_or_lags_is_told() -> None:
-    parts = well()
+def test_a_healing_or_lagging_replica_is_in_the_verdict() -> None:
+    parts = healthy_parts()
     parts["n2"]["partitions"][2]["self"]["role"] = "healing"
-    assert whole(parts)["verdict"]["text"] == "n2 is catching up with the primaries."
-    parts = well()
+    assert cluster_document(parts)["verdict"]["text"] == "n2 is catching up with the primaries."
+    parts = healthy_parts()
     parts["n1"]["partitions"][2]["replicas"][2].update(lagRecords=123_456, sequence=4)
-    document = whole(parts)
+    document = cluster_document(parts)
     assert document["verdict"] == {"level": "warning", "text": "Replica n3 lags by 123,456 records in partition 2.",
                                    "reasons": ["Replica n3 lags by 123,456 records in partition 2."]}
 
 
 @pytest.mark.parametrize("state", ["starting", "stopping"])
-def test_a_node_that_comes_or_goes_is_told(state: str) -> None:
-    parts = well()
+def test_a_starting_or_stopping_node_is_in_the_verdict(state: str) -> None:
+    parts = healthy_parts()
     parts["n2"]["state"] = state
-    assert whole(parts)["verdict"]["text"] == f"Node n2 is {state}."
+    assert cluster_document(parts)["verdict"]["text"] == f"Node n2 is {state}."
 
 
-def test_the_end_of_a_stop_is_shown_when_the_node_is_gone() -> None:
+def test_the_result_of_a_stop_is_shown_after_the_node_is_down() -> None:
     stop = {"stage": "done", "done": True, "report": {"seconds": 3}}
-    document = whole(gone(well(), "n3"), stops={"n3": stop})
+    document = cluster_document(without_node(healthy_parts(), "n3"), stops={"n3": stop})
     assert document["nodes"][2]["stop"] == stop and document["nodes"][2]["state"] == "down"
 
 
-def test_a_node_that_goes_on_alone_is_bad_news() -> None:
-    parts = well()
+def test_a_node_that_runs_alone_makes_the_verdict_bad() -> None:
+    parts = healthy_parts()
     parts["n1"]["unsafe"] = True
-    assert whole(parts)["verdict"] == {"level": "bad", "text": "Node n1 runs alone, and nothing is replicated.",
-                                       "reasons": ["Node n1 runs alone, and nothing is replicated."]}
+    assert cluster_document(parts)["verdict"] == {"level": "bad", "text": "Node n1 runs alone, and nothing is replicated.",
+                                                  "reasons": ["Node n1 runs alone, and nothing is replicated."]}
 
 
-def test_alarms_events_and_queues_of_all_nodes_come_together() -> None:
-    parts = well()
+def test_alarms_events_and_top_queues_of_all_nodes_are_merged() -> None:
+    parts = healthy_parts()
     for number, each in enumerate(parts.values()):
         each["alarms"] = [{"id": f"{each['name']}:1", "raisedAt": number, "clearedAt": 5.0 if number == 2 else None,
                            "acknowledgedBy": None, "category": "DISK"}]
         each["events"] = [{"n": 1, "at": 10.0 - number, "node": each["name"]}]
         each["top"] = [{"uri": f"q{number}-{row}", "messages": 10 * row + number, "quota": 0.1} for row in range(8)]
-    document = whole(parts)
+    document = cluster_document(parts)
     assert [alarm["id"] for alarm in document["alarms"]] == ["n2:1", "n1:1", "n3:1"]
     assert [event["node"] for event in document["events"]] == ["n3", "n2", "n1"]
     assert [row["messages"] for row in document["queuesTop"]] == [72, 71, 70, 62, 61, 60, 52, 51, 50, 42]
     assert document["verdict"]["text"] == "2 alarms are unacknowledged."
 
 
-def test_what_every_node_without_plugins_says_is_no_reason_to_worry() -> None:
-    parts = well()
+def test_a_missing_plugin_alarm_does_not_affect_the_verdict() -> None:
+    parts = healthy_parts()
     parts["n1"]["alarms"] = [{"id": "n1:1", "raisedAt": 1, "clearedAt": None, "acknowledgedBy": None,
                               "category": "PLUGIN_MISSING"}]
-    document = whole(parts)
+    document = cluster_document(parts)
     assert document["verdict"]["level"] == "good" and len(document["alarms"]) == 1
 
 
-def test_several_reasons_are_counted_and_the_worst_comes_first() -> None:
-    parts = gone(well(), "n1")
+def test_the_verdict_shows_the_worst_reason_and_the_number_of_others() -> None:
+    parts = without_node(healthy_parts(), "n1")
     parts["n2"]["loopLagMs"] = 900.0
     parts["n3"].update(openFiles=950)
     parts["n3"]["top"] = [{"uri": "bmq://d/q", "messages": 1, "quota": 1.5}]
-    verdict = whole(parts, "n2")["verdict"]
+    verdict = cluster_document(parts, "n2")["verdict"]
     assert verdict["level"] == "bad" and verdict["text"].endswith("and 4 more problems.")
     assert "Queue bmq://d/q has used 100% of its quota." in verdict["reasons"]
     assert "The event loop of n2 lags by 900 ms." in verdict["reasons"]
     assert "n3 has 950 of 1,000 files open." in verdict["reasons"]
 
 
-def test_very_many_names_are_not_all_told() -> None:
-    parts = well(9)
+def test_a_verdict_names_at_most_four_nodes() -> None:
+    parts = healthy_parts(9)
     for number in range(4, 10):
         parts[f"n{number}"]["state"] = "starting"
-    assert whole(parts)["verdict"]["text"] == "Nodes n4, n5, n6, n7 and 2 more are starting."
+    assert cluster_document(parts)["verdict"]["text"] == "Nodes n4, n5, n6, n7 and 2 more are starting."
 
 
-def test_a_rolling_restart_waits_for_whatever_is_not_well() -> None:
-    assert restart_obstacle(whole(well())) == ""
-    assert restart_obstacle(whole(gone(well(), "n2"))) == "n2 is not up"
-    parts = well()
+def test_a_rolling_restart_is_blocked_by_any_problem_of_the_cluster() -> None:
+    assert restart_obstacle(cluster_document(healthy_parts())) == ""
+    assert restart_obstacle(cluster_document(without_node(healthy_parts(), "n2"))) == "n2 is not up"
+    parts = healthy_parts()
     parts["n3"]["partitions"][0]["self"]["role"] = "healing"
-    assert restart_obstacle(whole(parts)) == "n3 is catching up in partition 0"
+    assert restart_obstacle(cluster_document(parts)) == "n3 is catching up in partition 0"
 
 
-def test_histories_of_other_lengths_are_added_by_their_times() -> None:
+def test_histories_of_different_lengths_are_added_by_time() -> None:
     one, other = [[5, 1, 1, 1, 1, 1, 1], [10, 2, 2, 2, 2, 2, 2]], [[10, 1, 0, 0, 0, 5, 0], [15, 3, 0, 0, 0, 0, 0]]
     assert add_histories([one, other, []]) == [[5, 1, 1, 1, 1, 1, 1], [10, 3, 2, 2, 2, 7, 2], [15, 3, 0, 0, 0, 0, 0]]
     assert len(add_histories([[[slot, 0] for slot in range(0, 5000, 5)]])) == HISTORY_ROWS
     assert add_counts([[1, 2], [1, 2, 3], []]) == [2, 4, 3] and add_counts([]) == []
 
 
-def test_rates_are_differences_of_readings() -> None:
+def test_rates_are_computed_from_counter_differences() -> None:
     sampler = NodeSampler(Reading(0.0, (0, 0, 0, 0, 0, 0), (0, 0), 0.0))
     sampler.sample(Reading(0.1, (5, 5, 5, 5, 5, 5), (5, 5), 0.0))  # too soon
     assert sampler.rates["put"] == 0.0
@@ -281,7 +281,7 @@ def test_rates_are_differences_of_readings() -> None:
     assert sampler.latencies == [10, 0]  # of the last ten seconds
 
 
-def test_one_queue_is_told_by_its_primary_and_used_everywhere() -> None:
+def test_the_tree_of_a_queue_combines_its_primary_and_the_users_at_all_nodes() -> None:
     row = {"uri": "q", "messages": 5, "pushRate": 3.0}
     client = {"client": "app@host", "node": "n2", "broker": False, "app": "a", "unconfirmed": 2, "stuck": True}
     relay = {"client": "bmqbrkr:n2", "node": "n1", "broker": True, "app": "a", "unconfirmed": 2, "stuck": False}

@@ -1,4 +1,4 @@
-"""Tables of very many queues: order, rates, and work per step."""
+"""Tables of very many queues: order, rates, and work per slice."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from bmqtwist.console.topics import QueuesTopic
 
 
 class FakeQueue:
-    """Queue that counts the samples of its counters in `looks`."""
+    """Queue with the attributes that the console reads."""
 
     def __init__(self, number: int, messages: int = 0, consumers: int = 0) -> None:
         self.uri, self.partition_id, self.mode = f"bmq://d{number % 7}/q{number:05}", number % 4, "priority"
@@ -40,7 +40,7 @@ class FakeQueue:
         return 0
 
 
-def swept(queues: list[Any], now: float = 0.0, book: QueueBook | None = None) -> QueueBook:
+def sampled_book(queues: list[Any], now: float = 0.0, book: QueueBook | None = None) -> QueueBook:
     """Return a book that has sampled all queues."""
     book = book or QueueBook(lambda: queues)
     book.begin_sweep(lambda: now)
@@ -49,7 +49,7 @@ def swept(queues: list[Any], now: float = 0.0, book: QueueBook | None = None) ->
     return book
 
 
-def run(work: Generator[None, None, Any]) -> Any:
+def run_steps(work: Generator[None, None, Any]) -> Any:
     """Run work in steps and return its result."""
     while True:
         try:
@@ -58,7 +58,7 @@ def run(work: Generator[None, None, Any]) -> Any:
             return end.value
 
 
-def test_no_step_looks_at_more_than_a_few_of_very_many_queues() -> None:
+def test_a_slice_samples_a_bounded_number_of_queues() -> None:
     """Steps must not block the event loop; measured in visits, as times depend on the machine."""
     queues = [FakeQueue(number) for number in range(50_000)]
     book = QueueBook(lambda: queues)
@@ -85,33 +85,33 @@ def test_no_step_looks_at_more_than_a_few_of_very_many_queues() -> None:
 
 @pytest.mark.parametrize("sort", SORTS)
 @pytest.mark.parametrize("descending", [True, False])
-def test_pages_are_in_order_and_queues_of_equal_rank_by_name(sort: str, descending: bool) -> None:
+def test_pages_are_sorted_and_queues_of_equal_value_by_name(sort: str, descending: bool) -> None:
     queues = [FakeQueue(number, number % 3, number % 2) for number in range(RANK_STEP_QUEUES + 30)]
-    book, order = swept(queues), Order(sort, descending)
-    total, found = run(book.rank("", order, 50, 110.0))
+    book, order = sampled_book(queues), Order(sort, descending)
+    total, found = run_steps(book.rank("", order, 50, 110.0))
     everything = [(order.value(book._records[queue.uri], 110.0), queue.uri) for queue in queues]
     by_name = sorted(everything, key=lambda entry: entry[1])
     expected = sorted(by_name, key=lambda entry: entry[0], reverse=descending)
     assert total == len(queues) and found == expected[:50]
 
 
-def test_the_first_of_several_nodes_are_the_first_of_all() -> None:
-    nodes = [swept([FakeQueue(number, number % 5) for number in range(start, 60, 3)]) for start in range(3)]
-    whole = swept([FakeQueue(number, number % 5) for number in range(60)])
+def test_the_merged_first_rows_of_several_nodes_are_the_first_rows_of_all() -> None:
+    nodes = [sampled_book([FakeQueue(number, number % 5) for number in range(start, 60, 3)]) for start in range(3)]
+    whole = sampled_book([FakeQueue(number, number % 5) for number in range(60)])
     for order in (Order("messages", True), Order("uri", True), Order("domain", False)):
-        runs = [run(book.rank("", order, 20, 0.0))[1] for book in nodes]
-        assert merge_first(runs, order, 20) == run(whole.rank("", order, 20, 0.0))[1]
+        runs = [run_steps(book.rank("", order, 20, 0.0))[1] for book in nodes]
+        assert merge_first(runs, order, 20) == run_steps(whole.rank("", order, 20, 0.0))[1]
 
 
-def test_a_filter_finds_a_text_in_any_case() -> None:
-    book = swept([FakeQueue(number) for number in range(20)])
-    assert run(book.rank("Q0001", Order("uri", False), 100, 0.0))[0] == 10
-    assert run(book.rank("none of them", Order("uri", False), 100, 0.0)) == (0, [])
+def test_a_filter_is_case_insensitive() -> None:
+    book = sampled_book([FakeQueue(number) for number in range(20)])
+    assert run_steps(book.rank("Q0001", Order("uri", False), 100, 0.0))[0] == 10
+    assert run_steps(book.rank("none of them", Order("uri", False), 100, 0.0)) == (0, [])
 
 
-def test_rates_are_what_was_counted_between_two_looks() -> None:
+def test_queue_rates_are_counter_differences_between_two_samples() -> None:
     queue = FakeQueue(1, 3)
-    book = swept([queue])
+    book = sampled_book([queue])
     queue.stats.put_msgs, queue.stats.push_msgs, queue.stats.confirm_msgs = 50, 20, 10
     (row,) = book.rows([queue.uri], 2.0, 130.0)
     assert (row["putRate"], row["pushRate"], row["confirmRate"]) == (25.0, 10.0, 5.0)
@@ -120,21 +120,21 @@ def test_rates_are_what_was_counted_between_two_looks() -> None:
     assert again == row
 
 
-def test_a_queue_that_is_made_anew_does_not_go_on_counting_where_the_old_one_was() -> None:
+def test_the_rates_of_a_recreated_queue_start_at_zero() -> None:
     """The primary has moved away and back, or the queue was deleted: its counters begin at 0."""
     queues = [FakeQueue(1)]
     queues[0].stats.put_msgs = 1000
-    book = swept(queues)
+    book = sampled_book(queues)
     queues[0] = FakeQueue(1)
-    swept(queues, 10.0, book)
+    sampled_book(queues, 10.0, book)
     assert book.rows([queues[0].uri], 11.0, 0.0)[0]["putRate"] == 0.0
 
 
-def test_depths_and_the_deepest_are_kept_and_no_more() -> None:
+def test_the_numbers_of_stored_depths_and_top_queues_are_limited() -> None:
     queues = [FakeQueue(number, number % 20) for number in range(100)]
-    book = swept(queues)
+    book = sampled_book(queues)
     for second in range(2 * SPARK_ROWS):
-        swept(queues, float(second), book)
+        sampled_book(queues, float(second), book)
     rows = book.rows(book.top, 100.0, 0.0)
     assert len(rows) == TOP_ROWS and [row["messages"] for row in rows] == [19] * 5 + [18] * 5
     assert all(len(row["spark"]) == SPARK_ROWS for row in rows)
@@ -142,5 +142,5 @@ def test_depths_and_the_deepest_are_kept_and_no_more() -> None:
     assert book.rows([queues[0].uri], 0.0, 0.0) == [] and book.top == []
 
 
-def test_what_is_asked_of_another_node_is_the_beginning_up_to_the_page() -> None:
+def test_other_nodes_are_asked_for_all_rows_up_to_the_page() -> None:
     assert QueuesTopic("x", "uri", False, 200, 50).query() == {"filter": "x", "sort": "uri", "order": "asc", "upto": "250"}

@@ -1,4 +1,4 @@
-"""Further operations of the console: domains, storage files, delayed stops, demonstration traffic."""
+"""Console operations on domains, storage files, delayed stops, and demonstration traffic."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def console(tmp_path: Path) -> ConsoleWorld:
     return made
 
 
-def edit(console: ConsoleWorld, name: str, **parameters: Any) -> None:
+def edit_domain_file(console: ConsoleWorld, name: str, **parameters: Any) -> None:
     """Change the file of a domain."""
     path = console.world.config.etc / "domains" / f"{name}.json"
     document = json.loads(path.read_text())
@@ -48,7 +48,7 @@ def edit(console: ConsoleWorld, name: str, **parameters: Any) -> None:
 # -- domains ----------------------------------------------------------------------------------------------------------
 
 
-def test_domains_in_use_and_those_that_have_a_file(console: ConsoleWorld) -> None:
+def test_the_list_of_domains_includes_domains_in_use_and_domain_files(console: ConsoleWorld) -> None:
     console.world.domain("unused")
     rows = {row["name"]: row for row in console.ask("/api/v1/domains").json["domains"]}
     assert rows["d"]["inUse"] and rows["d"]["queues"] == 1 and rows["d"]["messages"] == MESSAGES
@@ -56,7 +56,7 @@ def test_domains_in_use_and_those_that_have_a_file(console: ConsoleWorld) -> Non
     assert not rows["unused"]["inUse"] and rows["unused"]["nodes"] == []
 
 
-def test_what_is_stored_at_several_nodes_is_added_up() -> None:
+def test_domain_rows_of_several_nodes_are_added() -> None:
     row = {"name": "d", "inUse": True, "cluster": "c", "queues": 2, "messages": 3, "bytes": 4, "mode": "priority"}
     idle = {"name": "d", "inUse": False, "cluster": "", "queues": 0, "messages": 0, "bytes": 0, "mode": ""}
     (found,) = merge_domains({"n1": [idle], "n2": [row], "n3": [row]})
@@ -64,20 +64,20 @@ def test_what_is_stored_at_several_nodes_is_added_up() -> None:
     assert (found["queues"], found["messages"], found["bytes"]) == (4, 6, 8)
 
 
-def test_the_file_stands_beside_what_is_in_force_until_it_is_read_again(console: ConsoleWorld) -> None:
+def test_a_changed_domain_file_is_shown_beside_the_loaded_definition(console: ConsoleWorld) -> None:
     found = console.ask("/api/v1/domain?name=d").json
     assert found["config"] == found["file"] and found["problem"] == ""
-    edit(console, "d", messageTtl=77)
+    edit_domain_file(console, "d", messageTtl=77)
     found = console.ask("/api/v1/domain?name=d").json
     assert found["file"]["messageTtl"] == 77 != found["config"]["messageTtl"]
-    assert console.ask("/api/v1/domain?name=d").json["config"] == found["config"], "looking changes nothing"
+    assert console.ask("/api/v1/domain?name=d").json["config"] == found["config"], "reading changes no setting"
     assert console.post("/api/v1/domains/d/reconfigure", {"reason": "r"}).json["ok"]
     assert console.ask("/api/v1/domain?name=d").json["config"]["messageTtl"] == 77
 
 
-def test_a_file_that_would_be_refused_says_why_and_tells_nobody_else(console: ConsoleWorld) -> None:
+def test_an_invalid_domain_file_is_shown_with_its_problem_and_not_logged(console: ConsoleWorld) -> None:
     before = len(console.world.report.lines)
-    edit(console, "d", mode={"broadcast": {}})
+    edit_domain_file(console, "d", mode={"broadcast": {}})
     found = console.ask("/api/v1/domain?name=d").json
     assert found["file"] is None and "must have its storage in memory" in found["problem"] and found["config"]
     assert console.world.report.lines[before:] == []
@@ -92,7 +92,7 @@ def partition_of(console: ConsoleWorld) -> int:
     return int(console.ask("/api/v1/queues").json["rows"][0]["partition"])
 
 
-def test_the_files_of_a_node(console: ConsoleWorld) -> None:
+def test_the_storage_files_of_a_node_are_listed(console: ConsoleWorld) -> None:
     found = console.ask("/api/v1/storage").json
     assert found["node"] == "n1"
     journal, data, _ = found["partitions"][partition_of(console)]["files"]
@@ -100,7 +100,7 @@ def test_the_files_of_a_node(console: ConsoleWorld) -> None:
     assert data["outstanding"] > 0
 
 
-def test_records_are_counted_by_their_kind(console: ConsoleWorld) -> None:
+def test_records_are_counted_by_type(console: ConsoleWorld) -> None:
     found = console.ask(f"/api/v1/storage/records?partition={partition_of(console)}").json
     counts = {row["kind"]: row["records"] for row in found["kinds"]}
     assert counts["MESSAGE"] == MESSAGES and counts["QUEUE_OP"] >= 1
@@ -129,7 +129,7 @@ def test_a_journal_is_read_from_its_end_page_by_page(console: ConsoleWorld, step
     assert console.ask(f"{path}&kind=NONSENSE").status == 409
 
 
-def test_copies_are_compared_as_far_as_all_of_them_go(console: ConsoleWorld) -> None:
+def test_copies_of_a_partition_are_compared_in_their_common_range(console: ConsoleWorld) -> None:
     partition = partition_of(console)
     found = console.ask(f"/api/v1/storage/compare?partition={partition}").json
     assert found["differing"] == [] and found["missing"] == {} and found["comparedRecords"] == found["last"][1] > MESSAGES
@@ -142,7 +142,7 @@ def test_copies_are_compared_as_far_as_all_of_them_go(console: ConsoleWorld) -> 
                                                                 {"lease": 2, "from": 0, "to": 999}]
 
 
-def test_a_copy_that_says_something_else_is_found(console: ConsoleWorld) -> None:
+def test_a_differing_copy_of_a_record_is_found(console: ConsoleWorld) -> None:
     """One bit of a GUID differs between two copies of the same records."""
     partition = console.world.broker.clusters["c3"].partitions[partition_of(console)]
 
@@ -170,7 +170,7 @@ def test_a_copy_that_says_something_else_is_found(console: ConsoleWorld) -> None
 # -- stops ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_stop_that_has_not_begun_is_aborted(console: ConsoleWorld) -> None:
+def test_a_delayed_stop_can_be_aborted_before_it_begins(console: ConsoleWorld) -> None:
     asked = {"confirm": "n1", "reason": "new kernel", "delay": 30}
     assert console.post("/api/v1/nodes/n1/stop", asked).json == {"ok": True}
     console.settle(10.0)
@@ -186,7 +186,7 @@ def test_a_stop_that_has_not_begun_is_aborted(console: ConsoleWorld) -> None:
     assert console.post("/api/v1/nodes/n1/stop", {**asked, "delay": -1}).json["field"] == "delay"
 
 
-def test_a_stop_begins_when_its_time_has_come(console: ConsoleWorld) -> None:
+def test_a_delayed_stop_begins_after_its_delay(console: ConsoleWorld) -> None:
     console.post("/api/v1/nodes/n1/stop", {"confirm": "n1", "reason": "r", "delay": 30})
     console.settle(29.0)
     assert not console.host.stops
@@ -194,7 +194,7 @@ def test_a_stop_begins_when_its_time_has_come(console: ConsoleWorld) -> None:
     assert console.host.stops == [("r", "local")]
 
 
-def test_a_stop_that_has_begun_is_not_aborted(console: ConsoleWorld) -> None:
+def test_a_stop_in_progress_cannot_be_aborted(console: ConsoleWorld) -> None:
     stop = DelayedStop(console.host)  # type: ignore[arg-type]
     stop.request("r", "ada", 0)
     console.host.node.broker.stop(console.world.now, "r", "ada")
@@ -206,16 +206,16 @@ def test_a_stop_that_has_begun_is_not_aborted(console: ConsoleWorld) -> None:
 # -- rates ------------------------------------------------------------------------------------------------------------
 
 
-def test_rates_of_what_flows_are_differences_and_unknown_at_first() -> None:
+def test_client_rates_are_counter_differences_and_none_at_first() -> None:
     sampler = FlowSampler()
     assert sampler.sample(0.0, {"a": (10, 100, 0, 0)})["a"]["putRate"] is None
     found = sampler.sample(2.0, {"a": (30, 300, 0, 0), "b": (5, 5, 5, 5)})
     assert found["a"] == {"putRate": 10.0, "putBytesRate": 100.0, "pushRate": 0.0, "pushBytesRate": 0.0}
     assert found["b"]["putRate"] is None
-    assert sampler.sample(2.1, {"a": (31, 310, 0, 0)})["a"] == found["a"], "too soon for another look"
+    assert sampler.sample(2.1, {"a": (31, 310, 0, 0)})["a"] == found["a"], "too soon for another sample"
 
 
-def test_who_uses_a_queue_is_shown_with_what_flows(console: ConsoleWorld) -> None:
+def test_clients_of_a_queue_are_shown_with_their_rates(console: ConsoleWorld) -> None:
     path = f"/api/v1/queue?uri={URI}"
     consumer = console.world.consumer(URI)
     console.world.run()
@@ -235,7 +235,7 @@ def test_who_uses_a_queue_is_shown_with_what_flows(console: ConsoleWorld) -> Non
 # -- demonstration traffic --------------------------------------------------------------------------------------------
 
 
-def test_traffic_is_offered_where_it_is_configured_alone(tmp_path: Path, console: ConsoleWorld) -> None:
+def test_demonstration_traffic_is_offered_only_where_it_is_configured(tmp_path: Path, console: ConsoleWorld) -> None:
     assert console.ask("/api/v1/cluster").json["demo"] is None
     refused = console.post("/api/v1/demo/start", {})
     assert refused.status == 409 and "demoDomains" in refused.json["error"]
@@ -243,18 +243,18 @@ def test_traffic_is_offered_where_it_is_configured_alone(tmp_path: Path, console
     assert offered.ask("/api/v1/cluster").json["demo"]["running"] is False
 
 
-def test_traffic_begins_once_and_nowhere_without_a_listener(tmp_path: Path) -> None:
+def test_demonstration_traffic_starts_once_and_requires_a_listener(tmp_path: Path) -> None:
     host = ConsoleWorld(tmp_path, {"demoDomains": ["d"]}).host
-    nowhere = Demonstration(host)  # type: ignore[arg-type]
-    nowhere._address = ""
+    without_listener = Demonstration(host)  # type: ignore[arg-type]
+    without_listener._address = ""
     with pytest.raises(LocalError, match="without TLS"):
-        nowhere.start("ada")
-    assert nowhere.state is not None and not nowhere.state["running"]
-    nowhere.stop("ada")
+        without_listener.start("ada")
+    assert without_listener.state is not None and not without_listener.state["running"]
+    without_listener.stop("ada")
     assert not any("demonstration" in line for _, line in host.report.lines)
 
 
-def test_consumers_rest_once_in_a_while_and_not_all_at_once() -> None:
+def test_demonstration_consumers_pause_at_different_times() -> None:
     queues = [ShownQueue(None, number) for number in range(3)]  # type: ignore[arg-type]
     for queue in queues:
         resting = sum(queue.is_paused(second) for second in range(int(10 * PAUSE_PERIOD_S)))

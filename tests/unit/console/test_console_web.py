@@ -63,7 +63,7 @@ def filled(console: ConsoleWorld) -> ConsoleWorld:
 # -- documents --------------------------------------------------------------------------------------------------------
 
 
-def test_the_cluster_is_told_as_it_is(console: ConsoleWorld) -> None:
+def test_the_cluster_document_shows_the_state_of_the_node(console: ConsoleWorld) -> None:
     found = console.ask("/api/v1/cluster").json
     assert found["servedBy"] == "n1" and found["name"] == "c3" and found["verdict"]["level"] == "good"
     (node,) = found["nodes"]
@@ -73,7 +73,7 @@ def test_the_cluster_is_told_as_it_is(console: ConsoleWorld) -> None:
     assert sum(partition["messages"] for partition in found["partitions"]) == 3
 
 
-def test_rates_come_with_the_second_look(console: ConsoleWorld) -> None:
+def test_rates_are_available_from_the_second_request(console: ConsoleWorld) -> None:
     assert console.ask("/api/v1/cluster").json["rates"]["put"] == 0.0
     producer = console.world.producer(URI)
     for number in range(10):
@@ -85,7 +85,7 @@ def test_rates_come_with_the_second_look(console: ConsoleWorld) -> None:
     assert found["ackLatencyMs"]["p50"] is not None
 
 
-def test_a_history_is_kept_while_nobody_looks_and_nothing_else_is_done(console: ConsoleWorld) -> None:
+def test_without_requests_only_the_history_is_sampled(console: ConsoleWorld) -> None:
     collector = console.service.collector
     for _ in range(4):
         console.settle(5.0)
@@ -102,7 +102,7 @@ def test_a_history_is_kept_while_nobody_looks_and_nothing_else_is_done(console: 
     assert collector.local.book.visited == visited and len(console.host.reactor.getDelayedCalls()) == 1
 
 
-def test_queues_are_found_sorted_and_paged(console: ConsoleWorld) -> None:
+def test_queues_are_filtered_sorted_and_paged(console: ConsoleWorld) -> None:
     for number in range(12):
         console.world.producer(f"bmq://d/other{number:02}").post(b"x")
     console.world.run()
@@ -114,7 +114,7 @@ def test_queues_are_found_sorted_and_paged(console: ConsoleWorld) -> None:
     assert console.ask("/api/v1/queues?sort=nonsense").status == 400
 
 
-def test_one_queue_with_who_uses_it(console: ConsoleWorld) -> None:
+def test_a_queue_is_shown_with_its_producers_and_consumers(console: ConsoleWorld) -> None:
     consumer = console.world.consumer(URI)
     console.world.run()
     found = console.ask(f"/api/v1/queue?uri={URI}").json
@@ -126,7 +126,7 @@ def test_one_queue_with_who_uses_it(console: ConsoleWorld) -> None:
     assert console.ask("/api/v1/queue?uri=nonsense").json["field"] == "uri"
 
 
-def test_what_each_subscription_was_given_is_counted(console: ConsoleWorld) -> None:
+def test_deliveries_are_counted_for_each_subscription(console: ConsoleWorld) -> None:
     def subscriptions() -> list[dict[str, Any]]:
         (consumer,) = console.ask(f"/api/v1/queue?uri={URI}").json["consumers"]
         return list(consumer["subscriptions"])
@@ -142,11 +142,11 @@ def test_what_each_subscription_was_given_is_counted(console: ConsoleWorld) -> N
     console.world.run()
     console.settle(2.0)
     (after,) = subscriptions()
-    assert (after["given"], after["unconfirmed"]) == (4, 1), "what is confirmed was given nevertheless"
+    assert (after["given"], after["unconfirmed"]) == (4, 1), "confirmed messages are counted, too"
     assert 0.4 <= after["givenRate"] <= 0.6
 
 
-def test_messages_are_looked_at_and_not_consumed(console: ConsoleWorld) -> None:
+def test_messages_are_shown_without_being_consumed(console: ConsoleWorld) -> None:
     found = console.ask(f"/api/v1/messages?uri={URI}&limit=2").json
     assert len(found["messages"]) == 2 and found["next"]
     rest = console.ask(f"/api/v1/messages?uri={URI}&after={found['next']}").json
@@ -161,7 +161,7 @@ def test_messages_are_looked_at_and_not_consumed(console: ConsoleWorld) -> None:
     assert console.ask("/api/v1/queues").json["rows"][0]["messages"] == 3
 
 
-def test_clients_log_config_and_domain_are_shown_and_secrets_are_not(guarded: ConsoleWorld) -> None:
+def test_clients_log_configuration_and_domain_are_shown_without_secrets(guarded: ConsoleWorld) -> None:
     guarded.log_in("vera")
     assert len(guarded.ask("/api/v1/clients").json["clients"]) == 1
     config = guarded.ask("/api/v1/config").text
@@ -174,7 +174,7 @@ def test_clients_log_config_and_domain_are_shown_and_secrets_are_not(guarded: Co
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_every_page_is_served_with_its_data_and_a_strict_policy(console: ConsoleWorld, path: str) -> None:
+def test_every_page_is_served_with_its_data_and_a_content_security_policy(console: ConsoleWorld, path: str) -> None:
     answer = console.page(path)
     assert answer.status == 200 and answer.headers["content-type"].startswith("text/html")
     policy = answer.headers["content-security-policy"]
@@ -187,13 +187,13 @@ def test_every_page_is_served_with_its_data_and_a_strict_policy(console: Console
     assert "No users are configured" in answer.text
 
 
-def test_programs_get_the_short_status_at_the_root(console: ConsoleWorld) -> None:
+def test_the_root_returns_a_short_json_status_to_programs(console: ConsoleWorld) -> None:
     assert console.ask("/").json["name"] == "bmqtwist"
     for path in ("/livez", "/readyz", "/metrics"):
         assert console.ask(path).status == 200
 
 
-def test_texts_of_strangers_stay_texts(console: ConsoleWorld) -> None:
+def test_markup_in_texts_of_clients_is_escaped(console: ConsoleWorld) -> None:
     """Names of clients, apps and domains and texts of alarms may contain markup."""
     console.world.report.alarm(alarms.DOMAIN_NOT_LOADED, f"Domain '{HOSTILE}' is strange")
     client = console.world.connect("client")
@@ -212,7 +212,7 @@ def test_texts_of_strangers_stay_texts(console: ConsoleWorld) -> None:
         assert "<script>alert" not in answer.text or answer.headers["content-type"] == "application/json", path
 
 
-def test_what_goes_with_the_pages_is_served_and_nothing_else(console: ConsoleWorld) -> None:
+def test_only_static_files_of_the_console_are_served(console: ConsoleWorld) -> None:
     found = console.ask("/static/style.css")
     assert found.status == 200 and found.headers["content-type"].startswith("text/css")
     assert console.ask("/static/app.js").headers["content-type"].startswith("text/javascript")
@@ -226,7 +226,7 @@ def test_what_goes_with_the_pages_is_served_and_nothing_else(console: ConsoleWor
         assert answer.status in (404, 308) and "[metadata]" not in answer.text and "root:" not in answer.text, path
 
 
-def test_the_report_is_linked_where_there_is_a_directory_for_it(console: ConsoleWorld, tmp_path: Path) -> None:
+def test_the_report_is_linked_if_its_directory_is_configured(console: ConsoleWorld, tmp_path: Path) -> None:
     """Users of the console receive it unchanged, and scripts in it are disabled."""
     assert "/report" not in console.page("/").text and console.page("/report").status == 404
     key, reports = tmp_path / "key", tmp_path / "reports"
@@ -246,7 +246,7 @@ def test_the_report_is_linked_where_there_is_a_directory_for_it(console: Console
     assert "sandbox" in found.headers["content-security-policy"]
 
 
-def test_the_description_says_what_there_is(console: ConsoleWorld) -> None:
+def test_the_openapi_description_lists_all_routes(console: ConsoleWorld) -> None:
     described = console.ask("/api/v1/openapi.json").json
     offered = {(re.sub(r"<(?:int:)?(\w+)>", r"{\1}", rule.rule), method.lower())
                for rule in WebConsole.app.url_map.iter_rules()
@@ -269,7 +269,7 @@ def test_the_description_says_what_there_is(console: ConsoleWorld) -> None:
 # -- actions ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_queue_is_purged_behind_its_name_and_a_reason(console: ConsoleWorld) -> None:
+def test_purging_a_queue_requires_its_name_and_a_reason(console: ConsoleWorld) -> None:
     console.read_csrf()
     assert console.post("/api/v1/queues/purge", {"uri": URI, "confirm": "bmq://d/x",
                                                  "reason": "r"}).json["field"] == "confirm"
@@ -283,14 +283,14 @@ def test_a_queue_is_purged_behind_its_name_and_a_reason(console: ConsoleWorld) -
     assert entries[1]["outcome"].startswith("refused: ")
 
 
-def test_names_cannot_break_out_of_a_command(console: ConsoleWorld) -> None:
+def test_names_with_quotes_cannot_inject_another_command(console: ConsoleWorld) -> None:
     console.read_csrf()
     answer = console.post("/api/v1/queues/purge", {"uri": URI, "confirm": URI, "reason": "r",
                                                    "app": '*"}}}}}} DOMAINS DOMAIN d PURGE'})
     assert answer.status == 409 and console.ask("/api/v1/queues").json["rows"][0]["messages"] == 3
 
 
-def test_a_node_is_stopped_behind_its_name_and_a_reason(console: ConsoleWorld) -> None:
+def test_stopping_a_node_requires_its_name_and_a_reason(console: ConsoleWorld) -> None:
     console.read_csrf()
     assert console.post("/api/v1/nodes/n1/stop", {"confirm": "n2", "reason": "r"}).json["field"] == "confirm"
     assert console.post("/api/v1/nodes/none/stop", {"confirm": "none", "reason": "r"}).status == 404
@@ -301,7 +301,7 @@ def test_a_node_is_stopped_behind_its_name_and_a_reason(console: ConsoleWorld) -
     assert "quorumSurvives" in console.ask("/api/v1/nodes/n1/preflight").json
 
 
-def test_test_messages_are_posted_and_expressions_tried(console: ConsoleWorld) -> None:
+def test_messages_are_published_and_expressions_tested(console: ConsoleWorld) -> None:
     console.read_csrf()
     answer = console.post("/api/v1/publish", {"uri": URI, "payload": "aGVsbG8=", "encoding": "base64", "count": 2,
                                               "properties": {"x": {"type": "int32", "value": 7}}})
@@ -334,14 +334,14 @@ def test_alarms_are_acknowledged_and_cleared(console: ConsoleWorld) -> None:
         assert console.post(f"/api/v1/alarms/{ident}/acknowledge", {}).status == status
 
 
-def test_an_alarm_is_raised_by_hand_as_one_of_the_brokers_own(console: ConsoleWorld) -> None:
+def test_an_alarm_raised_by_an_operator_is_logged_and_listed(console: ConsoleWorld) -> None:
     console.read_csrf()
-    said = f"Rack 7 burns {HOSTILE}\nand 100 % of it is lost"
-    assert console.post("/api/v1/alarms", {"text": said, "category": "FIRE", "severity": "PANIC"}).json == {"ok": True}
+    text = f"Rack 7 burns {HOSTILE}\nand 100 % of it is lost"
+    assert console.post("/api/v1/alarms", {"text": text, "category": "FIRE", "severity": "PANIC"}).json == {"ok": True}
     (alarm,) = console.ask("/api/v1/alarms").json["alarms"]
     assert (alarm["category"], alarm["severity"], alarm["node"]) == ("FIRE", "PANIC", "n1")
     assert alarm["text"] == f"Rack 7 burns {HOSTILE}\\x0aand 100 % of it is lost (raised by local)"
-    assert console.world.report.texts("PANIC") == [f"[FIRE] operator: {alarm['text']}"], "it is logged, in one line"
+    assert console.world.report.texts("PANIC") == [f"[FIRE] operator: {alarm['text']}"], "the alarm is logged in one line"
     assert console.post("/api/v1/alarms", {"text": "Look at this"}).status == 200
     console.settle(1.0)
     alarms = {each["category"]: each for each in console.ask("/api/v1/alarms").json["alarms"]}
@@ -349,10 +349,10 @@ def test_an_alarm_is_raised_by_hand_as_one_of_the_brokers_own(console: ConsoleWo
     assert console.post(f"/api/v1/alarms/{alarms['FIRE']['id']}/clear", {}).status == 200
     done = [(entry["action"], entry["target"], entry["reason"]) for entry in console.ask("/api/v1/audit").json["entries"]]
     assert done[1:] == [("raise_alarm", "ALARM OPERATOR", "Look at this"),
-                        ("raise_alarm", "PANIC FIRE", said.replace("\n", "\\x0a"))]
+                        ("raise_alarm", "PANIC FIRE", text.replace("\n", "\\x0a"))]
 
 
-def test_operators_raise_alarms_and_viewers_do_not(guarded: ConsoleWorld) -> None:
+def test_raising_an_alarm_requires_the_operator_role(guarded: ConsoleWorld) -> None:
     guarded.log_in("vera")
     assert guarded.post("/api/v1/alarms", {"text": "Rack 7 burns"}).status == 403
     guarded.log_in("olaf")
@@ -367,15 +367,15 @@ def test_operators_raise_alarms_and_viewers_do_not(guarded: ConsoleWorld) -> Non
     ({"text": "t", "category": "lower"}, 400, "category"), ({"text": "t", "category": "A" * 65}, 400, "category"),
     ({"text": "t", "category": "A]\n[B"}, 400, "category"), ({"text": "t", "category": "QUEUE_STUCK"}, 400, "category"),
     ({"text": "t", "severity": "INFO"}, 400, "severity"), ({"text": "t", "node": "n9"}, 404, "node")])
-def test_an_alarm_by_hand_that_is_none_is_refused(console: ConsoleWorld, body: dict[str, Any], status: int,
-                                                  field: str) -> None:
+def test_an_invalid_alarm_of_an_operator_is_refused(console: ConsoleWorld, body: dict[str, Any], status: int,
+                                                    field: str) -> None:
     console.read_csrf()
     answer = console.post("/api/v1/alarms", body)
     assert (answer.status, answer.json["field"]) == (status, field)
     assert console.ask("/api/v1/alarms").json["alarms"] == []
 
 
-def test_a_domain_is_configured_anew_at_every_node(console: ConsoleWorld) -> None:
+def test_a_domain_is_reconfigured_at_every_node(console: ConsoleWorld) -> None:
     console.read_csrf()
     assert console.post("/api/v1/domains/d/reconfigure", {}).json == {"ok": True,
                                                                       "nodes": [{"node": "n1", "ok": True, "error": ""}]}
@@ -383,7 +383,7 @@ def test_a_domain_is_configured_anew_at_every_node(console: ConsoleWorld) -> Non
     assert not answer["ok"] and answer["nodes"][0]["error"]
 
 
-def test_what_one_node_alone_cannot_do_is_refused_with_the_reason(console: ConsoleWorld) -> None:
+def test_operations_that_need_several_nodes_are_refused_with_the_reason(console: ConsoleWorld) -> None:
     console.read_csrf()
     answer = console.post("/api/v1/partitions/0/move", {"to": "n1"})
     assert answer.status == 409 and "one node" in answer.json["error"]
@@ -397,7 +397,7 @@ def test_what_one_node_alone_cannot_do_is_refused_with_the_reason(console: Conso
 
 @pytest.mark.parametrize("user", PASSWORDS)
 @pytest.mark.parametrize("route", [route for route in ROUTES if not route.between_nodes], ids=lambda route: route.name)
-def test_nothing_is_done_without_the_role(guarded: ConsoleWorld, route: Route, user: str) -> None:
+def test_each_route_requires_its_role(guarded: ConsoleWorld, route: Route, user: str) -> None:
     assert guarded.log_in(user).status == 303
     role = {"vera": Role.VIEWER, "olaf": Role.OPERATOR, "ada": Role.ADMIN}[user]
     path = path_of(route)
@@ -414,7 +414,7 @@ def test_nothing_is_done_without_the_role(guarded: ConsoleWorld, route: Route, u
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)
-def test_nothing_is_shown_or_done_without_a_login(guarded: ConsoleWorld, route: Route) -> None:
+def test_each_route_requires_a_login(guarded: ConsoleWorld, route: Route) -> None:
     body = json.dumps(BODIES.get(route.name, {})).encode() if route.method == "POST" else None
     answer = guarded.ask(path_of(route), route.method, body, {"Content-Type": "application/json", "X-CSRF-Token": "x"})
     assert answer.status == 401 and answer.json["error"]
@@ -425,8 +425,9 @@ def test_nothing_is_shown_or_done_without_a_login(guarded: ConsoleWorld, route: 
     ({"Origin": "null"}, 403), ({"Sec-Fetch-Site": "cross-site"}, 403), ({"Content-Type": "text/plain"}, 400),
     ({"Content-Type": "application/x-www-form-urlencoded"}, 400), ({"Origin": "http://127.0.0.1:1"}, 200)])
 @pytest.mark.parametrize("who", ["local", "ada"])
-def test_a_page_of_somebody_else_changes_nothing(console: ConsoleWorld, guarded: ConsoleWorld, headers: dict[str, str],
-                                                 status: int, who: str) -> None:
+def test_requests_of_another_origin_or_without_csrf_token_are_refused(console: ConsoleWorld, guarded: ConsoleWorld,
+                                                                      headers: dict[str, str], status: int,
+                                                                      who: str) -> None:
     asked = console if who == "local" else guarded
     if who == "ada":
         asked.log_in("ada")
@@ -437,7 +438,7 @@ def test_a_page_of_somebody_else_changes_nothing(console: ConsoleWorld, guarded:
     assert bool(asked.host.stops) == (status == 200)
 
 
-def test_the_csrf_token_of_somebody_else_does_not_count(guarded: ConsoleWorld) -> None:
+def test_the_csrf_token_of_another_login_is_refused(guarded: ConsoleWorld) -> None:
     guarded.log_in("olaf")
     stolen = guarded.csrf
     guarded.log_in("ada")
@@ -445,7 +446,7 @@ def test_the_csrf_token_of_somebody_else_does_not_count(guarded: ConsoleWorld) -
     assert guarded.post("/api/v1/nodes/n1/stop", {"confirm": "n1", "reason": "r"}, {"X-CSRF-Token": stolen}).status == 403
 
 
-def test_a_login_takes_the_right_password(guarded: ConsoleWorld) -> None:
+def test_a_login_requires_the_right_password(guarded: ConsoleWorld) -> None:
     answer = guarded.log_in("ada")
     assert answer.status == 303 and answer.headers["location"] == "/queues"
     header = guarded.ask("/", headers={"Accept": "text/html"})
@@ -461,7 +462,7 @@ def test_a_login_takes_the_right_password(guarded: ConsoleWorld) -> None:
         "refused"] * 4 + ["ok"]
 
 
-def test_a_login_needs_its_own_form(guarded: ConsoleWorld) -> None:
+def test_a_login_requires_the_csrf_token_and_cookie_of_its_form(guarded: ConsoleWorld) -> None:
     good = b"user=ada&password=all+of+it&csrf="
     headers = {"Content-Type": "application/x-www-form-urlencoded"}
     form = guarded.page("/login")
@@ -473,7 +474,7 @@ def test_a_login_needs_its_own_form(guarded: ConsoleWorld) -> None:
     assert guarded.ask("/login", "POST", good + csrf, headers).status == 303
 
 
-def test_logins_that_fail_are_slowed_down(guarded: ConsoleWorld) -> None:
+def test_failed_logins_are_delayed(guarded: ConsoleWorld) -> None:
     seen = [guarded.log_in("ada", "wrong").status for _ in range(6)]
     assert seen == [403, 403, 403, 403, 429, 429]
     assert guarded.log_in("ada").status == 429  # the right password is refused during the delay, too
@@ -481,7 +482,7 @@ def test_logins_that_fail_are_slowed_down(guarded: ConsoleWorld) -> None:
     assert guarded.log_in("ada").status == 303
 
 
-def test_a_login_ends(guarded: ConsoleWorld) -> None:
+def test_a_login_expires(guarded: ConsoleWorld) -> None:
     guarded.log_in("ada")
     for _ in range(23):  # with a request each half hour the login lasts 12 hours
         guarded.host.reactor.advance(1800.0)
@@ -492,12 +493,12 @@ def test_a_login_ends(guarded: ConsoleWorld) -> None:
     assert guarded.ask("/api/v1/node").status == 401
     guarded.log_in("ada")
     guarded.host.reactor.advance(3600.0)
-    assert guarded.ask("/api/v1/node").status == 401  # idle
+    assert guarded.ask("/api/v1/node").status == 401  # the idle limit
     shown = guarded.page("/partitions?x=1")
     assert shown.status == 303 and shown.headers["location"] == "/login?next=%2Fpartitions%3Fx%3D1"
 
 
-def test_a_logout_ends_it_for_the_cookie_too(guarded: ConsoleWorld) -> None:
+def test_a_logout_invalidates_the_session_cookie(guarded: ConsoleWorld) -> None:
     guarded.log_in("ada")
     stolen, csrf = guarded.cookies.copy(), guarded.csrf
     form = {"Content-Type": "application/x-www-form-urlencoded"}
@@ -508,13 +509,13 @@ def test_a_logout_ends_it_for_the_cookie_too(guarded: ConsoleWorld) -> None:
     assert guarded.ask("/api/v1/node").status == 401
 
 
-def test_cookies_cannot_be_read_by_scripts_or_sent_by_other_sites(guarded: ConsoleWorld) -> None:
+def test_session_cookies_are_httponly_and_samesite(guarded: ConsoleWorld) -> None:
     raw = guarded.log_in("ada").headers["set-cookie"]
     assert "HttpOnly" in raw and "SameSite=Strict" in raw
 
 
 @pytest.mark.parametrize("host", ["console.example", "evil.example:1"])
-def test_an_open_console_is_shown_to_nobody_under_another_name(console: ConsoleWorld, host: str) -> None:
+def test_without_users_requests_with_another_host_name_are_refused(console: ConsoleWorld, host: str) -> None:
     """Names that resolve to this machine by DNS rebinding."""
     for path in ("/", "/queues"):
         answer = console.page(path, host=host)
@@ -527,28 +528,28 @@ def test_an_open_console_is_shown_to_nobody_under_another_name(console: ConsoleW
 # -- other nodes ------------------------------------------------------------------------------------------------------
 
 
-def test_a_node_is_believed_by_its_token(guarded: ConsoleWorld) -> None:
-    ours, others = NodeTokens(SECRET.encode()), NodeTokens(b"x" * 32)
-    assert guarded.as_node("n2", "GET", "/api/v1/node", tokens=ours).json["name"] == "n1"
-    assert guarded.as_node("n2", "GET", "/api/v1/node/clients", tokens=ours, nonce="m").status == 200
+def test_a_node_is_authenticated_by_its_token(guarded: ConsoleWorld) -> None:
+    tokens, others = NodeTokens(SECRET.encode()), NodeTokens(b"x" * 32)
+    assert guarded.as_node("n2", "GET", "/api/v1/node", tokens=tokens).json["name"] == "n1"
+    assert guarded.as_node("n2", "GET", "/api/v1/node/clients", tokens=tokens, nonce="m").status == 200
     assert guarded.as_node("n2", "GET", "/api/v1/node", tokens=others, nonce="o").status == 403
-    assert guarded.as_node("n2", "GET", "/api/v1/node", tokens=ours, nonce="p", receiver="n3").status == 403
+    assert guarded.as_node("n2", "GET", "/api/v1/node", tokens=tokens, nonce="p", receiver="n3").status == 403
     assert guarded.as_node("n2", "GET", "/api/v1/node").status == 403  # the key of open consoles
 
 
-def test_a_node_asks_in_the_name_of_a_user_and_no_more(guarded: ConsoleWorld) -> None:
-    ours, body = NodeTokens(SECRET.encode()), b'{"confirm":"n1","reason":"r"}'
+def test_a_node_request_has_the_role_of_the_user_that_it_names(guarded: ConsoleWorld) -> None:
+    tokens, body = NodeTokens(SECRET.encode()), b'{"confirm":"n1","reason":"r"}'
     path = "/api/v1/nodes/n1/stop"
-    assert guarded.as_node("n2", "POST", path, body, ours, nonce="a").status == 403  # nobody
-    assert guarded.as_node("n2", "POST", path, body, ours, "vera", "viewer", "b").status == 403
-    assert guarded.as_node("n2", "POST", path, body, ours, "olaf", "operator", "c").json == {"ok": True}
+    assert guarded.as_node("n2", "POST", path, body, tokens, nonce="a").status == 403  # without a user
+    assert guarded.as_node("n2", "POST", path, body, tokens, "vera", "viewer", "b").status == 403
+    assert guarded.as_node("n2", "POST", path, body, tokens, "olaf", "operator", "c").json == {"ok": True}
     assert guarded.host.stops == [("r", "olaf")]
     guarded.log_in("ada")
     entry = guarded.ask("/api/v1/audit").json["entries"][1]
     assert entry["user"] == "olaf" and entry["from"].endswith("by n2")
 
 
-def test_what_is_for_nodes_is_not_for_users(console: ConsoleWorld) -> None:
+def test_routes_between_nodes_are_refused_to_users(console: ConsoleWorld) -> None:
     console.read_csrf()
     assert console.ask("/api/v1/node/clients").status == 403
     assert console.post("/api/v1/node/rows", {"uris": [URI]}).status == 403
@@ -559,7 +560,7 @@ def test_what_is_for_nodes_is_not_for_users(console: ConsoleWorld) -> None:
     assert found == {"total": 1, "entries": [[3, URI]]}
 
 
-def test_a_request_that_was_passed_on_is_not_passed_on_again(console: ConsoleWorld) -> None:
+def test_a_forwarded_request_is_not_forwarded_again(console: ConsoleWorld) -> None:
     answer = console.as_node("n2", "GET", "/api/v1/log?node=n9", user="x", role="admin")
     assert answer.status == 404
     assert console.ask("/api/v1/log?node=n1&lines=x").json["field"] == "lines"
@@ -568,26 +569,26 @@ def test_a_request_that_was_passed_on_is_not_passed_on_again(console: ConsoleWor
 # -- prefix, size, errors ---------------------------------------------------------------------------------------------
 
 
-def test_below_a_prefix_everything_is_found_with_it_and_without(tmp_path: Path) -> None:
+def test_with_a_prefix_pages_are_served_with_and_without_it(tmp_path: Path) -> None:
     console = filled(ConsoleWorld(tmp_path, {"prefix": "/ops/bmq", "url": "https://ops.example/ops/bmq"}))
     for path in ("/ops/bmq/partitions", "/partitions"):
         page = console.page(path)
         assert page.status == 200 and 'href="/ops/bmq/static/style.css"' in page.text
     assert console.ask("/ops/bmq/api/v1/cluster").json["nodes"][0]["url"] == "https://ops.example/ops/bmq"
     assert console.ask("/ops/bmqx/api/v1/cluster").status == 404
-    told = console.page("/partitions", headers={"X-Forwarded-Prefix": "/other/"})
-    assert 'href="/other/static/style.css"' in told.text
+    page = console.page("/partitions", headers={"X-Forwarded-Prefix": "/other/"})
+    assert 'href="/other/static/style.css"' in page.text
     for hostile in ("//evil.example", '/"><script>', "/a b", "http://evil.example"):
         answer = console.page("/partitions", headers={"X-Forwarded-Prefix": hostile})
         assert 'href="/ops/bmq/static/style.css"' in answer.text
 
 
-def test_without_a_prefix_nobody_can_send_one(console: ConsoleWorld) -> None:
+def test_without_a_configured_prefix_the_forwarded_prefix_is_ignored(console: ConsoleWorld) -> None:
     assert 'href="/static/style.css"' in console.page("/partitions", headers={"X-Forwarded-Prefix": "/other"}).text
 
 
-def test_a_mistake_of_ours_is_logged_in_full_and_told_in_short(console: ConsoleWorld,
-                                                               monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_internal_error_is_logged_with_details_and_answered_without(console: ConsoleWorld,
+                                                                       monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> None:
         raise RuntimeError("secret detail")
 
@@ -597,7 +598,7 @@ def test_a_mistake_of_ours_is_logged_in_full_and_told_in_short(console: ConsoleW
     assert console.host.failures[0].getErrorMessage() == "secret detail"
 
 
-def test_what_is_not_there_is_told_in_a_word(console: ConsoleWorld) -> None:
+def test_unknown_paths_and_methods_are_refused_with_a_short_text(console: ConsoleWorld) -> None:
     assert console.ask("/api/v1/none").status == 404 and "openapi.json" in console.ask("/api/v1/none").json["error"]
     assert console.ask("/none").text == "Not Found\n"
     assert console.ask("/api/v1/cluster", "POST", b"{}").status == 405 and console.ask("/", "DELETE").status == 405
@@ -609,7 +610,7 @@ def test_what_is_not_there_is_told_in_a_word(console: ConsoleWorld) -> None:
         assert answer.status == 400
 
 
-def test_a_key_file_holds_enough_of_a_secret(tmp_path: Path) -> None:
+def test_a_key_file_must_contain_a_long_enough_secret(tmp_path: Path) -> None:
     path = tmp_path / "key"
     path.write_text(f"{SECRET}\n")
     assert read_secret(Http(key_file=str(path))) == SECRET.encode() and read_secret(Http()) == b""
@@ -620,7 +621,7 @@ def test_a_key_file_holds_enough_of_a_secret(tmp_path: Path) -> None:
         read_secret(Http(key_file=str(tmp_path / "none")))
 
 
-def test_the_url_of_a_node_that_is_gone_is_remembered_also_by_one_that_nobody_has_looked_at(
+def test_the_console_url_of_a_lost_node_is_kept(
         console: ConsoleWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """A page of the lost node reconnects here and is accepted because its origin is known."""
     monkeypatch.setattr("bmqtwist.console.consoles.cluster_facts.peer_urls", lambda broker: {"n2": "http://n2:1"})

@@ -1,4 +1,4 @@
-"""HTTP endpoints in memory: real requests and parsers, without a port."""
+"""HTTP endpoints of a broker in memory, with real requests and parsers."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ STATE = BrokerState(
                            (PartitionSnapshot(1, "n1", 1, 77, data=FileState(50, 100, 25)),)),))
 
 
-class Stub:
+class FakeBroker:
     """Broker service with fixed answers."""
 
     def __init__(self, reason: str = "") -> None:
@@ -72,10 +72,10 @@ class Stub:
         return self.reason
 
 
-def get(path: str, source: Stub | None = None, method: str = "GET", log: object = None
-        ) -> tuple[int, str, dict[str, str]]:
+def request(path: str, source: FakeBroker | None = None, method: str = "GET",
+            log: object = None) -> tuple[int, str, dict[str, str]]:
     """Return status, body and headers of one request."""
-    client = StubTreq(HealthEndpoints(source or Stub(), log=log).resource())  # type: ignore[arg-type]
+    client = StubTreq(HealthEndpoints(source or FakeBroker(), log=log).resource())  # type: ignore[arg-type]
     response = []
     client.request(method, f"http://console.test{path}").addCallback(response.append)
     client.flush()
@@ -90,20 +90,20 @@ def samples(text: str) -> dict[str, float]:
     return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in text.splitlines() if line[0] != "#"}
 
 
-def test_livez_answers_while_the_loop_turns() -> None:
+def test_livez_answers_while_the_event_loop_runs() -> None:
     """A supervisor restarts a process that does not answer, ready or not."""
-    assert get("/livez", Stub("recovering"))[:2] == (200, "ok\n")
+    assert request("/livez", FakeBroker("recovering"))[:2] == (200, "ok\n")
 
 
-def test_readyz_tells_why_clients_are_not_served() -> None:
+def test_readyz_has_the_reason_why_clients_are_not_served() -> None:
     """Load balancers use the status, operators the reason."""
-    assert get("/readyz")[:2] == (200, "ok\n")
-    assert get("/readyz", Stub("recovering"))[:2] == (503, "recovering\n")
+    assert request("/readyz")[:2] == (200, "ok\n")
+    assert request("/readyz", FakeBroker("recovering"))[:2] == (503, "recovering\n")
 
 
 def test_status_is_short_json() -> None:
     """Operators read it first."""
-    code, body, headers = get("/")
+    code, body, headers = request("/")
     assert code == 200 and headers["content-type"] == "application/json"
     shown = json.loads(body)
     assert shown["ready"] is True and shown["queues"] == 1 and shown["messages"] == 21
@@ -111,9 +111,9 @@ def test_status_is_short_json() -> None:
     assert shown["clusters"] == [{"name": "c1", "healthy": True, "self": "n1", "leader": "n1", "partitions": 1}]
 
 
-def test_metrics_has_the_content_type_scrapers_want() -> None:
+def test_metrics_has_the_content_type_of_prometheus() -> None:
     """Prometheus refuses other types."""
-    code, body, headers = get("/metrics")
+    code, body, headers = request("/metrics")
     assert code == 200 and headers["content-type"].startswith("text/plain; version=0.0.4")
     assert headers["cache-control"] == "no-store"
     assert any(line.startswith('queue_msgs_current{Cluster="c1",Domain="t.fan",Tier="lab",') and line.endswith(" 21")
@@ -122,21 +122,21 @@ def test_metrics_has_the_content_type_scrapers_want() -> None:
 
 @pytest.mark.parametrize(("path", "method", "code"), [("/nope", "GET", 404), ("/metrics/x", "GET", 404),
                                                       ("/", "POST", 405), ("/metrics", "DELETE", 405)])
-def test_what_is_not_offered_is_refused_in_a_word(path: str, method: str, code: int) -> None:
+def test_unknown_paths_and_methods_are_refused_with_a_short_text(path: str, method: str, code: int) -> None:
     """The endpoints only read."""
-    found, body, _ = get(path, method=method)
+    found, body, _ = request(path, method=method)
     assert found == code and "<" not in body and len(body) < 40
 
 
-def test_our_own_mistake_is_logged_in_full_and_told_in_short() -> None:
+def test_an_internal_error_is_logged_with_details_and_answered_without() -> None:
     """The traceback is written to the log, not to the answer."""
     failures: list[Failure] = []
-    code, body, _ = get("/metrics", Stub("broken"), log=failures.append)
+    code, body, _ = request("/metrics", FakeBroker("broken"), log=failures.append)
     assert (code, body) == (500, "Internal Server Error\n")
     assert failures[0].getErrorMessage() == "secret detail"
 
 
-def test_the_text_follows_the_format() -> None:
+def test_metrics_follow_the_prometheus_text_format() -> None:
     """Samples of one metric follow its type line, and quotes in labels are escaped."""
     text = exposition(STATE, Statistics(0.0), "my.prefix_", "other")
     seen: list[str] = []
@@ -151,18 +151,18 @@ def test_the_text_follows_the_format() -> None:
     assert 'Instance="other"' in text and 'Client="evil\\"\\\\\\n:1"' in text
 
 
-def test_a_sample_without_labels_has_no_braces_and_whole_numbers_no_point() -> None:
+def test_samples_without_labels_have_no_braces_and_integers_no_decimal_point() -> None:
     """Both are the usual notation."""
     assert sample_text("a", (), 2.0) + sample_text("a", (("L", ""),), 2.5) == "a 2\na 2.5\n"
 
 
-def test_a_site_shows_no_tracebacks_and_lets_idle_connections_go() -> None:
+def test_a_site_shows_no_tracebacks_and_closes_idle_connections() -> None:
     """Settings of the site of a listener."""
-    site = make_site(HealthEndpoints(Stub()).resource())
+    site = make_site(HealthEndpoints(FakeBroker()).resource())
     assert site.displayTracebacks is False and site.timeOut == 30
 
 
-class Visit:
+class SiteConnection:
     """Connection to a site in memory, with its own clock."""
 
     def __init__(self, site: Any) -> None:
@@ -180,52 +180,52 @@ class Visit:
 
 @pytest.fixture
 def site_and_clock() -> tuple[Any, Clock]:
-    site, clock = make_site(HealthEndpoints(Stub()).resource()), Clock()
+    site, clock = make_site(HealthEndpoints(FakeBroker()).resource()), Clock()
     site.reactor = clock
     return site, clock
 
 
 @pytest.mark.parametrize("head", [b"Content-Length: 5000", b"Transfer-Encoding: chunked"])
-def test_a_body_is_not_waited_for(site_and_clock: tuple[Any, Clock], head: bytes) -> None:
-    visit = Visit(site_and_clock[0])
+def test_a_large_request_body_is_refused_before_it_arrives(site_and_clock: tuple[Any, Clock], head: bytes) -> None:
+    visit = SiteConnection(site_and_clock[0])
     answer = visit.send(b"GET /livez HTTP/1.1\r\nHost: h\r\n" + head + b"\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 413 ") and not visit.transport.connected
 
 
-def test_a_small_body_does_no_harm(site_and_clock: tuple[Any, Clock]) -> None:
-    visit = Visit(site_and_clock[0])
+def test_a_small_request_body_is_ignored(site_and_clock: tuple[Any, Clock]) -> None:
+    visit = SiteConnection(site_and_clock[0])
     answer = visit.send(b"GET /livez HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc")
     assert answer.startswith(b"HTTP/1.1 200 ") and visit.transport.connected
 
 
 @pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 3000,
                                   b"GET / HTTP/1.1\r\nA: " + b"b" * 20000 + b"\r\n", b"GET /" + b"x" * 20000])
-def test_headers_have_an_end(site_and_clock: tuple[Any, Clock], data: bytes) -> None:
-    visit = Visit(site_and_clock[0])
+def test_headers_above_the_size_limit_close_the_connection(site_and_clock: tuple[Any, Clock], data: bytes) -> None:
+    visit = SiteConnection(site_and_clock[0])
     for line in data.splitlines(keepends=True):
         if visit.transport.connected:
             visit.send(line)
     assert not visit.transport.connected
 
 
-def test_few_connections_are_taken_and_none_stays_for_ever(site_and_clock: tuple[Any, Clock]) -> None:
+def test_connections_are_limited_in_number_and_lifetime(site_and_clock: tuple[Any, Clock]) -> None:
     site, clock = site_and_clock
-    visits = [Visit(site) for _ in range(CONNECTIONS_MAX)]
-    assert Visit(site).protocol is None
+    visits = [SiteConnection(site) for _ in range(CONNECTIONS_MAX)]
+    assert SiteConnection(site).protocol is None
     visits[0].transport.loseConnection()
-    assert Visit(site).protocol is not None and Visit(site).protocol is None
+    assert SiteConnection(site).protocol is not None and SiteConnection(site).protocol is None
     visits[1].send(b"GET / HTTP/1.1\r\n")
     for _ in range(LIFE_SECONDS_MAX // 10 - 1):  # a header line every 10 s prevents the idle timeout
         clock.advance(10)
         visits[1].send(b"A: b\r\n")
     assert visits[1].transport.connected
     clock.advance(11)
-    assert not visits[1].transport.connected and Visit(site).protocol is not None
+    assert not visits[1].transport.connected and SiteConnection(site).protocol is not None
 
 
-def test_scrapes_that_come_while_one_is_being_made_share_its_text() -> None:
+def test_concurrent_scrapes_share_one_text() -> None:
     """The text for very many queues takes several turns and memory, so it is created once for all requests."""
-    source, made = Stub(), list[Deferred[str]]()
+    source, made = FakeBroker(), list[Deferred[str]]()
     source.in_steps = lambda work: made.append(Deferred()) or made[-1]  # type: ignore[method-assign, func-returns-value]
     client = StubTreq(HealthEndpoints(source).resource())  # type: ignore[arg-type]
     texts: list[str] = []
@@ -241,9 +241,9 @@ def test_scrapes_that_come_while_one_is_being_made_share_its_text() -> None:
     assert len(made) == 2
 
 
-def test_a_metrics_plugin_has_its_prefix_before_every_name() -> None:
+def test_the_prefix_of_a_metrics_plugin_precedes_every_name() -> None:
     plugin = StatPlugin(namespace_prefix="p_")
-    client = StubTreq(HealthEndpoints(Stub(), plugin=plugin).resource())  # type: ignore[arg-type]
+    client = StubTreq(HealthEndpoints(FakeBroker(), plugin=plugin).resource())  # type: ignore[arg-type]
     texts: list[str] = []
     client.request("GET", "http://console.test/metrics").addCallback(client.text_content).addCallback(texts.append)
     client.flush()

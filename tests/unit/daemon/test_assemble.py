@@ -1,4 +1,4 @@
-"""Assembly of a node: a failed start closes all that it opened, at every failure."""
+"""Assembly of a node: a failed start closes all files and locks that it opened, at every failure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ QUEUE = "bmq://bmq.test.persistent.priority/q"
 PAYLOADS = [b"one", b"two", b"three"]
 
 
-class HeldFile:
+class RecordedFile:
     """A file or lock that its disk records until it is closed."""
 
     def __init__(self, disk: CountingDisk, file: Any, path: str) -> None:
@@ -58,16 +58,16 @@ class CountingDisk(MemoryDisk):
 
     def __init__(self) -> None:
         super().__init__()
-        self.held: list[HeldFile] = []
+        self.held: list[RecordedFile] = []
 
     def create(self, path: str) -> Any:
-        return HeldFile(self, super().create(path), path)
+        return RecordedFile(self, super().create(path), path)
 
     def open(self, path: str) -> Any:
-        return HeldFile(self, super().open(path), path)
+        return RecordedFile(self, super().open(path), path)
 
     def lock(self, directory: str) -> Any:
-        return HeldFile(self, super().lock(directory), directory)
+        return RecordedFile(self, super().lock(directory), directory)
 
 
 def configure() -> Configuration:
@@ -84,7 +84,7 @@ def make_node(disk: CountingDisk) -> ImmediateNode:
     return node
 
 
-def used_disk() -> CountingDisk:
+def disk_after_kill() -> CountingDisk:
     """The disk of a broker that ended without closing its files."""
     disk = CountingDisk()
     node = make_node(disk)
@@ -97,16 +97,16 @@ def used_disk() -> CountingDisk:
     return disk
 
 
-def test_whatever_operation_of_a_start_fails_nothing_stays_open() -> None:
+def test_a_start_that_fails_at_any_disk_operation_leaves_no_file_open() -> None:
     """Each operation once; the disk stays usable, and the next start recovers all messages."""
-    probe = used_disk()
+    probe = disk_after_kill()
     before = probe.steps
     make_node(probe).start()
     operations = probe.steps - before
     assert operations > 10 and probe.held
     failed = 0
     for number in range(operations):
-        disk = used_disk()
+        disk = disk_after_kill()
         refused = disk.steps + number
         disk.fail = lambda operation, path, disk=disk, at=refused: (  # type: ignore[misc]
             errno.EIO if disk.steps == at else None)
@@ -126,8 +126,8 @@ def test_whatever_operation_of_a_start_fails_nothing_stays_open() -> None:
     assert failed > 3
 
 
-def test_a_stop_leaves_nothing_open() -> None:
-    disk = used_disk()
+def test_a_stop_leaves_no_file_or_lock_open() -> None:
+    disk = disk_after_kill()
     node = make_node(disk)
     node.start()
     assert disk.held
@@ -135,8 +135,8 @@ def test_a_stop_leaves_nothing_open() -> None:
     assert not disk.held and not disk.locked
 
 
-def test_a_directory_that_another_broker_holds_stays_with_that_one() -> None:
-    disk = used_disk()
+def test_a_start_on_a_locked_directory_fails_and_keeps_the_lock_of_the_other_broker() -> None:
+    disk = disk_after_kill()
     first, second = make_node(disk), make_node(disk)
     first.start()
     with pytest.raises(StartFailure, match="used by another broker"):

@@ -1,4 +1,4 @@
-"""Directories: each has one use and one broker, and foreign files in the archive stay there."""
+"""Directories of a broker: each has one use and one broker, and foreign files in the archive are not deleted."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def root(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("archive, second", [
     ("storage", None), ("storage/.", None), ("other/../storage", None), ("link", None),
     ("other", "other"), ("archive", "storage"), ("archive", "archive")])
-def test_an_archive_that_is_a_storage_is_refused_by_check_and_start(root: Path, archive: str, second: str | None) -> None:
+def test_check_and_start_refuse_an_archive_that_is_a_storage_directory(root: Path, archive: str, second: str | None) -> None:
     clusters = clusters_with(root, f"{root}/{archive}", second and f"{root}/{second}")
     directory = ConfigDirectory(root, PORT)
     directory.clusters = clusters
@@ -66,14 +66,14 @@ def test_an_archive_that_is_a_storage_is_refused_by_check_and_start(root: Path, 
     assert not list((root / "storage").iterdir())
 
 
-def test_directories_of_their_own_are_good(root: Path) -> None:
+def test_separate_directories_are_accepted(root: Path) -> None:
     directory = ConfigDirectory(root, PORT)
     directory.clusters = clusters_with(root, f"{root}/archive", f"{root}/other")
     directory.write()
     assert check(str(directory.etc), environment={})[0] == []
 
 
-def test_the_archive_is_held_while_a_broker_runs(root: Path) -> None:
+def test_storage_and_archive_are_locked_while_a_broker_runs(root: Path) -> None:
     node = ImmediateNode(lambda: configuration(broker_config(PurePath(root / "storage"), PORT),
                                                clusters_with(root, f"{root}/archive")), lambda _: DomainTable())
     node.disk = RealDisk()  # type: ignore[assignment]
@@ -85,27 +85,27 @@ def test_the_archive_is_held_while_a_broker_runs(root: Path) -> None:
     RealDisk().lock(str(root / "archive")).close()
 
 
-def test_thinning_leaves_what_only_looks_like_an_archived_set() -> None:
+def test_deleting_old_archived_file_sets_keeps_foreign_files() -> None:
     """Files of another partition, of another type, or of other programs are not deleted, whatever their names."""
     disk = MemoryDisk()
     files = open_files(disk, sizes=TINY, keep=0)
     partition = Partition(1, files, recover(files))
     partition.activate(1, WALL)
     journal = disk.content(next(path for path in disk.paths() if path.endswith("journal")))
-    strangers = {"/a/bmq_0.20200101_000000.bmq_journal": b"notes of somebody else, longer than any header is",
-                 "/a/bmq_0.20200101_000000.bmq_data": journal, "/a/bmq_0.20200101_000000.bmq_qlist": b""}
+    foreign = {"/a/bmq_0.20200101_000000.bmq_journal": b"notes of a colleague, longer than any header is",
+               "/a/bmq_0.20200101_000000.bmq_data": journal, "/a/bmq_0.20200101_000000.bmq_qlist": b""}
     other = MemoryDisk()
     open_files(other, 1, TINY)
-    strangers["/a/bmq_0.20200102_000000.bmq_journal"] = other.content(
+    foreign["/a/bmq_0.20200102_000000.bmq_journal"] = other.content(
         next(path for path in other.paths() if path.endswith("journal")))
-    for path, content in strangers.items():
+    for path, content in foreign.items():
         disk.put(path, content)
     disk.put("/a/bmq_0.20200103_000000.bmq_journal", journal)
     partition.rollover(WALL)
-    assert [path for path in disk.paths() if path.startswith("/a/")] == sorted(strangers)
+    assert [path for path in disk.paths() if path.startswith("/a/")] == sorted(foreign)
 
 
-def test_a_directory_is_known_by_what_it_is(tmp_path: Path) -> None:
+def test_a_directory_is_identified_independent_of_its_path(tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     os.symlink(tmp_path / "one", tmp_path / "two")
     disk, memory = RealDisk(), MemoryDisk()
@@ -115,7 +115,7 @@ def test_a_directory_is_known_by_what_it_is(tmp_path: Path) -> None:
         disk.identify(f"{tmp_path}/three")
 
 
-def test_missing_directories_are_made_and_said(tmp_path: Path) -> None:
+def test_missing_directories_are_created_and_logged(tmp_path: Path) -> None:
     directory = ConfigDirectory(tmp_path, PORT)
     directory.storage.rmdir()
     directory.broker["taskConfig"]["logController"]["fileName"] = str(tmp_path / "deep" / "logs" / "a.log")
@@ -127,7 +127,7 @@ def test_missing_directories_are_made_and_said(tmp_path: Path) -> None:
     assert create_missing(found) == []
 
 
-def test_a_directory_that_cannot_be_made_is_found_by_the_check_and_said_at_the_start(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_created_is_reported_by_check_and_start(tmp_path: Path) -> None:
     directory = ConfigDirectory(tmp_path, PORT)
     directory.storage.rmdir()
     assert not check(str(directory.etc))[0]

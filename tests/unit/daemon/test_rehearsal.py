@@ -85,15 +85,15 @@ def tree(root: Path) -> dict[str, tuple[str, int]]:
             for path in sorted(root.rglob("*")) if path.is_file()}
 
 
-def test_what_is_stored_and_fits_is_no_problem_and_nothing_is_changed(world: DiskWorld) -> None:
-    assert not errors(world), "nothing is stored yet"
+def test_a_trial_start_on_valid_storage_reports_no_error_and_changes_no_file(world: DiskWorld) -> None:
+    assert not errors(world), "without stored queues"
     world.store()
     before = tree(world.root)
     assert not errors(world)
     assert tree(world.root) == before
 
 
-def test_fewer_partitions_than_queues_are_stored_in_are_found_with_their_line(world: DiskWorld) -> None:
+def test_a_too_small_number_of_partitions_is_reported_with_its_line(world: DiskWorld) -> None:
     world.store()
     world.partitions(1)
     before = tree(world.root)
@@ -104,7 +104,7 @@ def test_fewer_partitions_than_queues_are_stored_in_are_found_with_their_line(wo
     assert tree(world.root) == before
 
 
-def test_a_domain_whose_mode_was_changed_is_found_in_its_file(world: DiskWorld) -> None:
+def test_a_changed_domain_mode_is_reported_with_its_file(world: DiskWorld) -> None:
     world.store()
     world.domain("d", "fanout")
     found, = errors(world)
@@ -112,7 +112,7 @@ def test_a_domain_whose_mode_was_changed_is_found_in_its_file(world: DiskWorld) 
 
 
 @pytest.mark.parametrize("kind", ["journal", "data"])
-def test_damage_is_told_before_the_start_and_is_left_as_it_is(world: DiskWorld, kind: str) -> None:
+def test_damaged_files_are_reported_and_not_changed(world: DiskWorld, kind: str) -> None:
     """It is a warning: a start succeeds."""
     world.store()
     for path in world.root.rglob(f"*.bmq_{kind}"):
@@ -134,7 +134,7 @@ def listener() -> Iterator[int]:
         yield channel.getsockname()[1]
 
 
-def test_a_port_that_somebody_has_is_found_with_its_line(world: DiskWorld, listener: int) -> None:
+def test_a_used_port_is_reported_with_its_line(world: DiskWorld, listener: int) -> None:
     world._set("etc/bmqbrkrcfg.json", lambda tree: world._listen(tree, listener))
     found = errors(world)
     lines = (world.config.etc / "bmqbrkrcfg.json").read_text().splitlines()
@@ -142,21 +142,21 @@ def test_a_port_that_somebody_has_is_found_with_its_line(world: DiskWorld, liste
     assert all(str(listener) in lines[each["line"] - 1] for each in found)
 
 
-def test_the_port_of_the_console_counts_too(world: DiskWorld, listener: int) -> None:
+def test_a_used_port_of_the_console_is_reported(world: DiskWorld, listener: int) -> None:
     world._set("etc/bmqbrkrcfg.json", lambda tree: tree["appConfig"].setdefault("bmqtwist", {}).update(
         http={"port": listener, "address": "127.0.0.1"}))
     found, = errors(world)
     assert found["path"] == "appConfig.bmqtwist.http.port" and found["line"]
 
 
-def test_an_address_of_another_machine_is_found(world: DiskWorld) -> None:
+def test_an_address_of_another_machine_is_reported(world: DiskWorld) -> None:
     world._set("etc/bmqbrkrcfg.json", lambda tree: tree["appConfig"].setdefault("bmqtwist", {}).update(
         http={"port": 1, "address": "192.0.2.1"}))
     found, = errors(world)
     assert "cannot listen at '192.0.2.1:1'" in found["text"]
 
 
-def test_under_a_broker_that_runs_neither_storage_nor_ports_are_looked_at(world: DiskWorld, listener: int) -> None:
+def test_storage_and_ports_of_a_running_broker_are_not_checked(world: DiskWorld, listener: int) -> None:
     world.store()
     world._set("etc/bmqbrkrcfg.json", lambda tree: world._listen(tree, listener))
     cluster, = world._configure().clusters.my_clusters
@@ -173,7 +173,7 @@ def test_under_a_broker_that_runs_neither_storage_nor_ports_are_looked_at(world:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_an_overlay_behaves_as_a_disk_and_leaves_the_one_below_alone(seed: int) -> None:
+def test_an_overlay_behaves_like_a_disk_and_does_not_change_its_base(seed: int) -> None:
     """Random operations, compared with the same operations on a separate disk."""
     random = Random(seed)
     below, model = MemoryDisk(), MemoryDisk()
@@ -191,12 +191,12 @@ def test_an_overlay_behaves_as_a_disk_and_leaves_the_one_below_alone(seed: int) 
                 each.create(f"/d/new{step}").close()
             continue
         path = f"/d/{random.choice(names)}"
-        ours, theirs = disk.open(path), model.open(path)
+        real, modelled = disk.open(path), model.open(path)
         what = random.randrange(6)
         if what == 0:
             size = random.randrange(3 * PAGE_BYTES)
-            ours.resize(size, False)
-            theirs.resize(size, False)
+            real.resize(size, False)
+            modelled.resize(size, False)
         elif what == 1 and random.random() < 0.3:
             disk.remove(path)
             model.remove(path)
@@ -208,20 +208,20 @@ def test_an_overlay_behaves_as_a_disk_and_leaves_the_one_below_alone(seed: int) 
             model.rename(path, f"/d/moved{step}")
             continue
         else:
-            at = random.randrange(ours.size() + 1)
+            at = random.randrange(real.size() + 1)
             data = random.randbytes(random.choice((1, 60, PAGE_BYTES + 5)))
             parts = [data[:3], data[3:]]
-            assert ours.write(at, parts) == theirs.write(at, parts) == len(data)
-        at = random.randrange(ours.size() + 10)
+            assert real.write(at, parts) == modelled.write(at, parts) == len(data)
+        at = random.randrange(real.size() + 10)
         size = random.randrange(2 * PAGE_BYTES)
-        assert ours.size() == theirs.size() and ours.read(at, size) == theirs.read(at, size)
-        there = ours.data_after(at)
-        rest = theirs.read(at, 4 * PAGE_BYTES)
+        assert real.size() == modelled.size() and real.read(at, size) == modelled.read(at, size)
+        there = real.data_after(at)
+        rest = modelled.read(at, 4 * PAGE_BYTES)
         assert (there is None or there >= at) and not any(rest[:(len(rest) if there is None else there - at)])
     assert {path: below.content(path) for path in below.paths()} == before
 
 
-def test_what_an_overlay_keeps_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_of_an_overlay_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overlay, "KEPT_BYTES_MAX", 3 * PAGE_BYTES)
     file = OverlayDisk(MemoryDisk()).create("/d/x")
     file.write(0, [bytes(3 * PAGE_BYTES)])

@@ -1,4 +1,4 @@
-"""Damage is reported once: the next start does not repeat the alarms of a repaired storage."""
+"""Second start after damage: it does not repeat the alarms of the repaired storage."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from kit.memory import MemoryWorld
 from bmqtwist.storage.memory import MemoryDisk
 
 
-def flip(disk: MemoryDisk, path: str, end: int, random: Random) -> None:
+def flip_a_bit(disk: MemoryDisk, path: str, end: int, random: Random) -> None:
     disk.flip(path, random.randrange(end), 1 << random.randrange(8))
 
 
-def tail(disk: MemoryDisk, path: str, end: int, random: Random) -> None:
+def append_garbage(disk: MemoryDisk, path: str, end: int, random: Random) -> None:
     disk.put(path, disk.content(path)[:end] + random.randbytes(40))
 
 
-def cut(disk: MemoryDisk, path: str, end: int, random: Random) -> None:
+def truncate(disk: MemoryDisk, path: str, end: int, random: Random) -> None:
     disk.put(path, disk.content(path)[:random.randrange(end)])
 
 
-def gone(disk: MemoryDisk, path: str, end: int, random: Random) -> None:
+def remove_file(disk: MemoryDisk, path: str, end: int, random: Random) -> None:
     disk.remove(path)
 
 
 @pytest.mark.parametrize("kind", ["bmq_journal", "bmq_data", "bmq_qlist", "bmq_csl"])
-@pytest.mark.parametrize("damage", [flip, tail, cut, gone])
+@pytest.mark.parametrize("damage", [flip_a_bit, append_garbage, truncate, remove_file])
 def test_alarms_are_not_repeated_at_the_second_start(tmp_path: Path, kind: str,
                                                      damage: Callable[[MemoryDisk, str, int, Random], None]) -> None:
     random = Random(f"{kind}/{damage.__name__}")
@@ -45,9 +45,9 @@ def test_alarms_are_not_repeated_at_the_second_start(tmp_path: Path, kind: str,
         world.disk.content(path).rstrip(b"\0")))
     damage(world.disk, path, len(world.disk.content(path).rstrip(b"\0")), random)
     for life in range(3):
-        told = len(world.report.lines)
+        lines_before = len(world.report.lines)
         world.start()
         world.advance(2.0)
-        alarms = [text for severity, text in world.report.lines[told:] if severity in ("ALARM", "PANIC", "ERROR")]
+        alarms = [text for severity, text in world.report.lines[lines_before:] if severity in ("ALARM", "PANIC", "ERROR")]
         assert not (life and alarms), (life, alarms)
         (world.stop if life else world.crash)()

@@ -1,4 +1,4 @@
-"""The twistd plug-in of a broker: its options, its sites, and failures of the start."""
+"""twistd plug-in of a broker: options, HTTP sites, and failures of the start."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ def configuration(http: Http | None = None, plugins: tuple[StatPlugin, ...] = ()
                          listeners=listeners)
 
 
-def test_twistd_knows_the_command_bmq() -> None:
+def test_twistd_finds_the_plugin_bmq() -> None:
     """A packaging error would hide it."""
     (maker,) = [plugin for plugin in getPlugins(IServiceMaker) if plugin.tapname == "bmq"]
     assert maker.module == "bmqtwist.tap"
 
 
-def test_options_stand_in_for_members_of_the_files(directory: ConfigDirectory) -> None:
+def test_options_override_members_of_the_configuration_files(directory: ConfigDirectory) -> None:
     """Each option sets its member."""
     overrides = options("--config", str(directory.etc), "-i", "inst", "-p", "7", "-l", "::1", "--durability", "none",
                         "--http-port", "8", "--host-data-center", "dc").overrides
@@ -74,14 +74,14 @@ def test_options_stand_in_for_members_of_the_files(directory: ConfigDirectory) -
 
 @pytest.mark.parametrize("arguments", [[], ["--config", "/nonexistent"], ["--config", ".", "--durability", "often"],
                                        ["--config", ".", "--port", "many"], ["--config", ".", "--bogus"]])
-def test_a_bad_command_line_is_refused(arguments: list[str]) -> None:
+def test_an_invalid_command_line_is_refused(arguments: list[str]) -> None:
     """Before a file is read."""
     with pytest.raises(UsageError):
         options(*arguments)
 
 
-def test_check_tells_what_is_wrong_and_starts_nothing(directory: ConfigDirectory,
-                                                      capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_check_option_reports_problems_without_starting_a_broker(directory: ConfigDirectory,
+                                                                     capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code 0 or 2, and a message."""
     with pytest.raises(SystemExit) as good:
         tap.makeService(options("--config", str(directory.etc), "--check"))
@@ -107,7 +107,7 @@ def test_strict_refuses_a_configuration_with_warnings(directory: ConfigDirectory
     tap.makeService(options("--config", str(directory.etc)))
 
 
-class Service:
+class FakeService:
     """The attributes that make_sites reads."""
 
     def __init__(self, found: Configuration) -> None:
@@ -116,25 +116,25 @@ class Service:
         self.companions: list[object] = []
 
 
-class ConsoleService:
+class FakeConsoleService:
     """A console that shows nothing."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: FakeService) -> None:
         self.site = object()
 
 
-def test_the_console_and_every_metrics_plugin_get_a_site(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_console_and_each_metrics_plugin_have_a_site(monkeypatch: pytest.MonkeyPatch) -> None:
     """The console by the member `bmqtwist`, metrics by the original plug-in."""
-    monkeypatch.setattr("bmqtwist.console.service.ConsoleService", ConsoleService)
+    monkeypatch.setattr("bmqtwist.console.service.ConsoleService", FakeConsoleService)
     plugins = (StatPlugin(name="a", namespace_prefix="p_", prometheus_specific=Prometheus(host="h", port=1)),
                StatPlugin(name="off", publish_interval=0, prometheus_specific=Prometheus()),
                StatPlugin(name="push", prometheus_specific=Prometheus(mode="E_PUSH")), StatPlugin(name="none"))
-    service: Any = Service(configuration(Http(address="127.0.0.1", port=5), plugins))
+    service: Any = FakeService(configuration(Http(address="127.0.0.1", port=5), plugins))
     assert [(what, address, port) for what, _, address, port in tap.make_sites(service)] == [
         ("Console", "127.0.0.1", 5), ("Metrics plug-in 'a'", "h", 1)]
-    assert [type(each) for each in service.companions] == [ConsoleService]
+    assert [type(each) for each in service.companions] == [FakeConsoleService]
     assert "E_PUSH is not offered" in service.report.texts("WARN")[0] % ()
-    assert tap.make_sites(Service(configuration())) == []  # type: ignore[arg-type]
+    assert tap.make_sites(FakeService(configuration())) == []  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("address", "tls", "anybody", "authorizes", "words"), [
@@ -142,15 +142,16 @@ def test_the_console_and_every_metrics_plugin_get_a_site(monkeypatch: pytest.Mon
     ("0.0.0.0", True, False, True, None), ("0.0.0.0", True, False, False, None),
     ("0.0.0.0", False, False, True, "TLS"), ("10.1.2.3", True, True, False, "authentication"),
     ("broker.example", False, True, False, "TLS")])
-def test_a_listener_that_strangers_can_reach_is_warned_about(address: str, tls: bool, anybody: bool, authorizes: bool,
-                                                             words: str | None) -> None:
+def test_a_listener_without_authentication_reachable_from_other_machines_causes_a_warning(address: str, tls: bool,
+                                                                                          anybody: bool, authorizes: bool,
+                                                                                          words: str | None) -> None:
     """A warning at the start if the listener has no authentication."""
     listener = BoundListener(name="l", address=address, port=1, tls=tls)
     found = exposure_warnings(configuration(listeners=(listener,)), anybody, authorizes)
     assert (words is None and found == []) or (words is not None and words in found[0])
 
 
-def test_a_console_that_strangers_can_reach_is_warned_about() -> None:
+def test_a_console_without_login_reachable_from_other_machines_causes_a_warning() -> None:
     """The console requires no login."""
     (text,) = exposure_warnings(configuration(Http(address="0.0.0.0", port=5)), True, False)
     assert "console" in text
@@ -186,14 +187,14 @@ def test_twistd_runs_a_broker_with_pipe_and_console_and_stops_it_on_sigterm(dire
         process.send_signal(signal.SIGTERM)
         rest = process.communicate(timeout=30)[0]
         assert "BMQbrkr stopped (shutdown took " in rest
-        assert process.returncode == -signal.SIGTERM  # twistd ends by the signal it was sent
+        assert process.returncode == -signal.SIGTERM  # twistd ends by the signal that it received
         assert not pipe.exists()
         history = (directory.root / "bmqbrkr.hist").read_text()
         assert [line.split(" ", 1)[1] for line in history.splitlines()] == ["CMD CLUSTERS LIST", "nonsense"]
 
 
 @pytest.mark.process
-def test_a_start_that_fails_under_twistd_says_why_in_the_exit_code(directory: ConfigDirectory) -> None:
+def test_a_failed_start_under_twistd_has_an_exit_code_and_a_log_line(directory: ConfigDirectory) -> None:
     """In the foreground the exit code of bmqbrkr; as a daemon that of twistd."""
     directory.storage.rmdir()
     directory.storage.symlink_to(directory.root / "nowhere" / "at all")
@@ -232,10 +233,10 @@ from bmqtwist import tap
 from bmqtwist.logs.observer import TwistedReport
 from twisted.scripts.twistd import run
 
-told = TwistedReport.info
+original_info = TwistedReport.info
 
 def info(self, text, *arguments):
-    told(self, text, *arguments)
+    original_info(self, text, *arguments)
     if text == "%s":
         os.kill(os.getpid(), signal.SIGTERM)
 
@@ -247,8 +248,8 @@ sys.exit((run if sys.argv[1] == "-n" else tap.bmqbrkr)())
 @pytest.mark.process
 @pytest.mark.parametrize("arguments, code", [
     (["-n", "--pidfile=", "bmq", "--config", "etc"], -signal.SIGTERM), (["etc"], 0)])
-def test_who_reads_that_the_broker_has_started_may_stop_it(directory: ConfigDirectory, arguments: list[str],
-                                                           code: int) -> None:
+def test_a_signal_after_the_start_line_stops_the_broker_gracefully(directory: ConfigDirectory, arguments: list[str],
+                                                                   code: int) -> None:
     """The line follows the installation of signal handlers: a signal before it killed a broker on a busy machine."""
     run = subprocess.run([sys.executable, "-c", EAGER % STARTED, *arguments], cwd=directory.root, timeout=60,
                          capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""The glossary: every file that it names exists, and its terms are in alphabetical order."""
+"""Glossary: every named file exists, and the terms are in alphabetical order."""
 
 import re
 from itertools import pairwise
@@ -13,7 +13,7 @@ def test_every_file_of_the_glossary_exists() -> None:
     assert named and {path for path in named if not (ROOT / "bmqtwist" / path).exists()} == set()
 
 
-def test_terms_are_in_alphabetical_order_and_defined_once() -> None:
+def test_glossary_terms_are_in_alphabetical_order_and_defined_once() -> None:
     seen: set[str] = set()
     for table in GLOSSARY.split("\n## ")[1:]:
         terms = [row.split("|")[1].strip() for row in table.splitlines() if row.startswith("| ")][1:]

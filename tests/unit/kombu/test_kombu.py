@@ -1,4 +1,4 @@
-"""kombu transport without a broker: names, settings, and calls of channels to their link."""
+"""kombu transport without a broker: queue names, settings, and calls of channels to their link."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ OPTIONS = {"broadcast_domain": "b"}
 
 
 @given(st.text(max_size=100))
-def test_every_name_has_a_uri(name: str) -> None:
+def test_every_queue_name_has_a_valid_uri(name: str) -> None:
     assert parse_uri(queue_uri("d", name, "p.")).queue == queue_name("p." + name)
 
 
 @given(st.lists(st.text(alphabet="ab_-.@é", max_size=70), min_size=2, max_size=2, unique=True))
-def test_different_names_stay_different(names: list[str]) -> None:
+def test_different_queue_names_have_different_uris(names: list[str]) -> None:
     assert queue_name(names[0]) != queue_name(names[1])
 
 
-def test_permitted_names_are_kept_and_others_stay_readable() -> None:
+def test_valid_queue_names_are_unchanged_and_others_stay_readable() -> None:
     assert queue_name("celery") == "celery" and queue_name("a-b_c.D9") == "a-b_c.D9"
     assert queue_name("worker@host.celery.pidbox").startswith("worker_host.celery.pidbox-")
     assert len(queue_name("x" * 65)) == 64 and queue_name("x" * 64) == "x" * 64
@@ -55,7 +55,7 @@ def test_permitted_names_are_kept_and_others_stay_readable() -> None:
 
 @pytest.mark.parametrize(("kind", "exchange_durable", "queue_durable", "passing", "private"), [
     ("direct", True, True, False, False),  # tasks
-    ("direct", True, False, True, False),  # tasks in a queue that goes away
+    ("direct", True, False, True, False),  # tasks in an auto-delete queue
     ("direct", False, False, True, True),  # replies to remote control
     ("topic", True, False, True, True),  # receivers of events
     ("topic", True, True, True, False),
@@ -63,20 +63,20 @@ def test_permitted_names_are_kept_and_others_stay_readable() -> None:
     ("fanout", True, True, True, True),  # kombu.common.Broadcast
     ("fanout", True, True, False, False),
 ])
-def test_which_queues_are_private(kind: str, exchange_durable: bool, queue_durable: bool, passing: bool,
-                                  private: bool) -> None:
+def test_a_queue_is_private_depending_on_its_durability_and_exchange(kind: str, exchange_durable: bool, queue_durable: bool,
+                                                                     passing: bool, private: bool) -> None:
     assert is_private(kind, exchange_durable, queue_durable, passing) is private
 
 
 # -- settings -------------------------------------------------------------------------------------------------------
 
 
-def test_importing_the_package_makes_the_schemes_known() -> None:
+def test_importing_the_package_registers_the_url_schemes() -> None:
     assert get_transport_cls("bmq") is Transport and get_transport_cls("bmqs") is SecureTransport
     assert Connection("bmq://", transport="bmqtwist.kombu:Transport").get_transport_cls() is Transport
 
 
-def test_settings_come_from_the_url_and_the_transport_options() -> None:
+def test_settings_are_read_from_the_url_and_the_transport_options() -> None:
     plain = transport_settings(Connection("bmq://"))
     assert (str(plain.session.brokers[0]), plain.domain, plain.broadcast_domain) == (
         "tcp://localhost:30114", DOMAIN, BROADCAST_DOMAIN)
@@ -93,12 +93,12 @@ def test_settings_come_from_the_url_and_the_transport_options() -> None:
 
 
 @pytest.mark.parametrize("options", [{"max_unconfirmed": 0}, {"domain": "no/domain"}, {"post_timeout_s": -1}])
-def test_settings_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
+def test_invalid_transport_options_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(LocalError):
         transport_settings(Connection("bmq://", transport_options=options))
 
 
-def test_tls_from_what_kombu_calls_ssl() -> None:
+def test_the_ssl_option_of_kombu_gives_a_tls_context() -> None:
     assert tls_context(None) is None and tls_context(False) is None
     made = tls_context(True)
     assert made is not None and made.check_hostname and made.verify_mode is ssl.CERT_REQUIRED
@@ -108,7 +108,7 @@ def test_tls_from_what_kombu_calls_ssl() -> None:
     assert transport_settings(Connection("bmq://h", ssl=True)).session.brokers[0].tls
 
 
-def test_what_may_pass_is_a_lost_link_and_what_will_not_is_refused() -> None:
+def test_temporary_errors_are_link_lost_and_permanent_ones_refused() -> None:
     assert isinstance(error_of_result("x", Result.TIMEOUT), LinkLost)
     assert isinstance(error_of_result("x", Result.LIMIT_MESSAGES), Refused)
     assert str(error_of_result("open bmq://d/q", Result.REFUSED, "no")) == "open bmq://d/q: REFUSED no"
@@ -230,7 +230,7 @@ def consume(channel: Any, queue: Queue, **options: Any) -> list[Any]:
     return got
 
 
-def test_the_window_follows_the_prefetch_count(connection: Connection) -> None:
+def test_the_unconfirmed_limit_follows_the_prefetch_count(connection: Connection) -> None:
     channel = connection.channel()
     channel.basic_qos(0, 4, False)
     consume(channel, Queue("q"))
@@ -242,7 +242,7 @@ def test_the_window_follows_the_prefetch_count(connection: Connection) -> None:
                           ("configure", "bmq://d/q", 5), ("configure", "bmq://d/q", 1000)]
 
 
-def test_a_consumer_holds_no_more_than_the_prefetch_count_of_all_its_queues(connection: Connection) -> None:
+def test_the_prefetch_count_limits_messages_over_all_queues_of_a_channel(connection: Connection) -> None:
     channel = connection.channel()
     channel.basic_qos(0, 2, False)
     got = consume(channel, Queue("a"))
@@ -255,7 +255,7 @@ def test_a_consumer_holds_no_more_than_the_prefetch_count_of_all_its_queues(conn
         connection.drain_events(timeout=0)
     before = link().notify_calls
     got[0].ack()
-    assert link().notify_calls == before + 1  # an event loop looks again
+    assert link().notify_calls == before + 1  # the event loop polls again
     connection.drain_events(timeout=0)
     assert len(got) == 3
     channel.basic_qos(0, 3, False)
@@ -263,7 +263,7 @@ def test_a_consumer_holds_no_more_than_the_prefetch_count_of_all_its_queues(conn
     assert len(got) == 4
 
 
-def test_ack_and_reject_confirm_and_requeue_posts_before_it_confirms(connection: Connection) -> None:
+def test_ack_and_reject_confirm_and_requeue_posts_before_the_confirm(connection: Connection) -> None:
     channel = connection.channel()
     got = consume(channel, Queue("q"))
     producer = Producer(channel)
@@ -282,7 +282,7 @@ def test_ack_and_reject_confirm_and_requeue_posts_before_it_confirms(connection:
     assert got[3].delivery_tag != got[2].delivery_tag
 
 
-def test_a_cancelled_consumer_gets_nothing_more_and_closes_with_its_last_message(connection: Connection) -> None:
+def test_a_cancelled_consumer_receives_no_message_and_closes_after_its_last_ack(connection: Connection) -> None:
     channel = connection.channel()
     got: list[Any] = []
     consumer = Consumer(channel, [Queue("q")], on_message=got.append)
@@ -296,7 +296,7 @@ def test_a_cancelled_consumer_gets_nothing_more_and_closes_with_its_last_message
     assert link().log[1:] == [("confirm", "bmq://d/q"), ("close_reader", "bmq://d/q")]
 
 
-def test_a_closed_channel_gives_back_and_acknowledges_nothing(connection: Connection) -> None:
+def test_a_closed_channel_closes_its_reader_without_confirms(connection: Connection) -> None:
     channel = connection.channel()
     got = consume(channel, Queue("q"))
     Producer(connection).publish("x", routing_key="q")
@@ -308,7 +308,7 @@ def test_a_closed_channel_gives_back_and_acknowledges_nothing(connection: Connec
         got[0].ack()
 
 
-def test_what_was_acknowledged_too_late_is_confirmed_when_it_comes_back(connection: Connection) -> None:
+def test_a_message_acknowledged_after_the_close_is_confirmed_at_its_redelivery(connection: Connection) -> None:
     channel = connection.channel()
     got = consume(channel, Queue("q"))
     for number in range(2):
@@ -331,7 +331,7 @@ def test_what_was_acknowledged_too_late_is_confirmed_when_it_comes_back(connecti
     assert link().log == [("confirm", "bmq://d/q")]
 
 
-def test_exchanges_route_to_declared_queues_and_are_broadcast_where_others_may_listen(connection: Connection) -> None:
+def test_exchanges_post_to_declared_queues_and_to_broadcast_for_remote_private_queues(connection: Connection) -> None:
     channel = connection.channel()
     producer = Producer(channel)
     for exchange, keys in ((Exchange("t", "topic"), ("a.*", "#", "b")), (Exchange("d", "direct"), ("a.x", "b", "a.x"))):
@@ -348,7 +348,7 @@ def test_exchanges_route_to_declared_queues_and_are_broadcast_where_others_may_l
     assert [entry[0] for entry in link().log] == ["broadcast"]
 
 
-def test_private_queues_get_what_their_bindings_match_and_the_oldest_goes_first(
+def test_private_queues_receive_matching_messages_and_drop_the_oldest_when_full(
         connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "MAILBOX_MESSAGES_MAX", 2)
     channel = connection.channel()
@@ -370,7 +370,7 @@ def test_private_queues_get_what_their_bindings_match_and_the_oldest_goes_first(
     assert link().log == [("close_reader", "bmq://b/ev")]
 
 
-def test_a_lost_link_is_raised_once_before_kombu_may_connect_again(connection: Connection) -> None:
+def test_a_lost_link_is_raised_once_before_the_reconnect(connection: Connection) -> None:
     channel = connection.channel()
     consume(channel, Queue("q"))
     link().loss_reason = "gone"
@@ -382,7 +382,7 @@ def test_a_lost_link_is_raised_once_before_kombu_may_connect_again(connection: C
     assert len(FakeLink.made) == 2 and channel.closed and not connection.transport.readers
 
 
-def test_an_event_loop_is_served_in_bursts(connection: Connection) -> None:
+def test_an_event_loop_receives_messages_in_bursts(connection: Connection) -> None:
     channel = connection.channel()
     got = consume(channel, Queue("q"))
     for number in range(150):
@@ -393,7 +393,7 @@ def test_an_event_loop_is_served_in_bursts(connection: Connection) -> None:
     assert len(got) == 150
 
 
-def test_posts_that_nobody_waits_for_wait_for_room_of_their_size() -> None:
+def test_posts_without_confirm_wait_until_the_send_buffer_has_room() -> None:
     """Half of the room is used: the next post is sent when the broker has acknowledged the first."""
     broker = Broker()
     link = BrokerLink(transport_settings(Connection(broker.listen().replace("tcp", "bmq"), transport_options={

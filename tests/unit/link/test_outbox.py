@@ -1,4 +1,4 @@
-"""Outbox: order of the output of one turn, merged PUSHes, limits of event sizes."""
+"""Outbox: order of the events of one turn, merged PUSHes, limits of event sizes."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def merged(outbox: Outbox, *deliveries: tuple[int, int]) -> list[tuple[int, list
     return [(int.from_bytes(event.push.guid, "big"), event.push.ids) for event in events(outbox)]
 
 
-def test_an_empty_outbox_gives_nothing() -> None:
+def test_an_empty_outbox_has_no_output() -> None:
     assert Outbox().take() == []
 
 
-def test_pushes_stand_before_acks_and_each_kind_shares_one_event() -> None:
+def test_pushes_precede_acks_and_each_type_shares_one_event() -> None:
     outbox = Outbox()
     outbox.ack(7, guid(1), 0, 0)
     push(outbox, 2)
@@ -58,14 +58,14 @@ def test_pushes_stand_before_acks_and_each_kind_shares_one_event() -> None:
     assert [event.kind for event in events(outbox)] == ["push", "ack"]
 
 
-def test_an_ack_keeps_status_correlation_and_queue() -> None:
+def test_an_ack_has_status_correlation_id_and_queue_id() -> None:
     outbox = Outbox()
     outbox.ack(9, guid(3), 0x123456, 6)
     (event,) = events(outbox)
     assert (event.ack.q_id, event.ack.guid, event.ack.correlation_id, event.ack.status) == (9, guid(3), 0x123456, 6)
 
 
-def test_a_control_event_stands_behind_everything_before_it_and_before_everything_after() -> None:
+def test_a_control_event_keeps_its_order_among_pushes_and_acks() -> None:
     outbox = Outbox()
     outbox.ack(7, guid(1), 0, 0)
     push(outbox, 2)
@@ -76,14 +76,14 @@ def test_a_control_event_stands_behind_everything_before_it_and_before_everythin
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 100])
-def test_a_push_carries_its_payload_whatever_its_padding(size: int) -> None:
+def test_a_push_has_its_payload_for_every_padding_length(size: int) -> None:
     outbox = Outbox()
     outbox.push(7, guid(1), 3, 4, 0, 0, b"x" * size)
     (event,) = events(outbox)
     assert (event.push.payload, event.push.ids, event.push.out_of_order) == (b"x" * size, [3], True)
 
 
-def test_an_event_of_pushes_is_sealed_when_it_passes_its_size() -> None:
+def test_a_push_event_is_closed_when_it_exceeds_its_size_limit() -> None:
     outbox = Outbox()
     payload = bytes(OUT_EVENT_BYTES_MAX // 4)
     for number in range(10):
@@ -93,14 +93,14 @@ def test_an_event_of_pushes_is_sealed_when_it_passes_its_size() -> None:
     assert b"".join(found).count(payload) == 10
 
 
-def test_a_message_larger_than_an_event_goes_alone() -> None:
+def test_a_message_larger_than_an_event_has_its_own_event() -> None:
     outbox = Outbox()
     push(outbox, 1, payload=bytes(2 * OUT_EVENT_BYTES_MAX))
     push(outbox, 2)
     assert [event.push.guid for event in events(outbox)] == [guid(1), guid(2)]
 
 
-def test_acks_are_cut_into_events_too() -> None:
+def test_acks_are_divided_into_several_events() -> None:
     outbox = Outbox()
     for number in range(60_000):
         outbox.ack(7, guid(number), 0, 0)
@@ -108,7 +108,7 @@ def test_acks_are_cut_into_events_too() -> None:
     assert len(found) == 2 and all(len(frame) <= OUT_EVENT_BYTES_MAX + 24 for frame in found)
 
 
-def test_after_the_final_close_no_ack_of_that_queue_is_said() -> None:
+def test_acks_of_a_finally_closed_queue_are_dropped() -> None:
     outbox = Outbox()
     outbox.ack(7, guid(1), 0, 0)
     outbox.ack(8, guid(2), 0, 0)
@@ -116,7 +116,7 @@ def test_after_the_final_close_no_ack_of_that_queue_is_said() -> None:
     assert [event.ack.q_id for event in events(outbox)] == [8]
 
 
-def test_one_push_names_every_subscription_that_gets_the_message() -> None:
+def test_a_merged_push_lists_all_subscriptions_of_the_message() -> None:
     assert merged(Outbox(), (1, 10), (2, 10), (1, 20), (2, 20), (1, 30)) == [(1, [10, 20, 30]), (2, [10, 20])]
 
 
@@ -128,13 +128,13 @@ def test_a_merged_push_can_be_read_with_any_payload() -> None:
     assert (event.push.payload, event.push.ids) == (b"abcde", [1, 2, 3])
 
 
-def test_merging_never_overtakes() -> None:
+def test_merging_keeps_the_order_of_messages_of_each_app() -> None:
     """The PUSH of a shared message comes after the PUSHes to one app alone, to keep the order of each app."""
     assert merged(Outbox(), (2, 10), (3, 10), (0, 20), (1, 20), (2, 20), (3, 20)) == [
         (2, [10]), (3, [10]), (0, [20]), (1, [20]), (2, [20]), (3, [20])]
 
 
-def test_a_third_app_may_join_the_later_one() -> None:
+def test_a_third_app_is_merged_into_the_later_of_two_pushes() -> None:
     assert merged(Outbox(), (2, 10), (1, 20), (2, 20), (1, 30), (2, 30)) == [(2, [10]), (1, [20, 30]), (2, [20, 30])]
 
 
@@ -146,7 +146,7 @@ def test_a_redelivery_and_a_first_delivery_are_not_merged() -> None:
     assert [(event.push.ids, event.push.out_of_order) for event in events(outbox)] == [([10], True), ([20], False)]
 
 
-def test_nothing_is_merged_into_an_event_that_is_sealed() -> None:
+def test_a_push_is_not_merged_into_a_closed_event() -> None:
     outbox = Outbox()
     push(outbox, 1, 10, merged=True)
     outbox.event(HEARTBEAT_RSP)
@@ -161,7 +161,7 @@ def test_nothing_is_merged_into_an_event_that_is_sealed() -> None:
 
 @pytest.mark.parametrize("place", [(0, 0), (7, 1 << 40)])
 @pytest.mark.parametrize("sub_ids", [[3], [3, 4, 5]])
-def test_what_another_broker_is_pushed_is_what_the_codec_writes(place: tuple[int, int], sub_ids: list[int]) -> None:
+def test_a_push_to_another_broker_equals_the_encoding_of_the_codec(place: tuple[int, int], sub_ids: list[int]) -> None:
     outbox = Outbox()
     outbox.sends_psns = place != (0, 0)
     message = Message(guid(1), b"payload", b"", False, 1, 2, 0, 0.0, 0)

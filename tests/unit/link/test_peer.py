@@ -1,4 +1,4 @@
-"""Peer sessions: two brokers on one connection, with negotiation, events in both directions, and the end."""
+"""Peer sessions: two brokers on one connection, with negotiation, events in both directions, and close."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def identity(node_id: int) -> ClientIdentity:
                           cluster_node_id=node_id)
 
 
-class Others:
+class FakePeerContext:
     """The peer context of one of the brokers."""
 
     def __init__(self, node_id: int) -> None:
@@ -51,13 +51,13 @@ class Others:
         self.failed.append(session)
 
 
-class Wire:
+class FakeTransport:
     """Transport of one session; `pass_on` delivers its output to the other end."""
 
     def __init__(self, world: MemoryWorld) -> None:
         self.world = world
         self.session: Session | None = None
-        self.other: Wire
+        self.other: FakeTransport
         self.waiting: list[bytes] = []
         self.untaken = 0  # bytes of output that the transport reports as unsent
         self.reads = True
@@ -81,20 +81,20 @@ class Wire:
         self.reads = wanted
 
 
-class Pair:
+class BrokerPair:
     """Two brokers; node 1 connects to node 2."""
 
     def __init__(self, root: Path, known: bool = True) -> None:
         self.worlds = [MemoryWorld(root / "1"), MemoryWorld(root / "2")]
-        self.others = [Others(1), Others(2)]
+        self.contexts = [FakePeerContext(1), FakePeerContext(2)]
         if known:
-            self.worlds[1].broker.sessions.peers[NAME] = self.others[1]
-        self.wires = [Wire(world) for world in self.worlds]
+            self.worlds[1].broker.sessions.peers[NAME] = self.contexts[1]
+        self.wires = [FakeTransport(world) for world in self.worlds]
         self.wires[0].other, self.wires[1].other = self.wires[1], self.wires[0]
 
     def connect(self) -> None:
         dialling, listening = (world.broker.sessions for world in self.worlds)
-        made = dialling.dialled("2:30114", identity(1), self.others[0], self.worlds[0].now)
+        made = dialling.dialled("2:30114", identity(1), self.contexts[0], self.worlds[0].now)
         for wire, session in zip(self.wires, (made, listening.connect("1:40000", self.worlds[1].now)), strict=True):
             wire.session, session.transport, wire.world.turn_requested = session, wire, True
         self.pass_on()
@@ -119,93 +119,93 @@ class Pair:
 
 
 @pytest.fixture
-def pair(tmp_path: Path) -> Pair:
-    made = Pair(tmp_path)
+def pair(tmp_path: Path) -> BrokerPair:
+    made = BrokerPair(tmp_path)
     made.connect()
     return made
 
 
-def test_two_brokers_get_to_know_each_other(pair: Pair) -> None:
-    one, two = pair.others[0].peers[0], pair.others[1].peers[0]
+def test_two_brokers_negotiate_and_exchange_identities(pair: BrokerPair) -> None:
+    one, two = pair.contexts[0].peers[0], pair.contexts[1].peers[0]
     assert (one.dialled, two.dialled) == (True, False)
     assert (one.session.remote.identity.cluster_node_id, two.session.remote.identity.cluster_node_id) == (2, 1)
     assert (one.session.description, two.session.description) == ("node2:2", "node1:1")
     assert one.session.channel.negotiated_at is not None and two.session.channel.negotiated_at is not None
 
 
-def test_whole_events_go_both_ways_in_order(pair: Pair) -> None:
-    one, two = pair.others[0].peers[0], pair.others[1].peers[0]
+def test_complete_events_are_received_in_both_directions_in_order(pair: BrokerPair) -> None:
+    one, two = pair.contexts[0].peers[0], pair.contexts[1].peers[0]
     receipt = encode_receipt(Receipt(1, 2, 3))
     one.send(receipt)
     one.send(event_header(EventType.ELECTOR, 4, 0x20) + b"vote")
     two.send(event_header(EventType.STORAGE, 8) + b"recorded")
     pair.pass_on()
-    assert pair.others[1].got == [(EventType.REPLICATION_RECEIPT, 0, receipt[8:]), (EventType.ELECTOR, 0x20, b"vote")]
-    assert pair.others[0].got == [(EventType.STORAGE, 0, b"recorded")]
+    assert pair.contexts[1].got == [(EventType.REPLICATION_RECEIPT, 0, receipt[8:]), (EventType.ELECTOR, 0x20, b"vote")]
+    assert pair.contexts[0].got == [(EventType.STORAGE, 0, b"recorded")]
 
 
-def test_events_of_a_turn_leave_in_one_write(pair: Pair) -> None:
+def test_events_of_one_turn_are_sent_in_one_write(pair: BrokerPair) -> None:
     for _ in range(3):
-        pair.others[0].peers[0].send(event_header(EventType.ELECTOR, 4) + b"vote")
+        pair.contexts[0].peers[0].send(event_header(EventType.ELECTOR, 4) + b"vote")
     pair.worlds[0].turn_requested = True
     pair.worlds[0].run()
     assert len(pair.wires[0].waiting) == 1
     pair.pass_on()
-    assert len(pair.others[1].got) == 3
+    assert len(pair.contexts[1].got) == 3
 
 
-def test_the_end_is_told_to_both_once(pair: Pair) -> None:
-    one, two = pair.others[0].peers[0], pair.others[1].peers[0]
+def test_a_close_disconnects_both_sides_once(pair: BrokerPair) -> None:
+    one, two = pair.contexts[0].peers[0], pair.contexts[1].peers[0]
     one.session.close("enough")
     pair.pass_on()
-    assert pair.others[0].peers == pair.others[1].peers == [] and one.session.state is two.session.state is State.CLOSED
+    assert pair.contexts[0].peers == pair.contexts[1].peers == [] and one.session.state is two.session.state is State.CLOSED
     assert one.session not in pair.worlds[0].broker.sessions.open and two.session not in pair.worlds[1].broker.sessions.open
     two.send(event_header(EventType.ELECTOR, 4) + b"vote")
-    assert not two.session.take() and not pair.others[0].failed
+    assert not two.session.take() and not pair.contexts[0].failed
 
 
-def test_nobody_for_the_cluster_turns_brokers_away(tmp_path: Path) -> None:
-    pair = Pair(tmp_path, known=False)
+def test_a_broker_of_an_unknown_cluster_is_refused_with_a_log_line(tmp_path: Path) -> None:
+    pair = BrokerPair(tmp_path, known=False)
     pair.connect()
     assert pair.worlds[1].logged("#CONNECTION_UNEXPECTED node1:1: a broker of cluster 'c', which has no other members here")
-    assert len(pair.others[0].failed) == 1 and not pair.others[0].peers
+    assert len(pair.contexts[0].failed) == 1 and not pair.contexts[0].peers
 
 
-def test_a_broker_that_is_refused_hears_why(tmp_path: Path) -> None:
-    pair = Pair(tmp_path)
-    pair.others[1].answer = Status(Category.E_REFUSED, -1, "a second connection of node 1")
+def test_a_refused_broker_logs_the_reason_of_the_refusal(tmp_path: Path) -> None:
+    pair = BrokerPair(tmp_path)
+    pair.contexts[1].answer = Status(Category.E_REFUSED, -1, "a second connection of node 1")
     pair.connect()
     assert pair.worlds[0].logged("#SESSION_NEGOTIATION node2:2: a second connection of node 1")
-    assert len(pair.others[0].failed) == 1 and pair.others[0].peers == pair.others[1].peers == []
+    assert len(pair.contexts[0].failed) == 1 and pair.contexts[0].peers == pair.contexts[1].peers == []
 
 
-def test_a_broker_that_is_not_wanted_is_closed_without_a_word(tmp_path: Path) -> None:
-    pair = Pair(tmp_path)
-    pair.others[1].answer = None
+def test_a_broker_refused_without_a_status_is_closed_without_a_response(tmp_path: Path) -> None:
+    pair = BrokerPair(tmp_path)
+    pair.contexts[1].answer = None
     pair.connect()
-    assert len(pair.others[0].failed) == 1 and pair.worlds[1].logged("#SESSION_NEGOTIATION node1:1: refused")
+    assert len(pair.contexts[0].failed) == 1 and pair.worlds[1].logged("#SESSION_NEGOTIATION node1:1: refused")
 
 
-def test_a_broker_is_read_from_even_if_it_does_not_read_and_then_cut_off(pair: Pair,
-                                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_that_does_not_read_is_read_from_and_closed_above_the_output_limit(pair: BrokerPair,
+                                                                                    monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peer_module.PeerSession, "output_bytes_max", 1000)
-    one = pair.others[0].peers[0]
+    one = pair.contexts[0].peers[0]
     for untaken, alive in ((1000, True), (1001, False)):
         pair.wires[0].untaken = untaken
         one.send(event_header(EventType.ELECTOR, 4) + b"vote")
         pair.worlds[0].turn_requested = True
         pair.worlds[0].run()
-        assert pair.wires[0].reads and (one in pair.others[0].peers) is alive
+        assert pair.wires[0].reads and (one in pair.contexts[0].peers) is alive
     assert pair.worlds[0].logged("#PEER_SEND_FAILURE node2:2: the broker does not read: 1001 unsent bytes (limit: 1000)")
 
 
-def test_a_dialled_broker_that_says_nothing_is_given_up(tmp_path: Path) -> None:
-    pair = Pair(tmp_path)
+def test_a_dialled_broker_without_response_is_closed_after_10_seconds(tmp_path: Path) -> None:
+    pair = BrokerPair(tmp_path)
     pair.wires[1].write = lambda data: 0  # type: ignore[method-assign]
     pair.connect()
     pair.worlds[0].advance(9.0)
     pair.pass_on()
-    assert not pair.others[0].failed
+    assert not pair.contexts[0].failed
     pair.worlds[0].advance(2.0)
     pair.pass_on()
-    assert len(pair.others[0].failed) == 1 and pair.worlds[0].logged("no brokerResponse within 10 s")
+    assert len(pair.contexts[0].failed) == 1 and pair.worlds[0].logged("no brokerResponse within 10 s")

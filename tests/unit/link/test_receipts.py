@@ -15,7 +15,7 @@ from bmqtwist.wire.cluster_schema import Keepalive
 
 
 @dataclass(eq=False)
-class Led:
+class FakePartition:
     """A fake partition with `position` and committed position."""
 
     position: int = 0
@@ -23,27 +23,27 @@ class Led:
     leading: bool = True
 
     @property
-    def copies(self) -> Led:
+    def copies(self) -> FakePartition:
         """The partition itself, as it has the marks."""
         return self
 
 
 @dataclass(eq=False)
-class Behind:
+class DownstreamBroker:
     """A downstream broker."""
 
     confirm_count: int = 0
     uncommitted: deque[Any] = field(default_factory=deque)
-    told: list[int] = field(default_factory=list)
+    sent: list[int] = field(default_factory=list)
 
     def send_confirm_receipt(self, count: int) -> None:
-        self.told.append(count)
+        self.sent.append(count)
 
 
-class Clock:
+class ReceiptsWithClock:
     """Scheduled calls under a virtual clock."""
 
-    def __init__(self, partitions: list[Led]) -> None:
+    def __init__(self, partitions: list[FakePartition]) -> None:
         self.now, self._calls = 0.0, list[tuple[float, Callable[[float], None]]]()
         parts: Any = partitions
         self.receipts = ConfirmReceipts(lambda seconds, action: self._calls.append((self.now + seconds, action)), parts)
@@ -60,57 +60,57 @@ class Clock:
         return count
 
 
-def test_many_confirms_are_told_of_at_once_when_the_last_of_them_is_committed() -> None:
-    partition, behind = Led(), Behind()
-    clock = Clock([partition])
+def test_one_receipt_covers_all_committed_confirms() -> None:
+    partition, downstream = FakePartition(), DownstreamBroker()
+    clock = ReceiptsWithClock([partition])
     for _ in range(5):
         partition.position += 2
-        clock.receipts.taken(behind, 1)
+        clock.receipts.taken(downstream, 1)
     partition.committed = 6
     clock.receipts.committed()
-    assert not behind.told, "nobody waits for it"
-    assert clock.run(RECEIPT_DELAY_S) == 1 and behind.told == [3]
-    assert clock.run(10) == 0, "nothing to look for"
+    assert not downstream.sent, "the receipt is not urgent"
+    assert clock.run(RECEIPT_DELAY_S) == 1 and downstream.sent == [3]
+    assert clock.run(10) == 0, "no call is scheduled"
     partition.committed = 10
     clock.receipts.committed()
     clock.run(RECEIPT_DELAY_S)
-    assert behind.told == [3, 5]
+    assert downstream.sent == [3, 5]
     clock.receipts.committed()
     assert clock.run(10) == 0
 
 
-def test_each_broker_is_told_of_its_own_and_one_that_is_gone_of_nothing() -> None:
-    partition, one, other, gone = Led(), Behind(), Behind(), Behind()
-    clock = Clock([partition])
+def test_each_downstream_broker_receives_a_receipt_for_its_own_confirms() -> None:
+    partition, one, other, gone = FakePartition(), DownstreamBroker(), DownstreamBroker(), DownstreamBroker()
+    clock = ReceiptsWithClock([partition])
     for client, count in ((one, 1), (other, 4), (gone, 2), (one, 1)):
         partition.position += count
         clock.receipts.taken(client, count)
     clock.receipts.forget(gone)
     partition.committed = 7
     clock.run(RECEIPT_DELAY_S)
-    assert (one.told, other.told, gone.told) == ([1], [4], [])
+    assert (one.sent, other.sent, gone.sent) == ([1], [4], [])
     partition.committed = 8
     clock.receipts.committed()
     clock.run(RECEIPT_DELAY_S)
-    assert (one.told, other.told, gone.told) == ([1, 2], [4], [])
+    assert (one.sent, other.sent, gone.sent) == ([1, 2], [4], [])
 
 
-def test_what_waits_for_a_partition_that_is_led_elsewhere_is_not_told_before_it_is_sent_there_again() -> None:
-    here, lost, behind = Led(), Led(), Behind()
-    clock = Clock([here, lost])
+def test_confirms_of_a_partition_that_lost_its_lease_delay_the_receipt_until_the_take_over() -> None:
+    here, lost, downstream = FakePartition(), FakePartition(), DownstreamBroker()
+    clock = ReceiptsWithClock([here, lost])
     lost.position += 1
-    clock.receipts.taken(behind, 1)
+    clock.receipts.taken(downstream, 1)
     here.position += 1
-    clock.receipts.taken(behind, 1)
+    clock.receipts.taken(downstream, 1)
     here.committed, lost.leading = 1, False
     clock.receipts.committed()
     clock.run(TAKEOVER_S)
-    assert not behind.told
+    assert not downstream.sent
     clock.run(2 * RECEIPT_DELAY_S)
-    assert behind.told == [2]
+    assert downstream.sent == [2]
 
 
-def test_a_receipt_hurries_unless_clients_here_are_told_already_and_another_replica_says_so_at_once() -> None:
+def test_a_replica_receipt_is_urgent_unless_an_early_ack_or_another_replica_replaces_it() -> None:
     machine, receipt = SimpleNamespace(up={1, 3}, leads=False), ReplicaReceipt(2, 5, (5, 7), (5, 7), 0, 0)
     hosted = HostedPartition.__new__(HostedPartition)
     hosted.machine, hosted.acked_early = machine, False  # type: ignore[assignment]
@@ -120,4 +120,4 @@ def test_a_receipt_hurries_unless_clients_here_are_told_already_and_another_repl
     assert not hosted.is_urgent(receipt) and hosted.is_urgent(receipt), "once"
     machine.up = {1}
     hosted.acked_early = True
-    assert hosted.is_urgent(receipt), "without it nothing is committed"
+    assert hosted.is_urgent(receipt), "without this receipt there is no commit"

@@ -49,7 +49,7 @@ from bmqtwist.security.passwords import make_hash
 from bmqtwist.wire.schema import AuthenticationResponse, Status
 
 
-class Slow:
+class BlockingAuthenticator:
     """A blocking authenticator."""
 
     mechanism, blocking = "Slow", True
@@ -69,7 +69,7 @@ class Slow:
         return Granted(data.decode(), 10_000) if data else Denied("empty", -7)
 
 
-def Plugin(name: str, settings: dict[str, bool | int | str] | None = None) -> PluginConfig:
+def plugin_config(name: str, settings: dict[str, bool | int | str] | None = None) -> PluginConfig:
     """A plug-in in the configuration."""
     def value(given: bool | int | str) -> SettingValue:
         if isinstance(given, bool):
@@ -80,7 +80,7 @@ def Plugin(name: str, settings: dict[str, bool | int | str] | None = None) -> Pl
                                                for key, given in (settings or {}).items()))
 
 
-def Anonymous(credential: Credential | None) -> AnonymousCredential:
+def anonymous_config(credential: Credential | None) -> AnonymousCredential:
     """The anonymous credential in the configuration; None = disallow."""
     if credential is None:
         return AnonymousCredential(disallow=Disallow())
@@ -88,13 +88,13 @@ def Anonymous(credential: Credential | None) -> AnonymousCredential:
                                                            identity=credential.identity.decode()))
 
 
-def build(authenticators: list[PluginConfig] | None = None, anonymous: AnonymousCredential | None = None,
-          authorizer: PluginConfig | None = None, report: ListReport | None = None,
-          rules: AuthorizationRules | None = None) -> Security:
+def build_from(authenticators: list[PluginConfig] | None = None, anonymous: AnonymousCredential | None = None,
+               authorizer: PluginConfig | None = None, report: ListReport | None = None,
+               rules: AuthorizationRules | None = None) -> Security:
     def find(name: str) -> Callable[..., object]:
         if name != "tests.Slow":
             raise LocalError(f"no such class: {name}")
-        return Slow
+        return BlockingAuthenticator
 
     app = AppConfig(authentication=AuthenticationConfig(authenticators=tuple(authenticators or ()),
                                                        anonymous_credential=anonymous),
@@ -103,16 +103,16 @@ def build(authenticators: list[PluginConfig] | None = None, anonymous: Anonymous
     return build_security(app, report or ListReport(), lambda seconds: None, find)
 
 
-def basic(disallow: bool = False) -> Authentication:
-    plugins = [Plugin("BasicAuthenticator", {"alice": "wonder", "bob": "builder"})]
-    return build(plugins, Anonymous(None) if disallow else None).connection("1.2.3.4:5")
+def basic_authentication(disallow: bool = False) -> Authentication:
+    plugins = [plugin_config("BasicAuthenticator", {"alice": "wonder", "bob": "builder"})]
+    return build_from(plugins, anonymous_config(None) if disallow else None).connection("1.2.3.4:5")
 
 
-def slow() -> Authentication:
-    return build([Plugin("tests.Slow")]).connection("1.2.3.4:5")
+def blocking_authentication() -> Authentication:
+    return build_from([plugin_config("tests.Slow")]).connection("1.2.3.4:5")
 
 
-def run(machine: Authentication, effects: list, now: float) -> list:  # type: ignore[type-arg]
+def run_authenticator(machine: Authentication, effects: list, now: float) -> list:  # type: ignore[type-arg]
     """Run the authenticator of an Authenticate effect, as the broker does."""
     (effect,) = effects
     assert isinstance(effect, Authenticate)
@@ -122,7 +122,7 @@ def run(machine: Authentication, effects: list, now: float) -> list:  # type: ig
 GOOD = [AuthenticationResponse(Status(), 600_000)]
 
 
-def test_every_state_decides_about_every_event() -> None:
+def test_the_table_has_an_action_for_every_state_and_event() -> None:
     """A missing cell could bypass the authentication."""
     assert set(TABLE) == set(State)
     for state in State:
@@ -131,9 +131,9 @@ def test_every_state_decides_about_every_event() -> None:
 
 @pytest.mark.parametrize("state", State, ids=lambda state: state.name)
 @pytest.mark.parametrize("event", Event, ids=lambda event: event.name)
-def test_no_cell_lets_a_client_proceed_without_a_grant(state: State, event: Event) -> None:
+def test_no_transition_lets_a_client_proceed_without_a_granted_credential(state: State, event: Event) -> None:
     """Proceed requires a granted credential in every sequence of events."""
-    machine = Authentication({"SLOW": Slow()}, None)
+    machine = Authentication({"SLOW": BlockingAuthenticator()}, None)
     machine.state, machine._asked, machine._mechanism = state, "SLOW", "SLOW"
     machine._outcome = Granted("p") if event is Event.GRANTED else Denied("no")
     effects = machine._feed(event, 0.0)
@@ -144,37 +144,37 @@ def test_no_cell_lets_a_client_proceed_without_a_grant(state: State, event: Even
 
 
 @pytest.mark.spec("broker", 234)
-def test_basic_good_is_answered_with_a_lifetime_and_bad_is_refused_and_closed() -> None:
+def test_a_valid_basic_credential_gets_a_lifetime_and_an_invalid_one_is_refused() -> None:
     """The Basic mechanism with a valid and an invalid password."""
-    machine = basic()
+    machine = basic_authentication()
     assert machine.request("BASIC", b"alice:wonder", 0.0) == GOOD
     assert machine.identity(0.1) == [Proceed()]
     assert machine.principal == "BASIC_USER-alice"
     for mechanism, data, code in (("BASIC", b"alice:blunder", -1), ("BASIC", b"carol:wonder", -1),
                                   ("BASIC", b"alice", -1), ("NOPE", b"", -2)):
-        machine = basic()
+        machine = basic_authentication()
         answer, close = machine.request(mechanism, data, 0.0)
         assert isinstance(answer, AuthenticationResponse) and isinstance(close, Close)
         assert (answer.status.category, answer.status.code, answer.lifetime_ms) == (Category.E_REFUSED, code, None)
         assert machine.identity(0.1) == []
 
 
-def test_an_unknown_mechanism_is_refused_in_the_originals_words() -> None:
+def test_an_unknown_mechanism_is_refused_with_the_text_of_the_original() -> None:
     """Captured from BlazingMQ."""
-    answer, _ = basic().request("nope", b"", 0.0)
+    answer, _ = basic_authentication().request("nope", b"", 0.0)
     assert answer == AuthenticationResponse(Status(
         Category.E_REFUSED, -2, "Authentication mechanism 'NOPE' not supported."))
-    answer, _ = basic().request("a\nb", b"", 0.0)
+    answer, _ = basic_authentication().request("a\nb", b"", 0.0)
     assert isinstance(answer, AuthenticationResponse) and "\n" not in answer.status.message
 
 
 @pytest.mark.spec("broker", 235)
-def test_ten_authentications_at_a_time_each_get_their_own_result() -> None:
+def test_concurrent_authentications_each_receive_their_own_result() -> None:
     """Results arrive in any order."""
-    machines = [slow() for _ in range(10)]
+    machines = [blocking_authentication() for _ in range(10)]
     running = [machine.request("SLOW", b"user%d" % i if i % 2 else b"", 0.0) for i, machine in enumerate(machines)]
     for i in reversed(range(10)):
-        effects = run(machines[i], running[i], 1.0)
+        effects = run_authenticator(machines[i], running[i], 1.0)
         if i % 2:
             assert effects == [AuthenticationResponse(Status(), 10_000)]
             assert machines[i].principal == f"user{i}"
@@ -183,36 +183,36 @@ def test_ten_authentications_at_a_time_each_get_their_own_result() -> None:
                                Close("Authentication failed: empty")]
 
 
-def test_with_an_authenticator_a_client_that_presents_nothing_is_refused_unless_the_configuration_says_so() -> None:
+def test_with_an_authenticator_clients_without_credential_need_an_anonymous_setting() -> None:
     """Anonymous access requires its own setting, and logs a warning."""
-    plugins, report = [Plugin("BasicAuthenticator", {"alice": make_hash("wonder", bytes(16))})], ListReport()
-    closed = build(plugins, report=report)
+    plugins, report = [plugin_config("BasicAuthenticator", {"alice": make_hash("wonder", bytes(16))})], ListReport()
+    closed = build_from(plugins, report=report)
     (close,) = closed.connection("p").identity(0.0)
     assert isinstance(close, Close) and not closed.admits_anonymous and not report.lines
-    opened = build(plugins, Anonymous(Credential("ANONYMOUS", b"")), report=report)
+    opened = build_from(plugins, anonymous_config(Credential("ANONYMOUS", b"")), report=report)
     assert opened.connection("p").identity(0.0) == [Proceed()] and opened.admits_anonymous
     [(severity, text)] = report.lines
     assert severity == "WARN" and "admits clients without credentials" in text
 
 
 @pytest.mark.spec("broker", 236)
-def test_a_client_that_presents_nothing_gets_the_anonymous_credential() -> None:
+def test_a_client_without_credential_gets_the_anonymous_credential() -> None:
     """Accepted by default; closed without a response if anonymous access is disallowed or the credential is invalid."""
-    machine = build().connection("p")
+    machine = build_from().connection("p")
     assert machine.identity(0.0) == [Proceed()]
     assert machine.principal == "anonymous" and machine.deadline is None
     for anonymous, plugins in (
-            (Anonymous(None), [Plugin("BasicAuthenticator", {"a": "b"})]),
-            (Anonymous(Credential("ANONYMOUS", b"")), [Plugin("AnonAuthenticator", {"shouldPass": False})]),
-            (Anonymous(Credential("basic", b"a:wrong")), [Plugin("BasicAuthenticator", {"a": "b"})])):
-        (close,) = build(plugins, anonymous).connection("p").identity(0.0)
+            (anonymous_config(None), [plugin_config("BasicAuthenticator", {"a": "b"})]),
+            (anonymous_config(Credential("ANONYMOUS", b"")), [plugin_config("AnonAuthenticator", {"shouldPass": False})]),
+            (anonymous_config(Credential("basic", b"a:wrong")), [plugin_config("BasicAuthenticator", {"a": "b"})])):
+        (close,) = build_from(plugins, anonymous).connection("p").identity(0.0)
         assert isinstance(close, Close)
 
 
-def test_an_anonymous_credential_of_another_mechanism_is_applied_and_never_expires() -> None:
+def test_an_anonymous_credential_of_another_mechanism_does_not_expire() -> None:
     """The client cannot renew a credential that it did not send."""
-    machine = build([Plugin("BasicAuthenticator", {"guest": "g"})], Anonymous(Credential("Basic", b"guest:g"))
-                    ).connection("p")
+    anonymous = anonymous_config(Credential("Basic", b"guest:g"))
+    machine = build_from([plugin_config("BasicAuthenticator", {"guest": "g"})], anonymous).connection("p")
     assert machine.identity(0.0) == [Proceed()]
     assert machine.principal == "BASIC_USER-guest"
     assert machine.tick(1e9) == []
@@ -221,49 +221,49 @@ def test_an_anonymous_credential_of_another_mechanism_is_applied_and_never_expir
 @pytest.mark.spec("broker", 237)
 def test_reauthentication_renews_for_the_same_user_only() -> None:
     """Same user: lifetime restarts. Other mechanism: closed silently. Other user, wrong password: error and close."""
-    def serving() -> Authentication:
-        machine = basic()
+    def serving_client() -> Authentication:
+        machine = basic_authentication()
         machine.request("BASIC", b"alice:wonder", 0.0)
         machine.identity(0.0)
         return machine
 
-    machine = serving()
+    machine = serving_client()
     assert machine.request("basic", b"alice:wonder", 500.0) == GOOD
     assert machine.deadline == 1100.0
-    (close,) = serving().request("ANONYMOUS", b"", 1.0)
+    (close,) = serving_client().request("ANONYMOUS", b"", 1.0)
     assert isinstance(close, Close)
     for data in (b"bob:builder", b"alice:wrong"):
-        answer, close = serving().request("BASIC", data, 1.0)
+        answer, close = serving_client().request("BASIC", data, 1.0)
         assert isinstance(answer, AuthenticationResponse)
         assert answer.status.category is Category.E_REFUSED and answer.status.code
         assert isinstance(close, Close)
 
 
-def test_anonymous_reauthentication_after_an_explicit_one_is_answered_and_after_an_implicit_one_dropped() -> None:
+def test_anonymous_reauthentication_is_answered_only_after_an_explicit_authentication() -> None:
     """Captured from BlazingMQ."""
-    machine = build().connection("p")
+    machine = build_from().connection("p")
     assert machine.request("ANONYMOUS", b"", 0.0) == [AuthenticationResponse()]
     assert machine.identity(0.0) == [Proceed()]
     assert machine.request("anonymous", b"", 1.0) == [AuthenticationResponse()]
-    machine = build().connection("p")
+    machine = build_from().connection("p")
     machine.identity(0.0)
     (drop,) = machine.request("ANONYMOUS", b"", 1.0)
     assert drop == Drop("Dropping Authentication event since authentication is in progress")
     assert machine.state is State.SERVING_IMPLICIT
 
 
-def test_a_second_request_before_the_identity_closes() -> None:
+def test_a_second_authentication_request_before_the_identity_closes_the_connection() -> None:
     """Captured from BlazingMQ: the first is answered, the second closes the connection."""
-    machine = build().connection("p")
+    machine = build_from().connection("p")
     machine.request("ANONYMOUS", b"", 0.0)
     (close,) = machine.request("ANONYMOUS", b"", 0.0)
     assert isinstance(close, Close)
 
 
 @pytest.mark.spec("broker", 238)
-def test_a_lifetime_that_passes_without_reauthentication_closes() -> None:
+def test_a_connection_closes_at_the_end_of_its_credential_lifetime() -> None:
     """A revoked credential must not remain in force."""
-    machine = basic()
+    machine = basic_authentication()
     machine.request("BASIC", b"alice:wonder", 0.0)
     machine.identity(0.0)
     assert machine.tick(599.9) == []
@@ -271,80 +271,81 @@ def test_a_lifetime_that_passes_without_reauthentication_closes() -> None:
     assert machine.tick(700.0) == []
 
 
-def test_a_slow_reauthentication_does_not_prolong_the_old_credential() -> None:
+def test_a_pending_reauthentication_does_not_extend_the_old_lifetime() -> None:
     """Otherwise a hanging authenticator would extend the lifetime."""
-    machine = slow()
-    run(machine, machine.request("slow", b"u", 0.0), 0.0)
+    machine = blocking_authentication()
+    run_authenticator(machine, machine.request("slow", b"u", 0.0), 0.0)
     machine.identity(0.0)
     effects = machine.request("slow", b"u", 9.0)
     assert machine.tick(10.0) == [Close("Reauthentication timeout")]
-    assert run(machine, effects, 10.5) == []
+    assert run_authenticator(machine, effects, 10.5) == []
 
 
 @pytest.mark.spec("broker", 239)
-def test_mechanisms_are_compared_without_case() -> None:
+def test_mechanism_names_are_case_insensitive() -> None:
     """Mechanisms of plug-ins included."""
-    assert basic().request("bAsIc", b"bob:builder", 0.0) == GOOD
-    assert isinstance(slow().request("sLOW", b"x", 0.0)[0], Authenticate)
+    assert basic_authentication().request("bAsIc", b"bob:builder", 0.0) == GOOD
+    assert isinstance(blocking_authentication().request("sLOW", b"x", 0.0)[0], Authenticate)
 
 
 @pytest.mark.spec("broker", 240)
 @pytest.mark.parametrize(("plugins", "anonymous", "words"), [
-    ([Plugin("BasicAuthenticator", {"a": "b"}), Plugin("BasicAuthenticator", {"c": "d"})], None, "Duplicate"),
-    ([], Anonymous(Credential("BASIC", b"")), "does not match any"),
-    ([Plugin("AnonAuthenticator")], None, "anonymous credential is not provided"),
-    ([Plugin("NoSuchAuthenticator")], None, "not found or could not be created"),
-    ([Plugin("BasicAuthenticator", {"a": 1})], None, "stringVal"),
-    ([Plugin("BasicAuthenticator", {"a": "$scrypt$1"})], None, "hash"),
-    ([Plugin("AnonAuthenticator", {"shouldPass": "yes"})], Anonymous(None), "boolVal"),
-    ([Plugin("TestAuthenticator", {"sleepTimeMs": -1})], None, "sleepTimeMs")])
-def test_an_inconsistent_configuration_does_not_start(plugins: list[PluginConfig], anonymous: AnonymousCredential | None,
-                                                       words: str) -> None:
+    ([plugin_config("BasicAuthenticator", {"a": "b"}), plugin_config("BasicAuthenticator", {"c": "d"})], None, "Duplicate"),
+    ([], anonymous_config(Credential("BASIC", b"")), "does not match any"),
+    ([plugin_config("AnonAuthenticator")], None, "anonymous credential is not provided"),
+    ([plugin_config("NoSuchAuthenticator")], None, "not found or could not be created"),
+    ([plugin_config("BasicAuthenticator", {"a": 1})], None, "stringVal"),
+    ([plugin_config("BasicAuthenticator", {"a": "$scrypt$1"})], None, "hash"),
+    ([plugin_config("AnonAuthenticator", {"shouldPass": "yes"})], anonymous_config(None), "boolVal"),
+    ([plugin_config("TestAuthenticator", {"sleepTimeMs": -1})], None, "sleepTimeMs")])
+def test_an_inconsistent_authentication_configuration_fails_the_start(plugins: list[PluginConfig],
+                                                                      anonymous: AnonymousCredential | None,
+                                                                      words: str) -> None:
     """A guess could admit unauthenticated clients."""
     with pytest.raises(LocalError, match=words):
-        build(plugins, anonymous)
+        build_from(plugins, anonymous)
 
 
-def test_an_unknown_authorizer_does_not_start() -> None:
+def test_an_unknown_authorizer_fails_the_start() -> None:
     """A misspelled name must not disable the authorization."""
     with pytest.raises(LocalError, match="not found"):
-        build(authorizer=Plugin("TabelAuthorizer"))
+        build_from(authorizer=plugin_config("TabelAuthorizer"))
 
 
 @pytest.mark.spec("broker", 241)
-def test_a_client_that_leaves_during_a_slow_authentication_leaves_nothing() -> None:
+def test_the_result_of_an_authentication_is_ignored_after_a_disconnect() -> None:
     """The late outcome is ignored."""
-    machine = slow()
+    machine = blocking_authentication()
     effects = machine.request("slow", b"u", 0.0)
     machine.closed()
-    assert run(machine, effects, 1.0) == []
+    assert run_authenticator(machine, effects, 1.0) == []
     assert machine.state is State.CLOSED and machine.principal == ""
 
 
-def test_a_second_request_while_one_runs_is_dropped_and_the_first_still_counts() -> None:
+def test_an_authentication_request_during_another_one_is_dropped() -> None:
     """The client receives one response."""
-    machine = slow()
+    machine = blocking_authentication()
     effects = machine.request("slow", b"u", 0.0)
     assert machine.holding
     (drop,) = machine.request("slow", b"v", 0.1)
     assert isinstance(drop, Drop)
-    run(machine, effects, 0.2)
+    run_authenticator(machine, effects, 0.2)
     assert machine.principal == "u" and not machine.holding
 
 
-def test_an_authenticator_that_raises_or_answers_nonsense_has_denied() -> None:
+def test_an_authenticator_that_raises_or_returns_an_invalid_result_denies() -> None:
     """An error in a plug-in must neither admit a client nor stop the broker."""
-    outcome = attempt(Slow(), b"crash", "p")
+    outcome = attempt(BlockingAuthenticator(), b"crash", "p")
     assert isinstance(outcome, Denied) and outcome.code and "ZeroDivisionError" in outcome.reason
 
-    class Nonsense(Slow):
+    class InvalidAuthenticator(BlockingAuthenticator):
         def authenticate(self, data: bytes, peer: str) -> Outcome:
             return True  # type: ignore[return-value]
 
-    assert isinstance(attempt(Nonsense(), b"", "p"), Denied)
+    assert isinstance(attempt(InvalidAuthenticator(), b"", "p"), Denied)
 
 
-def test_hashed_passwords_are_checked_off_the_thread_and_for_unknown_users_too() -> None:
+def test_hashed_passwords_are_checked_in_a_thread_also_for_unknown_users() -> None:
     """The check of an unknown user takes as long as that of a known one."""
     authenticator = BasicAuthenticator({"alice": make_hash("wonder", bytes(16))})
     assert authenticator.blocking
@@ -364,33 +365,33 @@ def test_a_user_name_that_would_forge_a_log_line_is_refused() -> None:
     assert isinstance(BasicAuthenticator({"a": "b"}).authenticate(b"a\nALARM:b", "p"), Denied)
 
 
-def test_readable_passwords_and_missing_credentials_are_reported() -> None:
+def test_plain_text_passwords_and_missing_credentials_are_logged() -> None:
     """Both are logged as warnings at the start."""
     report = ListReport()
-    build([Plugin("BasicAuthenticator", {"a": "plain"})], report=report)
+    build_from([plugin_config("BasicAuthenticator", {"a": "plain"})], report=report)
     assert "bmq password" in report.texts("WARN")[0]
     report = ListReport()
-    build([Plugin("BasicAuthenticator")], report=report)
+    build_from([plugin_config("BasicAuthenticator")], report=report)
     assert report.texts("ALARM")[0].startswith("[CREDENTIALS_MISSING]")
 
 
-def test_what_is_shown_to_other_brokers_is_checked_at_the_start() -> None:
-    def shown(plugin: PluginConfig, find: Callable[[str], Callable[..., object]] = lambda name: dict) -> Security:
+def test_the_credential_for_other_brokers_is_validated_at_the_start() -> None:
+    def with_provider(plugin: PluginConfig, find: Callable[[str], Callable[..., object]] = lambda name: dict) -> Security:
         app = AppConfig(authentication=AuthenticationConfig(credential_provider=plugin))
         return build_security(app, ListReport(), lambda seconds: None, find)
 
-    provider = shown(Plugin("BasicCredentialProvider", {"username": "node", "password": "a:b"})).provider
+    provider = with_provider(plugin_config("BasicCredentialProvider", {"username": "node", "password": "a:b"})).provider
     assert provider is not None and provider.credential() == Credential("BASIC", b"node:a:b")
     assert provider.principal == "BASIC_USER-node"
     for settings in ({}, {"username": "node"}, {"username": "a:b", "password": "x"}, {"username": "", "password": "x"},
                      {"username": "node", "password": make_hash("x", bytes(16))}):
         with pytest.raises(LocalError, match="BasicCredentialProvider"):
-            shown(Plugin("BasicCredentialProvider", settings))  # type: ignore[arg-type]
+            with_provider(plugin_config("BasicCredentialProvider", settings))  # type: ignore[arg-type]
     with pytest.raises(LocalError, match="needs the attribute principal"):
-        shown(Plugin("my.Provider"))
+        with_provider(plugin_config("my.Provider"))
 
 
-def test_the_test_authenticator_waits_and_passes() -> None:
+def test_the_test_authenticator_sleeps_and_grants() -> None:
     """The configuration of BlazingMQ's own tests."""
     waited: list[float] = []
     authenticator = TestAuthenticator({"sleepTimeMs": 250}, waited.append)
@@ -400,37 +401,37 @@ def test_the_test_authenticator_waits_and_passes() -> None:
     assert not TestAuthenticator({}, waited.append).blocking
 
 
-def test_authenticators_start_together_or_not_at_all() -> None:
+def test_started_authenticators_are_stopped_if_another_one_fails_to_start() -> None:
     """A partially started set would leak threads and files."""
-    class Broken(Slow):
+    class FailingAuthenticator(BlockingAuthenticator):
         def start(self) -> None:
             raise LocalError("no directory server")
 
-    first = Slow()
+    first = BlockingAuthenticator()
     with pytest.raises(LocalError):
-        Security({"A": first, "B": Broken()}, None).start()
+        Security({"A": first, "B": FailingAuthenticator()}, None).start()
     assert (first.started, first.stopped) == (1, 1)
 
 
-def test_nothing_is_authorized_unless_an_authorizer_is_configured() -> None:
+def test_all_actions_are_allowed_unless_an_authorizer_is_configured() -> None:
     """Authorization is off by default, as in BlazingMQ."""
     report = ListReport()
-    assert build(report=report).allows("x", Action.QUEUE_WRITE, "d")
+    assert build_from(report=report).allows("x", Action.QUEUE_WRITE, "d")
     assert report.lines == []
     rules = AuthorizationRules(
         rules=(RuleConfig(principal="x", actions=("QueueRead",), domain="d", effect="allow"),), default="deny")
-    strict = build(report=report, rules=rules)
+    strict = build_from(report=report, rules=rules)
     assert strict.allows("x", Action.QUEUE_READ, "d") and not strict.allows("x", Action.QUEUE_WRITE, "d")
 
 
-def test_rules_count_beside_an_authorizer_as_well() -> None:
+def test_authorization_rules_apply_in_addition_to_an_authorizer() -> None:
     """A configured default authorizer must not disable the rules."""
     rules = AuthorizationRules(default="deny")
-    assert not build(authorizer=Plugin("DefaultAuthorizer"), rules=rules).allows("x", Action.CONNECT_CLIENT)
+    assert not build_from(authorizer=plugin_config("DefaultAuthorizer"), rules=rules).allows("x", Action.CONNECT_CLIENT)
 
 
-def test_a_broker_knows_whether_anybody_gets_in() -> None:
+def test_a_broker_reports_whether_it_admits_anonymous_clients() -> None:
     """The warning at the start depends on it."""
-    assert build().admits_anonymous
-    assert not build([Plugin("BasicAuthenticator", {"a": "b"})], Anonymous(None)).admits_anonymous
+    assert build_from().admits_anonymous
+    assert not build_from([plugin_config("BasicAuthenticator", {"a": "b"})], anonymous_config(None)).admits_anonymous
     assert AnonAuthenticator({}).authenticate(b"", "p") == Granted("anonymous")

@@ -33,54 +33,54 @@ def acks(client: Client) -> list[tuple[bytes, int]]:
     return [(event.ack.guid, event.ack.status) for event in client.heard if event.kind == "ack"]
 
 
-def put(queue: Queue, *messages: bytes) -> None:
+def send_put_event(queue: Queue, *messages: bytes) -> None:
     queue.client.send(codec.put_frame(list(messages)))
 
 
-def message(queue: Queue, guid: bytes | None = None, payload: bytes = b"x", **shape: object) -> bytes:
+def put_message(queue: Queue, guid: bytes | None = None, payload: bytes = b"x", **shape: object) -> bytes:
     return codec.put_message(queue.q_id, guid or queue.client.new_guid(), payload, **shape)  # type: ignore[arg-type]
 
 
-def corrupt(data: bytes, offset: int, value: bytes) -> bytes:
+def overwrite(data: bytes, offset: int, value: bytes) -> bytes:
     return data[:offset] + value + data[offset + len(value):]
 
 
 @pytest.mark.parametrize("code, damage", [
     (-2, lambda good: good[:20]),
-    (-3, lambda good: corrupt(good, 0, (1 << 28 | 0x0FFFFFF).to_bytes(4, "big"))),
-    (-3, lambda good: corrupt(good, 7, bytes([5]))),
-    (-3, lambda good: corrupt(good, 4, b"\xff\xff\xff")),
-    (-4, lambda good: corrupt(good, len(good) - 1, b"\0")),
-    (-4, lambda good: corrupt(good, len(good) - 1, b"\x05")),
-    (-4, lambda good: corrupt(good, 7, bytes([2 << 5 | 9]))),
-    (-4, lambda good: corrupt(good, 32, b"\0\x01"))])
-def test_a_put_that_is_no_put_ends_its_event_and_nothing_else(memory: MemoryWorld, code: int, damage: object) -> None:
+    (-3, lambda good: overwrite(good, 0, (1 << 28 | 0x0FFFFFF).to_bytes(4, "big"))),
+    (-3, lambda good: overwrite(good, 7, bytes([5]))),
+    (-3, lambda good: overwrite(good, 4, b"\xff\xff\xff")),
+    (-4, lambda good: overwrite(good, len(good) - 1, b"\0")),
+    (-4, lambda good: overwrite(good, len(good) - 1, b"\x05")),
+    (-4, lambda good: overwrite(good, 7, bytes([2 << 5 | 9]))),
+    (-4, lambda good: overwrite(good, 32, b"\0\x01"))])
+def test_an_invalid_put_ends_only_its_event(memory: MemoryWorld, code: int, damage: object) -> None:
     """Messages before an invalid one are posted, later ones of the event are dropped, the session continues."""
     producer = memory.producer()
-    before, bad = producer.client.new_guid(), message(producer)
-    behind = [] if code == -2 else [message(producer)]  # a header that is cut off ends with the event
-    put(producer, message(producer, before), damage(bad), *behind)  # type: ignore[operator]
+    before, bad = producer.client.new_guid(), put_message(producer)
+    after = [] if code == -2 else [put_message(producer)]  # a truncated header ends with the event
+    send_put_event(producer, put_message(producer, before), damage(bad), *after)  # type: ignore[operator]
     assert acks(producer.client) == [(before, 0)] and memory.stored() == 1
     assert memory.logged("#CORRUPTED_EVENT", f"Invalid Put event [rc: {code}]")
     producer.post()
 
 
-def test_an_empty_put_event_is_corrupt(memory: MemoryWorld) -> None:
+def test_an_empty_put_event_is_logged_as_invalid(memory: MemoryWorld) -> None:
     producer = memory.producer()
-    put(producer)
+    send_put_event(producer)
     producer.post()
     assert memory.logged("Invalid Put event [rc: -1]")
 
 
-def test_a_header_without_the_schema_word_is_read(memory: MemoryWorld) -> None:
+def test_a_put_header_without_the_schema_word_is_accepted(memory: MemoryWorld) -> None:
     producer, consumer = memory.producer(), memory.consumer()
-    long = message(producer, payload=b"short header")
+    long = put_message(producer, payload=b"short header")
     words = int.from_bytes(long[:4], "big") - 1
-    put(producer, words.to_bytes(4, "big") + long[4:7] + bytes([8]) + long[8:32] + long[36:])
+    send_put_event(producer, words.to_bytes(4, "big") + long[4:7] + bytes([8]) + long[8:32] + long[36:])
     assert consumer.next_push().payload == b"short header"
 
 
-def test_a_put_for_a_queue_nobody_opened_is_refused_and_counted(memory: MemoryWorld) -> None:
+def test_a_put_for_an_unknown_queue_id_is_refused_and_counted(memory: MemoryWorld) -> None:
     client = memory.client()
     guid = client.new_guid()
     client.send(codec.put_frame([codec.put_message(77, guid)]))
@@ -88,69 +88,67 @@ def test_a_put_for_a_queue_nobody_opened_is_refused_and_counted(memory: MemoryWo
     assert memory.broker.queues.invalid_queue.nack_msgs == 1
 
 
-def test_a_put_by_a_reader_is_refused(memory: MemoryWorld) -> None:
+def test_a_put_to_a_queue_opened_only_for_reading_is_refused(memory: MemoryWorld) -> None:
     consumer = memory.consumer()
     guid = consumer.client.new_guid()
-    put(consumer, message(consumer, guid))
+    send_put_event(consumer, put_message(consumer, guid))
     assert acks(consumer.client) == [(guid, 5)] and memory.logged(INVALID, "not opened in WRITE mode")
 
 
-def test_after_the_final_close_no_ack_names_the_queue(memory: MemoryWorld) -> None:
+def test_after_the_final_close_no_ack_is_sent_for_the_queue(memory: MemoryWorld) -> None:
     producer = memory.producer()
     with memory.storage_stalled():
-        put(producer, message(producer))
+        send_put_event(producer, put_message(producer))
         producer.client.send_request({"closeQueue": producer.close_parameters()})
-        put(producer, message(producer))
+        send_put_event(producer, put_message(producer))
         producer.client.pump(0)
     assert acks(producer.client) == [] and memory.stored() == 1
 
 
 @pytest.mark.parametrize("shape, why", [({"crc": 1}, "does not match"), ({"guid": bytes(16)}, "without a GUID")])
-def test_a_put_that_is_damaged_is_refused_and_not_stored(memory: MemoryWorld, shape: dict[str, object],
-                                                         why: str) -> None:
+def test_a_damaged_put_is_refused_and_not_stored(memory: MemoryWorld, shape: dict[str, object], why: str) -> None:
     producer = memory.producer()
-    put(producer, codec.put_message(producer.q_id, **{"guid": producer.client.new_guid(), **shape}))  # type: ignore[arg-type]
+    send_put_event(producer, codec.put_message(producer.q_id, **{"guid": producer.client.new_guid(), **shape}))  # type: ignore[arg-type]
     ((_, status),) = acks(producer.client)
     assert status == 5 and memory.logged(INVALID, why) and memory.stored() == 0
 
 
-def test_the_largest_message_is_taken_and_one_byte_more_is_not(memory: MemoryWorld,
-                                                               monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_above_the_size_limit_is_refused(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(puts, "APPLICATION_DATA_BYTES_MAX", 1000)
     producer = memory.producer()
     assert producer.status_of(bytes(1000)) == 0
     assert producer.status_of(bytes(1001)) == 5
 
 
-def test_a_guid_that_is_posted_again_after_its_queue_was_closed_is_acknowledged_to_who_opened_it_anew(
+def test_a_put_repeated_after_close_and_reopen_is_acknowledged_to_the_new_handle(
         memory: MemoryWorld) -> None:
     """Regression: after a client's reconnect through the same peer, its PUT received no ACK."""
     client = memory.client()
     first = client.open("bmq://d/q", write=1)
     guid = client.new_guid()
     with memory.storage_stalled():
-        put(first, message(first, guid))
+        send_put_event(first, put_message(first, guid))
         first.close()
         second = client.open("bmq://d/q", write=1)
-        put(second, message(second, guid))
+        send_put_event(second, put_message(second, guid))
         assert acks(client) == []
     memory.settle()
     client.pump(0)
     assert acks(client) == [(guid, 0)] and memory.stored() == 1
 
 
-def test_a_guid_that_waits_for_its_ack_is_acknowledged_once(memory: MemoryWorld) -> None:
+def test_a_put_repeated_before_its_ack_is_acknowledged_once(memory: MemoryWorld) -> None:
     producer = memory.producer()
     guid = producer.client.new_guid()
-    put(producer, message(producer, guid), message(producer, guid))
+    send_put_event(producer, put_message(producer, guid), put_message(producer, guid))
     assert acks(producer.client) == [(guid, 0)] and memory.logged("#UNACKED_PUT_GUID_COLLISION")
-    put(producer, message(producer, guid))
+    send_put_event(producer, put_message(producer, guid))
     assert acks(producer.client) == [(guid, 0)] * 2 and memory.stored() == 1
 
 
-def test_a_client_without_guids_is_answered_with_its_correlation_ids(memory: MemoryWorld) -> None:
+def test_acks_to_a_client_without_guids_have_its_correlation_ids(memory: MemoryWorld) -> None:
     producer = memory.producer(guids=False)
-    put(producer, message(producer, codec.correlation(7)), message(producer, codec.correlation(8), crc=1))
+    send_put_event(producer, put_message(producer, codec.correlation(7)), put_message(producer, codec.correlation(8), crc=1))
     producer.client.barrier()
     found = [event.ack for event in producer.client.heard if event.kind == "ack"]
     assert sorted((ack.correlation_id, ack.status) for ack in found) == [(7, 0), (8, 5)]
@@ -158,21 +156,21 @@ def test_a_client_without_guids_is_answered_with_its_correlation_ids(memory: Mem
     assert made[7] != bytes(16) and made[8] == bytes(16)
 
 
-def test_without_a_wish_for_an_ack_only_refusals_are_told(memory: MemoryWorld) -> None:
+def test_puts_without_ack_request_receive_only_negative_acks(memory: MemoryWorld) -> None:
     producer = memory.producer()
-    put(producer, message(producer, ack=False), message(producer, ack=False, crc=1))
+    send_put_event(producer, put_message(producer, ack=False), put_message(producer, ack=False, crc=1))
     assert [status for _, status in acks(producer.client)] == [5] and memory.stored() == 1
 
 
 @pytest.mark.parametrize("body", [b"", b"\x16", b"\x15\0\0\0", b"\xf6\0\0\0"])
-def test_a_confirm_event_whose_header_makes_no_sense_is_dropped(memory: MemoryWorld, body: bytes) -> None:
+def test_a_confirm_event_with_an_invalid_header_is_dropped(memory: MemoryWorld, body: bytes) -> None:
     client = memory.client()
     client.send(codec.frame(codec.CONFIRM, body))
     client.heartbeat()
     assert memory.logged("#CORRUPTED_EVENT", "Confirm")
 
 
-def test_confirms_may_be_longer_than_we_know(memory: MemoryWorld) -> None:
+def test_confirm_items_with_unknown_trailing_fields_are_accepted(memory: MemoryWorld) -> None:
     producer, consumer = memory.producer(), memory.consumer()
     producer.post_all(b"1", b"2")
     items = [codec._ITEM.pack(consumer.q_id, push.guid, 0) + b"more" for push in consumer.take(2)]
@@ -181,7 +179,7 @@ def test_confirms_may_be_longer_than_we_know(memory: MemoryWorld) -> None:
     assert memory.stored() == 0
 
 
-def test_the_whole_confirms_of_a_torn_event_count(memory: MemoryWorld) -> None:
+def test_the_complete_items_of_a_truncated_confirm_event_take_effect(memory: MemoryWorld) -> None:
     producer, consumer = memory.producer(), memory.consumer()
     producer.post_all(b"1", b"2")
     whole = codec.confirm_frame([(consumer.q_id, push.guid, 0) for push in consumer.take(2)])
@@ -190,7 +188,7 @@ def test_the_whole_confirms_of_a_torn_event_count(memory: MemoryWorld) -> None:
     assert memory.stored() == 1 and memory.logged("#CORRUPTED_EVENT", "Confirm")
 
 
-def test_confirms_for_what_is_not_open_are_ignored(memory: MemoryWorld) -> None:
+def test_confirms_for_unknown_queues_subscriptions_or_messages_are_ignored(memory: MemoryWorld) -> None:
     producer, consumer = memory.producer(), memory.consumer()
     producer.post(b"1")
     guid = consumer.next_push().guid
@@ -199,7 +197,7 @@ def test_confirms_for_what_is_not_open_are_ignored(memory: MemoryWorld) -> None:
     assert memory.stored() == 1 and memory.logged("#CLIENT_UNKNOWN_QUEUE")
 
 
-def test_answers_stand_behind_the_messages_that_were_delivered_before_them(memory: MemoryWorld) -> None:
+def test_responses_follow_the_pushes_delivered_before_them(memory: MemoryWorld) -> None:
     """The configure response separates PUSHes of the old subscriptions from those of the new ones."""
     producer, consumer = memory.producer(), memory.consumer()
     producer.put(b"old")
@@ -214,8 +212,8 @@ def test_answers_stand_behind_the_messages_that_were_delivered_before_them(memor
     assert pushed[0] < answers[1] < answers[2] < pushed[1]
 
 
-def test_one_turn_delivers_a_bounded_number_of_bytes_whatever_the_credit(memory: MemoryWorld,
-                                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_turn_delivers_a_bounded_number_of_bytes_to_a_client(memory: MemoryWorld,
+                                                                 monkeypatch: pytest.MonkeyPatch) -> None:
     """Later turns deliver the rest, in order; a lagging client receives nothing until its output is sent."""
     monkeypatch.setattr(window, "TURN_PUSH_BYTES_MAX", 2500)
     producer = memory.producer()
@@ -238,8 +236,8 @@ def test_one_turn_delivers_a_bounded_number_of_bytes_whatever_the_credit(memory:
     assert len(writes) == 4 and max(writes) < 3 * 1100
 
 
-def test_a_client_that_lags_gets_the_rest_when_its_connection_has_taken_what_it_has(memory: MemoryWorld,
-                                                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_with_unsent_output_receives_further_messages_after_it_is_sent(memory: MemoryWorld,
+                                                                                monkeypatch: pytest.MonkeyPatch) -> None:
     producer, consumer = memory.producer(), memory.consumer(m=1000)
     lagging = consumer.client.link.session  # type: ignore[attr-defined]
     original = memory.broker.loop.performer.write
@@ -264,13 +262,13 @@ def open_and_post(memory: MemoryWorld, uri: str, *payloads: bytes) -> tuple[Clie
     return client, guids
 
 
-def test_puts_that_come_before_their_open_is_answered_wait_for_it(memory: MemoryWorld) -> None:
+def test_puts_before_their_open_response_wait_for_it(memory: MemoryWorld) -> None:
     """Their ACKs come after the open response, in order."""
     memory.domain("d")
     with memory.storage_stalled():
         client, guids = open_and_post(memory, "bmq://d/new", b"1", b"2")
         memory.run()
-        assert not client.inbox, "nothing is answered while the metadata are not safe"
+        assert not client.inbox, "no response before the metadata is durable"
     memory.settle()
     kinds = [event.kind for event in client.inbox]
     assert kinds.index("control") < kinds.index("ack")
@@ -278,7 +276,7 @@ def test_puts_that_come_before_their_open_is_answered_wait_for_it(memory: Memory
     assert memory.got(memory.consumer("bmq://d/new")) == [b"1", b"2"]
 
 
-def test_puts_before_the_answer_are_bounded(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_puts_before_their_open_response_are_limited_in_bytes(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requests, "EARLY_PUT_BYTES_MAX", 1000)
     memory.domain("d")
     with memory.storage_stalled():
@@ -289,7 +287,7 @@ def test_puts_before_the_answer_are_bounded(memory: MemoryWorld, monkeypatch: py
     assert memory.logged("#CLIENT_IMPROPER_BEHAVIOR", "before their open was answered")
 
 
-def test_puts_behind_an_open_that_is_refused_find_no_queue(memory: MemoryWorld) -> None:
+def test_puts_after_a_refused_open_are_refused(memory: MemoryWorld) -> None:
     memory.domain("d")
     with memory.storage_stalled():
         client, guids = open_and_post(memory, "bmq://d/new", b"1")
@@ -304,8 +302,7 @@ def test_puts_behind_an_open_that_is_refused_find_no_queue(memory: MemoryWorld) 
 
 
 @pytest.mark.parametrize("shape", [{"properties": {"a": 1}}, {"properties": {"a": 1}, "v2": True}, {}])
-def test_a_message_that_inflates_to_more_than_it_may_have_is_refused_with_a_status(memory: MemoryWorld,
-                                                                                   shape: dict[str, Any]) -> None:
+def test_a_message_that_inflates_above_the_size_limit_is_refused(memory: MemoryWorld, shape: dict[str, Any]) -> None:
     """The message is not stored; the connection and later messages are unaffected."""
     producer, consumer = memory.producer(), memory.consumer()
     bomb = bytes(APPLICATION_DATA_BYTES_MAX + 1)
@@ -344,7 +341,7 @@ def test_options_count_towards_the_quotas_of_queue_and_domain(memory: MemoryWorl
     assert counted() == [0, 0]
 
 
-def test_options_count_towards_the_size_of_a_message_and_have_a_limit_of_their_own(memory: MemoryWorld) -> None:
+def test_options_count_towards_the_size_of_a_message_and_have_their_own_limit(memory: MemoryWorld) -> None:
     producer = memory.producer()
     option = bytes([0x08, 0, 1, 0])  # an unknown type, 256 words
     assert producer.status_of(b"x", options=(option + bytes(1020))[:PUT_OPTIONS_BYTES_MAX]) == 0

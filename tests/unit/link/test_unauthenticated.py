@@ -37,7 +37,7 @@ def is_closed(client: Client) -> bool:
     return client.link.closed
 
 
-def beginning(size: int, length: int) -> bytes:
+def event_prefix(size: int, length: int) -> bytes:
     """Return the first `size` bytes of an event of `length` bytes."""
     return event_header(EventType.CONTROL, length - 8) + bytes(size - 8)
 
@@ -49,18 +49,17 @@ def empty_fields(size: int) -> bytes:
 
 
 @pytest.mark.parametrize("announced", [LIMIT + 4, 64 << 20])
-def test_an_event_that_is_too_long_before_the_negotiation_closes_the_connection_at_its_header(tmp_path: Path,
-                                                                                            announced: int) -> None:
+def test_a_too_long_event_before_the_negotiation_closes_the_connection_at_its_header(tmp_path: Path, announced: int) -> None:
     world = make(tmp_path)
     client = world.connect("eager")
-    send(client, beginning(8, announced))
+    send(client, event_prefix(8, announced))
     assert is_closed(client) and world.broker.sessions.held.bytes == 0
 
 
-def test_everything_before_the_negotiation_counts_not_only_one_event(tmp_path: Path) -> None:
+def test_all_input_before_the_negotiation_counts_against_the_limit(tmp_path: Path) -> None:
     world = make(tmp_path)
     client = world.connect("eager")
-    send(client, beginning(LIMIT // 2, LIMIT))
+    send(client, event_prefix(LIMIT // 2, LIMIT))
     sessions = world.broker.sessions
     assert not is_closed(client) and sessions.held.bytes == LIMIT // 2 == sessions.unauthenticated.bytes
     send(client, bytes(LIMIT // 2 + 1))
@@ -69,14 +68,14 @@ def test_everything_before_the_negotiation_counts_not_only_one_event(tmp_path: P
     assert world.logged("#SESSION_NEGOTIATION", f"limit: {LIMIT}")
 
 
-def test_an_introduction_of_nothing_but_empty_fields_is_read_in_a_moment(tmp_path: Path) -> None:
+def test_a_negotiation_of_very_many_empty_fields_is_refused_quickly(tmp_path: Path) -> None:
     world = make(tmp_path)
     client = world.connect("odd")
     calls = count_calls(lambda: send(client, empty_fields(LIMIT)))
-    assert is_closed(client) and calls.total() < LIMIT // 8, "it is given up after some fields"
+    assert is_closed(client) and calls.total() < LIMIT // 8, "the reader stops after some fields"
 
 
-def test_after_the_negotiation_events_may_be_as_large_as_configured_but_control_messages_are_not(tmp_path: Path) -> None:
+def test_after_the_negotiation_only_control_messages_have_a_fixed_size_limit(tmp_path: Path) -> None:
     world = make(tmp_path)
     producer = world.producer()
     assert producer.status_of(b"x" * (2 * LIMIT)) == 0
@@ -85,7 +84,7 @@ def test_after_the_negotiation_events_may_be_as_large_as_configured_but_control_
     assert producer.status_of(b"y") == 0 and world.broker.sessions.unauthenticated.bytes == 0
 
 
-def test_a_control_message_of_nothing_but_small_values_is_given_up(tmp_path: Path) -> None:
+def test_a_control_message_of_very_many_small_values_is_rejected(tmp_path: Path) -> None:
     """The client receives no response, as to every undecodable control message, and stays connected."""
     world = make(tmp_path)
     producer = world.producer()
@@ -104,7 +103,7 @@ class FakeConnection:
         self.peer = f"{address}:1"
 
 
-def test_unauthenticated_connections_are_limited_as_configured_until_they_are_negotiated() -> None:
+def test_unauthenticated_connections_are_limited_in_number_and_bytes() -> None:
     limits: Any = UnauthenticatedConnections(3, 1000, 2, 4)
     one, two, three = FakeConnection("a"), FakeConnection("a"), FakeConnection("b")
     for each in (one, two):
@@ -122,11 +121,11 @@ def test_unauthenticated_connections_are_limited_as_configured_until_they_are_ne
     assert not UnauthenticatedConnections(0, 1).refusal("a:1", 1.0)
 
 
-def test_the_connection_with_the_largest_event_is_closed_when_too_much_is_held(tmp_path: Path) -> None:
+def test_above_the_input_limit_the_connection_with_the_largest_incomplete_event_is_closed(tmp_path: Path) -> None:
     world = make(tmp_path, inputBytesMax=1000_000)
     clients = [world.client(f"c{n}") for n in range(3)]
     for client, size in zip(clients, (300_000, 450_000, 200_000), strict=True):
-        send(client, beginning(size, 50 << 20))
+        send(client, event_prefix(size, 50 << 20))
     assert world.broker.sessions.held.bytes == 950_000 and not any(map(is_closed, clients))
     send(clients[2], bytes(60_000))
     assert [is_closed(client) for client in clients] == [False, True, False]
@@ -134,7 +133,7 @@ def test_the_connection_with_the_largest_event_is_closed_when_too_much_is_held(t
 
 
 @pytest.mark.parametrize("by", ["us", "them"])
-def test_what_was_kept_of_a_connection_that_closes_is_freed_without_the_collector(tmp_path: Path, by: str) -> None:
+def test_input_of_a_closed_connection_is_freed_without_a_garbage_collection(tmp_path: Path, by: str) -> None:
     world = make(tmp_path)
     clients = [world.client(f"c{n}") for n in range(5)]
     piece = bytes(1 << 20)
@@ -143,7 +142,7 @@ def test_what_was_kept_of_a_connection_that_closes_is_freed_without_the_collecto
     tracemalloc.start()
     try:
         for client in clients:
-            send(client, beginning(8, 50 << 20))
+            send(client, event_prefix(8, 50 << 20))
             for _ in range(10):
                 send(client, piece)
         assert tracemalloc.get_traced_memory()[0] > 50 << 20
@@ -161,7 +160,7 @@ def test_what_was_kept_of_a_connection_that_closes_is_freed_without_the_collecto
     assert left < 2 << 20 and world.broker.sessions.held.bytes == 0
 
 
-def test_a_whole_conversation_before_its_answer_is_understood(tmp_path: Path) -> None:
+def test_events_sent_with_the_negotiation_are_processed(tmp_path: Path) -> None:
     """Input that arrives together with the clientIdentity is processed if it is within the limit."""
     world = make(tmp_path)
     client = world.client("polite")
@@ -169,11 +168,11 @@ def test_a_whole_conversation_before_its_answer_is_understood(tmp_path: Path) ->
     assert not is_closed(client)
 
 
-def test_no_name_of_a_client_forges_a_line_or_fills_one(tmp_path: Path) -> None:
+def test_client_names_in_log_lines_are_escaped_and_truncated(tmp_path: Path) -> None:
     world = make(tmp_path)
     forged = "nice\nERROR forged \x1b[2J" + "x" * 10_000
     client = world.client(forged, user_agent=forged)
     session = client.link.session  # type: ignore[attr-defined]
     assert session.description == "nice\\x0aERROR forged \\x1b[2J" + "x" * 106 + "...:4242"
-    told = [line for line in world.log() if "forged" in line]
-    assert told and all("\n" not in line and len(line) < 1000 for line in told)
+    lines = [line for line in world.log() if "forged" in line]
+    assert lines and all("\n" not in line and len(line) < 1000 for line in lines)

@@ -1,4 +1,4 @@
-"""Alarm lines and the rate limit of their copies."""
+"""Alarm lines: their format, and the rate limit of their copies on standard error."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bmqtwist.logs.format import Levels
 from bmqtwist.logs.observer import SOURCES_MAX, AlarmThrottle, TwistedReport
 
 
-def test_an_alarm_reads_as_operators_know_it() -> None:
+def test_an_alarm_has_the_format_of_the_original() -> None:
     """Monitoring systems match on this format."""
     copies, lines = io.StringIO(), list[object]()
     report = TwistedReport(Levels("INFO"), copies, lambda: 0.0, lambda event: lines.append(event["text"]))
@@ -27,7 +27,7 @@ def test_a_line_names_the_id_of_its_alarm_unless_the_category_identifies_it() ->
     assert alarms.operator_alarm("FIRE", True).head() == "[FIRE] operator: "
 
 
-def test_copies_of_one_source_pass_once_a_minute() -> None:
+def test_alarm_copies_of_one_source_are_limited_to_one_per_minute() -> None:
     """Many alarms of one source must not hide alarms of other sources."""
     throttle = AlarmThrottle()
     assert throttle.passes("a", 0.0)
@@ -37,7 +37,7 @@ def test_copies_of_one_source_pass_once_a_minute() -> None:
     assert not throttle.passes("a", 100.0)
 
 
-def test_memory_of_sources_is_bounded() -> None:
+def test_the_number_of_remembered_alarm_sources_is_limited() -> None:
     """Old sources are dropped first; beyond SOURCES_MAX copies are suppressed."""
     throttle = AlarmThrottle()
     assert all(throttle.passes(number, 0.0) for number in range(SOURCES_MAX))

@@ -38,27 +38,27 @@ def read_all(descriptor: int, into: list[bytes]) -> None:
             return
 
 
-def test_a_reader_that_stops_is_waited_for_by_nobody(pipe: tuple[int, int]) -> None:
+def test_writes_do_not_block_on_a_reader_that_stopped(pipe: tuple[int, int]) -> None:
     stream = BackgroundStream(pipe[1])
     for _ in range(2 * BUFFERED_BYTES_MAX // len(LINE)):  # does not block, although the pipe takes only 64 KiB
         stream.write(LINE)
     assert stream.dropped > 0.9 * BUFFERED_BYTES_MAX / len(LINE)
-    heard: list[bytes] = []
-    reader = threading.Thread(target=read_all, args=(pipe[0], heard))
+    received: list[bytes] = []
+    reader = threading.Thread(target=read_all, args=(pipe[0], received))
     reader.start()
     with stream._changed:
         assert stream._changed.wait_for(lambda: not stream._bytes, 30)
     stream.write("the end\n")
     reader.join(30)
-    lines = b"".join(heard).decode().splitlines(keepends=True)
-    told = [int(number) for line in lines for number in re.findall(r"^\((\d+) lines dropped: ", line)]
-    assert told and sum(told) == stream.dropped  # several numbers if the reader reads in between
-    assert lines[-1] == "the end\n" and lines.count(LINE) == len(lines) - 1 - len(told)
+    lines = b"".join(received).decode().splitlines(keepends=True)
+    reported = [int(number) for line in lines for number in re.findall(r"^\((\d+) lines dropped: ", line)]
+    assert reported and sum(reported) == stream.dropped  # several numbers if the reader reads in between
+    assert lines[-1] == "the end\n" and lines.count(LINE) == len(lines) - 1 - len(reported)
     assert lines.count(LINE) + stream.dropped == 2 * BUFFERED_BYTES_MAX // len(LINE)
     stream.close()
 
 
-def test_the_end_waits_for_a_reader_that_reads_and_not_for_one_that_does_not(pipe: tuple[int, int]) -> None:
+def test_close_waits_for_an_active_reader_only(pipe: tuple[int, int]) -> None:
     stream = BackgroundStream(pipe[1])
     stream.write("last words\n")
     stream.close(30)
@@ -71,24 +71,24 @@ def test_the_end_waits_for_a_reader_that_reads_and_not_for_one_that_does_not(pip
     os.read(pipe[0], 1 << 20)
 
 
-def test_a_reader_that_goes_away_is_forgotten() -> None:
-    def gone(descriptor: int, data: bytes) -> int:
+def test_a_closed_reader_ends_the_stream_without_an_error() -> None:
+    def raise_broken_pipe(descriptor: int, data: bytes) -> int:
         raise BrokenPipeError
 
-    stream = BackgroundStream(-1, gone)
+    stream = BackgroundStream(-1, raise_broken_pipe)
     stream.write(LINE)
     stream.close(30)
     assert not stream.dropped
 
 
-def test_files_are_written_as_they_are(pipe: tuple[int, int], tmp_path: Path) -> None:
+def test_only_pipes_get_a_background_stream(pipe: tuple[int, int], tmp_path: Path) -> None:
     with open(pipe[1], "w", closefd=False) as stalls, open(tmp_path / "err", "w") as file:
         memory = io.StringIO()
         assert isinstance(unblocked(stalls), BackgroundStream)
         assert unblocked(file) is file and unblocked(memory) is memory
 
 
-def serving(port: int) -> AdminClient:
+def admin_client_of(port: int) -> AdminClient:
     """Return an admin session with the broker when it serves clients."""
     end = time.monotonic() + 60
     while True:
@@ -106,7 +106,7 @@ def serving(port: int) -> AdminClient:
     (["from bmqtwist.tap import bmqbrkr; bmqbrkr()"], 0),
     (["from twisted.scripts.twistd import run; run()", "-n", "--pidfile=", "bmq", "--config"], -signal.SIGTERM)],
     ids=["bmqbrkr", "twistd"])
-def test_a_broker_whose_output_nobody_reads_serves_and_stops(tmp_path: Path, command: list[str], ended: int) -> None:
+def test_a_broker_with_unread_output_serves_clients_and_stops(tmp_path: Path, command: list[str], ended: int) -> None:
     """twistd also logs to standard output; it ends by the signal that it received."""
     broker = BrokerProcess(tmp_path)
     reading, writing = os.pipe()
@@ -120,7 +120,7 @@ def test_a_broker_whose_output_nobody_reads_serves_and_stops(tmp_path: Path, com
         process = subprocess.Popen([sys.executable, "-c", *command, str(broker.config.etc)], cwd=tmp_path, stdout=writing,
                                    stderr=writing)
         try:
-            client = serving(broker.port)
+            client = admin_client_of(broker.port)
             assert "HELP" in client.run("HELP")
             client.close()
             process.send_signal(signal.SIGTERM)

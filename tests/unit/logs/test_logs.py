@@ -1,4 +1,4 @@
-"""Log lines, log files, severity thresholds."""
+"""Log lines, log files, and severity thresholds."""
 
 from __future__ import annotations
 
@@ -20,37 +20,37 @@ WALL = 1795237237.248  # 21 November 2026, 05:00:37.248
 RECORD = Record(WALL, "INFO", "bmqtwist.link.session", "hello", "/src/session.py", 42, 17, 99)
 
 
-def test_the_default_line_is_the_originals() -> None:
+def test_the_default_line_format_is_that_of_the_original() -> None:
     """Log collectors parse this format."""
     line = LineFormat("%d (%t) %s %F:%l %m\n").render(RECORD)
     assert line == "21NOV2026_05:00:37.248 (17) INFO session.py:42 hello\n"
 
 
-def test_every_field_of_a_pattern_is_rendered_and_unknown_ones_are_left() -> None:
+def test_unknown_fields_of_a_line_pattern_are_left_unchanged() -> None:
     """A pattern of an existing configuration must not cause an error."""
     assert LineFormat("%p %c %f %% %a%A%u|%Z %i %I %D\\n\\t%n").render(RECORD) == (
         "99 bmqtwist.link.session /src/session.py % |%Z 2026-11-21T05:00:37Z 2026-11-21T05:00:37.248Z "
         "21NOV2026_05:00:37.248000\n\t\n")
 
 
-def test_a_time_just_below_a_second_is_not_rounded_into_a_fourth_digit() -> None:
+def test_a_time_just_below_a_second_is_rounded_to_three_digits() -> None:
     """Log collectors could not parse such a line."""
     assert date_text(1.9999999).endswith(":02.000")
 
 
-def test_control_characters_of_a_peer_do_not_reach_the_terminal() -> None:
+def test_control_characters_in_messages_are_escaped() -> None:
     """Log messages contain names and texts of clients."""
     line = LineFormat("%m").render(Record(0.0, "INFO", "c", "a\x1b[2Jb\r\x07\nnext\tline"))
     assert line == "a\\x1b[2Jb\\x0d\\x07\nnext\tline"
 
 
-def test_a_record_that_is_too_long_is_cut() -> None:
+def test_a_long_message_is_truncated() -> None:
     """A text of a peer cannot fill the disk with one line."""
     line = LineFormat("%m").render(Record(0.0, "INFO", "c", "a" * (20 << 20)))
     assert len(line) < MESSAGE_CHARS_MAX + 100 and line.endswith("a... (20971520 characters)")
 
 
-def test_levels_go_by_category_and_the_last_match_wins() -> None:
+def test_the_last_matching_category_determines_the_threshold() -> None:
     """The severity threshold of one category can be raised alone."""
     levels = Levels("WARN", ["bmqtwist.link*:DEBUG:red", "BMQTWIST.LINK.TCP:ERROR:gray"])
     assert levels.threshold("bmqtwist.broker.broker") == SEVERITIES["WARN"]
@@ -62,7 +62,7 @@ def test_levels_go_by_category_and_the_last_match_wins() -> None:
             Levels("INFO", [broken])
 
 
-def test_file_names_carry_time_and_process() -> None:
+def test_file_names_contain_time_and_process_id() -> None:
     """The pattern of the original's sample configuration."""
     names = FileNames("logs/logs.%T.%p")
     assert names.at(WALL, 7) == "logs/logs.20261121_050037.7"
@@ -73,7 +73,7 @@ def test_file_names_carry_time_and_process() -> None:
     assert not matcher.fullmatch("logs.txt") and not matcher.fullmatch("other.20261121_050037.7")
 
 
-def test_a_full_file_is_replaced_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_a_full_log_file_is_rotated_without_losing_lines(tmp_path: Path) -> None:
     """Rotation with and without a time in the name."""
     for pattern in ("log.%T", "log"):
         wall = [WALL]
@@ -90,7 +90,7 @@ def test_a_full_file_is_replaced_and_nothing_is_lost(tmp_path: Path) -> None:
         assert text == "".join(f"line {number:04}\n" for number in range(9))
 
 
-def test_a_file_is_replaced_after_a_day(tmp_path: Path) -> None:
+def test_a_log_file_is_rotated_after_a_day(tmp_path: Path) -> None:
     """The original rotates after a day, too."""
     wall = [WALL]
     file = LogFile(str(tmp_path / "log.%T"), 0, 0, lambda: wall[0])
@@ -101,7 +101,7 @@ def test_a_file_is_replaced_after_a_day(tmp_path: Path) -> None:
     assert [path.read_text() for path in sorted(tmp_path.iterdir())] == ["first\n", "second\n"]
 
 
-def test_old_files_of_this_log_are_deleted_and_no_others(tmp_path: Path) -> None:
+def test_only_old_files_of_this_log_are_deleted(tmp_path: Path) -> None:
     """Other files in the directory must not be deleted."""
     for name, days in (("log.20200101_000000", 30), ("log.20200102_000000", 1), ("notes.txt", 30),
                        ("log.20200103_000000.gz", 30)):
@@ -114,13 +114,13 @@ def test_old_files_of_this_log_are_deleted_and_no_others(tmp_path: Path) -> None
         "log.20200102_000000", "notes.txt", "log.20200103_000000.gz", "log.20261121_050037"}
 
 
-def test_a_missing_directory_is_a_sentence(tmp_path: Path) -> None:
+def test_a_missing_log_directory_is_an_error_with_a_clear_text(tmp_path: Path) -> None:
     """The error says that the operator must create the directory, as with the original."""
     with pytest.raises(LocalError, match="Create the directory"):
         LogFile(str(tmp_path / "no" / "log"), 0, 0, lambda: WALL)
 
 
-def test_a_disk_that_is_full_loses_lines_and_stops_nothing() -> None:
+def test_a_full_disk_loses_lines_without_an_exception() -> None:
     """Every write to /dev/full fails."""
     file = LogFile("/dev/full", 0, 0, lambda: WALL)
     file.write("lost\n")
@@ -133,7 +133,7 @@ def _observer(console: io.StringIO, threshold: str = "INFO") -> LogPublisher:
                                     SEVERITIES[threshold]))
 
 
-def test_a_report_names_category_and_place_of_its_caller() -> None:
+def test_a_log_line_names_category_and_location_of_its_caller() -> None:
     """The line must not name the log module as its source."""
     console, copies = io.StringIO(), io.StringIO()
     report = TwistedReport(Levels("INFO"), copies, lambda: 0.0, _observer(console))
@@ -148,7 +148,7 @@ def test_a_report_names_category_and_place_of_its_caller() -> None:
     assert not report.debugging
 
 
-def test_an_alarm_is_logged_each_time_and_copied_once_a_minute() -> None:
+def test_a_repeated_alarm_is_logged_each_time_and_copied_once_a_minute() -> None:
     """Operators read the copy."""
     console, copies, now = io.StringIO(), io.StringIO(), [0.0]
     report = TwistedReport(Levels("INFO"), copies, lambda: now[0], _observer(console))
@@ -159,14 +159,14 @@ def test_an_alarm_is_logged_each_time_and_copied_once_a_minute() -> None:
     assert copies.getvalue() == "PANIC: PANIC [PARTITION_READONLY] disk is full\n" * 2
 
 
-def test_a_broken_console_stops_nothing() -> None:
+def test_a_closed_console_raises_no_exception() -> None:
     """`bmqbrkr | head` closes the pipe."""
     console = io.StringIO()
     console.close()
     TwistedReport(Levels("INFO"), console, lambda: 0.0, _observer(console)).alarm(alarms.DISPATCHER, "t")
 
 
-def test_failures_of_libraries_are_logged_with_their_traceback() -> None:
+def test_exceptions_logged_by_libraries_have_their_traceback() -> None:
     """Twisted logs exceptions that this package did not handle."""
     console = io.StringIO()
     logger = Logger("library", observer=_observer(console))
@@ -179,7 +179,7 @@ def test_failures_of_libraries_are_logged_with_their_traceback() -> None:
     assert text.startswith("FATAL - library while working") and "KeyError" in text and "quiet" not in text
 
 
-def test_the_configuration_decides_what_goes_where(tmp_path: Path) -> None:
+def test_the_thresholds_of_file_and_console_are_configured_separately(tmp_path: Path) -> None:
     """The verbosity limits the file, the console threshold the console."""
     console, copies = io.StringIO(), io.StringIO()
     logs = Logs(LogController(file_name=str(tmp_path / "l"), console_severity_threshold="ERROR",

@@ -16,7 +16,7 @@ from bmqtwist.steps import Steps
 MS = 0.001
 
 
-class World:
+class SchedulerBench:
     """A scheduler whose clock advances with the steps of its jobs."""
 
     def __init__(self) -> None:
@@ -63,41 +63,41 @@ class World:
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def world() -> SchedulerBench:
+    return SchedulerBench()
 
 
 # -- one job -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_small_job_is_over_in_the_call_that_starts_it(world: World) -> None:
+def test_a_short_job_ends_in_the_call_that_starts_it(world: SchedulerBench) -> None:
     done: list[object] = []
     assert world.start("owner", world.job("a", 1), done=done.append)
     assert done == ["a"] and not world.due and not world.scheduler.holds(Priority.QUEUE, "owner")
 
 
-def test_a_long_job_goes_on_in_later_turns_and_returns_its_result(world: World) -> None:
+def test_a_long_job_continues_in_later_turns_and_returns_its_result(world: SchedulerBench) -> None:
     done: list[object] = []
     assert not world.start("owner", world.job("a", 10), done=done.append)
     assert world.due and world.scheduler.holds(Priority.QUEUE, "owner") and len(world.log) == 2
-    assert world.turn() == [], "its burst was the budget of this turn"
+    assert world.turn() == [], "its first steps used the budget of this turn"
     assert len(world.turn()) == 2 and not done
     world.rest()
     assert done == ["a"] and len(world.log) == 10 and not world.scheduler.holds(Priority.QUEUE, "owner")
 
 
-def test_an_added_job_has_its_first_step_in_the_next_turn(world: World) -> None:
+def test_an_added_job_runs_its_first_step_in_the_next_turn(world: SchedulerBench) -> None:
     world.add("owner", world.job("a", 1))
     assert world.due and not world.log
     assert world.turn() == ["a"] and not world.due
 
 
-def test_where_the_clock_stands_still_a_turn_has_so_many_steps(world: World) -> None:
+def test_the_number_of_steps_of_a_turn_is_limited_when_the_clock_stands_still(world: SchedulerBench) -> None:
     world.add("owner", world.job("a", 3 * STEPS_MAX, 0.0))
     assert len(world.turn()) == STEPS_MAX and world.rest() == 2
 
 
-def test_a_step_that_is_longer_than_the_budget_is_the_only_one_of_its_turn(world: World) -> None:
+def test_a_step_above_the_budget_is_the_only_one_of_its_turn(world: SchedulerBench) -> None:
     for owner in "ab":
         world.add(owner, world.job(owner, 3, 1.0))
     assert [world.turn() for _ in range(6)] == [["a"], ["b"]] * 3 and not world.due
@@ -106,7 +106,7 @@ def test_a_step_that_is_longer_than_the_budget_is_the_only_one_of_its_turn(world
 # -- owners ------------------------------------------------------------------------------------------------------------
 
 
-def test_the_jobs_of_one_owner_run_in_order(world: World) -> None:
+def test_the_jobs_of_one_owner_run_in_order(world: SchedulerBench) -> None:
     world.add("owner", world.job(1, 3))
     world.start("owner", world.job(2, 2))
     world.add("owner", world.job(0, 2), first=True)
@@ -114,14 +114,14 @@ def test_the_jobs_of_one_owner_run_in_order(world: World) -> None:
     assert world.log == [0, 0, 1, 1, 1, 2, 2]
 
 
-def test_a_job_that_starts_first_runs_before_those_that_wait(world: World) -> None:
+def test_a_job_started_first_runs_before_pending_jobs(world: SchedulerBench) -> None:
     world.add("owner", world.job(1, 2))
     assert world.start("owner", world.job(0, 1), first=True) and world.log == [0]
     world.rest()
     assert world.log == [0, 1, 1]
 
 
-def test_a_job_may_put_another_one_before_the_rest_of_itself(world: World) -> None:
+def test_a_job_may_add_another_job_before_its_own_remaining_steps(world: SchedulerBench) -> None:
     def act(number: int) -> None:
         if not number:
             world.add("owner", world.job("b", 1), first=True)
@@ -131,7 +131,7 @@ def test_a_job_may_put_another_one_before_the_rest_of_itself(world: World) -> No
     assert world.log == ["a", "b", "a"]
 
 
-def test_a_job_may_start_and_add_others(world: World) -> None:
+def test_a_job_may_start_and_add_other_jobs(world: SchedulerBench) -> None:
     def act(number: int) -> None:
         world.start("other", world.job("b", 1))
         world.add("owner", world.job("c", 1))
@@ -141,7 +141,7 @@ def test_a_job_may_start_and_add_others(world: World) -> None:
     assert Counter(world.log) == {"a": 1, "b": 1, "c": 1}
 
 
-def test_new_jobs_leave_half_of_the_time_to_those_that_wait(world: World) -> None:
+def test_new_jobs_leave_half_of_the_time_to_pending_jobs(world: SchedulerBench) -> None:
     """Jobs that start in a turn take no step from pending jobs."""
     world.add("waits", world.job("waits", 20))
     for turn in range(20):
@@ -150,7 +150,7 @@ def test_new_jobs_leave_half_of_the_time_to_those_that_wait(world: World) -> Non
     assert not world.scheduler.holds(Priority.QUEUE, "waits")
 
 
-def test_a_class_with_much_to_do_leaves_the_others_a_step_of_each_turn(world: World) -> None:
+def test_every_priority_class_has_a_step_in_each_turn(world: SchedulerBench) -> None:
     for priority in Priority:
         for owner in range(50):
             world.add(owner, world.job(priority, 50), priority)
@@ -163,7 +163,7 @@ def test_a_class_with_much_to_do_leaves_the_others_a_step_of_each_turn(world: Wo
 # -- cancellation and errors -------------------------------------------------------------------------------------------
 
 
-def test_a_cancelled_owner_has_no_more_steps_and_no_result(world: World) -> None:
+def test_jobs_of_a_cancelled_owner_have_no_more_steps_and_no_result(world: SchedulerBench) -> None:
     done: list[object] = []
     for name in (1, 2):
         world.add("owner", world.job(name, 3, 1.0), done=done.append)
@@ -175,7 +175,7 @@ def test_a_cancelled_owner_has_no_more_steps_and_no_result(world: World) -> None
 
 
 @pytest.mark.parametrize("last", [False, True])
-def test_a_job_that_cancels_its_own_owner_ends(world: World, last: bool) -> None:
+def test_a_job_that_cancels_its_owner_ends(world: SchedulerBench, last: bool) -> None:
     done: list[object] = []
 
     def act(number: int) -> None:
@@ -187,7 +187,7 @@ def test_a_job_that_cancels_its_own_owner_ends(world: World, last: bool) -> None
     assert world.log == ["a", "a"] and not done and not world.scheduler.holds(Priority.QUEUE, "owner")
 
 
-def test_an_owner_may_have_jobs_again_after_its_cancellation(world: World) -> None:
+def test_an_owner_may_have_new_jobs_after_its_cancellation(world: SchedulerBench) -> None:
     world.add("owner", world.job("a", 2))
     world.scheduler.cancel("owner")
     world.add("owner", world.job("b", 1))
@@ -195,7 +195,7 @@ def test_an_owner_may_have_jobs_again_after_its_cancellation(world: World) -> No
     assert world.log == ["b"]
 
 
-def test_a_job_that_raises_costs_nothing_but_itself(world: World) -> None:
+def test_an_error_in_a_job_ends_only_that_job(world: SchedulerBench) -> None:
     def act(number: int) -> None:
         if number == 1:
             raise ValueError("planted")
@@ -208,7 +208,7 @@ def test_a_job_that_raises_costs_nothing_but_itself(world: World) -> None:
     assert [str(error) for error in world.errors] == ["planted"]
 
 
-def test_a_result_that_nobody_can_take_is_an_error_of_its_job(world: World) -> None:
+def test_an_error_in_the_result_callback_is_an_error_of_the_job(world: SchedulerBench) -> None:
     def done(result: object) -> None:
         raise ValueError(f"{result} is not wanted")
 
@@ -220,10 +220,10 @@ def test_a_result_that_nobody_can_take_is_an_error_of_its_job(world: World) -> N
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_any_jobs_are_done_in_order_within_their_budgets_and_in_turns(seed: int) -> None:
+def test_random_jobs_run_in_order_and_within_their_budgets(seed: int) -> None:
     """Each job has all its steps once, in order, unless it was cancelled; no turn exceeds the budget by more than a step of
     each class; and all end."""
-    chance, world = random.Random(seed), World()
+    chance, world = random.Random(seed), SchedulerBench()
     longest, expected, ended = 2 * MS, dict[object, int](), list[object]()
     owners = [(priority, f"{priority.name}{number}") for priority in Priority for number in range(3)]
     numbers = count()
@@ -254,9 +254,9 @@ def test_any_jobs_are_done_in_order_within_their_budgets_and_in_turns(seed: int)
 
 
 @pytest.mark.parametrize("owners", [2, 7, 40])
-def test_owners_of_a_class_get_the_same_number_of_steps(world: World, owners: int) -> None:
+def test_owners_of_a_class_get_the_same_number_of_steps(world: SchedulerBench, owners: int) -> None:
     for owner in range(owners):
-        for _ in range(1 + owner % 3):  # more jobs are no more time
+        for _ in range(1 + owner % 3):  # more jobs do not get more time
             world.add(owner, world.job(owner, 1000))
     for _ in range(10 * owners):
         world.turn()
@@ -267,7 +267,7 @@ def test_owners_of_a_class_get_the_same_number_of_steps(world: World, owners: in
 def test_the_same_jobs_and_the_same_clock_give_the_same_steps() -> None:
     logs = []
     for _ in range(2):
-        chance, world = random.Random(7), World()
+        chance, world = random.Random(7), SchedulerBench()
         for number in range(60):
             world.add(number % 9, world.job(number, chance.randrange(1, 9), chance.random() * MS), Priority(number % 3))
         world.rest()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bmqtwist.loop.loop import Timers
 
 
-def test_nothing_is_due_before_its_moment_and_everything_at_it() -> None:
+def test_actions_run_at_their_time_and_not_before() -> None:
     timers, done = Timers(), list[tuple[str, float]]()
     timers.at(2.0, lambda now: done.append(("two", now)))
     timers.at(1.0, lambda now: done.append(("one", now)))
@@ -16,7 +16,7 @@ def test_nothing_is_due_before_its_moment_and_everything_at_it() -> None:
     assert done == [("one", 2.0), ("two", 2.0)] and timers.next_at is None
 
 
-def test_what_is_due_at_the_same_moment_comes_in_the_order_it_was_asked_for() -> None:
+def test_actions_with_the_same_time_run_in_the_order_of_their_addition() -> None:
     timers, done = Timers(), list[int]()
     for number in range(5):
         timers.at(1.0, lambda now, number=number: done.append(number))  # type: ignore[misc]
@@ -24,29 +24,29 @@ def test_what_is_due_at_the_same_moment_comes_in_the_order_it_was_asked_for() ->
     assert done == [0, 1, 2, 3, 4]
 
 
-def test_an_action_may_add_another_for_now() -> None:
+def test_an_action_may_add_another_one_for_the_present_time() -> None:
     timers, done = Timers(), list[str]()
     timers.at(1.0, lambda now: timers.at(now, lambda again: done.append("second")))
     timers.run(1.0)
     assert done == ["second"]
 
 
-def test_an_action_that_raises_costs_no_other_and_keeps_its_period() -> None:
+def test_an_error_in_an_action_affects_no_other_action_and_keeps_its_period() -> None:
     failed: list[Exception] = []
     timers, done = Timers(failed.append), list[float]()
 
-    def clumsy(now: float) -> None:
+    def failing_action(now: float) -> None:
         done.append(now)
         raise ZeroDivisionError(now)
 
-    timers.every(0.0, 1.0, clumsy)
+    timers.every(0.0, 1.0, failing_action)
     timers.at(1.0, lambda now: done.append(-now))
     for now in (1.0, 2.0):
         timers.run(now)
     assert done == [1.0, -1.0, 2.0] and [type(error) for error in failed] == [ZeroDivisionError] * 2
 
 
-def test_a_periodic_action_stays_on_its_grid_and_skips_what_was_missed() -> None:
+def test_a_periodic_action_keeps_its_phase_and_skips_missed_times() -> None:
     timers, done = Timers(), list[float]()
     timers.every(10.0, 2.0, done.append)
     for now in (11.9, 12.0, 14.5, 21.0, 22.0):

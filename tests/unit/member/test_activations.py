@@ -1,4 +1,4 @@
-"""Activation of stored queues in slices: they restore the stored messages, and opens of them wait."""
+"""Activation of stored queues in slices: it restores the stored messages, and opens wait for it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WALL, KEY = 1000, b"queue"
 URI = "bmq://d/q"
 
 
-def stored(walls: list[int], pending: list[int] | None = None) -> StoredQueue:
+def stored_queue(walls: list[int], pending: list[int] | None = None) -> StoredQueue:
     """Return a queue with one message per arrival time, in seconds."""
     store = StoredQueue(KEY, URI)
     store.join([("a", b"key-a"), ("b", b"key-b")])
@@ -43,8 +43,8 @@ def stored(walls: list[int], pending: list[int] | None = None) -> StoredQueue:
 
 
 @given(st.lists(st.tuples(st.integers(WALL - 5, WALL + 5), st.integers(1, 3)), max_size=30))
-def test_what_a_queue_finds_is_what_was_stored(messages: list[tuple[int, int]]) -> None:
-    store = stored([wall for wall, _ in messages], [pending for _, pending in messages])
+def test_an_activated_queue_has_all_stored_messages(messages: list[tuple[int, int]]) -> None:
+    store = stored_queue([wall for wall, _ in messages], [pending for _, pending in messages])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(restored, "RESTORED_AT_ONCE", 4)
         work = restore(store, WALL)
@@ -66,23 +66,23 @@ def test_what_a_queue_finds_is_what_was_stored(messages: list[tuple[int, int]]) 
 
 
 @given(st.lists(st.booleans(), max_size=12))
-def test_what_consumers_hold_is_left_out_and_all_else_is_as_it_was(held: list[bool]) -> None:
-    store = stored([WALL] * len(held))
+def test_messages_held_by_consumers_are_not_new_after_a_handover(held: list[bool]) -> None:
+    store = stored_queue([WALL] * len(held))
     fresh = at_once(restore(store, WALL)).fresh[1]
     messages = list(fresh)
     handover._leave_out(fresh, {message.guid: message for message in messages if held[message.order]})
     assert list(fresh) == [message for message in messages if not held[message.order]]
 
 
-class User:
+class FakeCluster:
     """A stub of the cluster and of its broker, whose jobs run step by step."""
 
     def __init__(self) -> None:
-        self.now, self.told, self.work = 0.0, list[tuple[Any, ...]](), list[Steps[None]]()
-        self.isolation: Any = SimpleNamespace(alarm=lambda *each: self.told.append(each))
+        self.now, self.results, self.work = 0.0, list[tuple[Any, ...]](), list[Steps[None]]()
+        self.isolation: Any = SimpleNamespace(alarm=lambda *each: self.results.append(each))
         self.stores: dict[str, StoredQueue | Exception] = {}
         self.scheduler: Any = self
-        self.activations = Activations(self.stored, self.on_activated, self.on_activation_failed, self)
+        self.activations = Activations(self.stored_queue, self.on_activated, self.on_activation_failed, self)
         self.domain: Any = SimpleNamespace(name="d", opening=0)
 
     def wall(self, now: float) -> int:
@@ -97,7 +97,7 @@ class User:
         self.work = [work for work in self.work if next(work, self) is not self]
         return bool(self.work)
 
-    def stored(self, record: QueueRecord) -> StoredQueue:
+    def stored_queue(self, record: QueueRecord) -> StoredQueue:
         store = self.stores[record.uri]
         if isinstance(store, Exception):
             raise store
@@ -105,78 +105,80 @@ class User:
 
     def on_activated(self, domain: Any, record: QueueRecord, store: StoredQueue, found: Restored, opened: bool) -> None:
         assert domain is self.domain and record.uri not in self.activations
-        self.told.append((record.uri, found.messages, opened))
+        self.results.append((record.uri, found.messages, opened))
 
     def on_activation_failed(self, record: QueueRecord, opened: bool, error: Exception) -> None:
-        self.told.append((record.uri, error, opened))
+        self.results.append((record.uri, error, opened))
 
-    def wake(self, **messages: int | Exception) -> None:
+    def activate(self, **messages: int | Exception) -> None:
         """Start queues with numbers of messages, by name; the last digit of a name is the partition."""
-        self.stores.update({uri: each if isinstance(each, Exception) else stored([WALL] * each)
+        self.stores.update({uri: each if isinstance(each, Exception) else stored_queue([WALL] * each)
                             for uri, each in messages.items()})
         self.activations.start(self.domain, [QueueRecord(uri, KEY, int(uri[-1]), {}) for uri in messages])
 
 
-def test_small_queues_live_at_once_and_very_many_take_turns() -> None:
-    user = User()
-    user.wake(a0=1, b0=0, c1=RESTORED_AT_ONCE - 2 - 3 * RESTORED_QUEUE)
-    assert user.told == [("a0", 1, False), ("b0", 0, False), ("c1", RESTORED_AT_ONCE - 2 - 3 * RESTORED_QUEUE, False)]
-    assert not user.work and user.domain.opening == 0
+def test_small_queues_are_activated_at_once_and_very_many_in_slices() -> None:
+    cluster = FakeCluster()
+    cluster.activate(a0=1, b0=0, c1=RESTORED_AT_ONCE - 2 - 3 * RESTORED_QUEUE)
+    assert cluster.results == [("a0", 1, False), ("b0", 0, False), ("c1", RESTORED_AT_ONCE - 2 - 3 * RESTORED_QUEUE, False)]
+    assert not cluster.work and cluster.domain.opening == 0
     at_one_time = RESTORED_AT_ONCE // RESTORED_QUEUE
-    user.told.clear()
-    user.wake(**{f"q{index}_0": 0 for index in range(3 * at_one_time)})
+    cluster.results.clear()
+    cluster.activate(**{f"q{index}_0": 0 for index in range(3 * at_one_time)})
     for steps in count(1):
-        assert len(user.told) == at_one_time * steps and user.domain.opening == at_one_time * (3 - steps)
-        if not user.step():
+        assert len(cluster.results) == at_one_time * steps and cluster.domain.opening == at_one_time * (3 - steps)
+        if not cluster.step():
             break
     assert steps == 3
 
 
-def test_a_queue_that_takes_long_is_waited_for_and_those_behind_it_too() -> None:
-    user = User()
-    user.wake(a0=3 * RESTORED_AT_ONCE, b0=5)
-    assert "a0" in user.activations and "b0" in user.activations and user.domain.opening == 2 and not user.told
-    user.activations.open("b0")
-    while user.step():
+def test_a_slow_activation_delays_the_activations_after_it() -> None:
+    cluster = FakeCluster()
+    cluster.activate(a0=3 * RESTORED_AT_ONCE, b0=5)
+    assert "a0" in cluster.activations and "b0" in cluster.activations
+    assert cluster.domain.opening == 2 and not cluster.results
+    cluster.activations.open("b0")
+    while cluster.step():
         pass
-    assert user.told == [("a0", 3 * RESTORED_AT_ONCE, False), ("b0", 5, True)]
-    assert "a0" not in user.activations and user.domain.opening == 0
+    assert cluster.results == [("a0", 3 * RESTORED_AT_ONCE, False), ("b0", 5, True)]
+    assert "a0" not in cluster.activations and cluster.domain.opening == 0
 
 
-def test_queues_that_are_not_to_live_any_more_do_not() -> None:
-    user = User()
-    user.wake(a0=3 * RESTORED_AT_ONCE, b0=5, c1=5, d0=5)
+def test_cancelled_activations_do_not_activate_their_queues() -> None:
+    cluster = FakeCluster()
+    cluster.activate(a0=3 * RESTORED_AT_ONCE, b0=5, c1=5, d0=5)
     for uri in ("a0", "d0"):
-        user.activations.open(uri)
-    assert user.activations.cancel("d0") and not user.activations.cancel("d0") and not user.activations.cancel("unknown")
-    assert user.activations.cancel_all(0) == ["a0"] and user.domain.opening == 1
-    while user.step():
+        cluster.activations.open(uri)
+    assert cluster.activations.cancel("d0") and not cluster.activations.cancel("d0")
+    assert not cluster.activations.cancel("unknown")
+    assert cluster.activations.cancel_all(0) == ["a0"] and cluster.domain.opening == 1
+    while cluster.step():
         pass
-    assert user.told == [("c1", 5, False)] and user.domain.opening == 0
+    assert cluster.results == [("c1", 5, False)] and cluster.domain.opening == 0
 
 
-def test_a_queue_that_ends_and_is_to_live_again_meanwhile_lives_once() -> None:
-    user = User()
-    user.wake(a0=3 * RESTORED_AT_ONCE)
-    user.activations.cancel("a0")
-    user.wake(a0=3 * RESTORED_AT_ONCE)
-    while user.step():
+def test_a_cancelled_and_restarted_activation_activates_the_queue_once() -> None:
+    cluster = FakeCluster()
+    cluster.activate(a0=3 * RESTORED_AT_ONCE)
+    cluster.activations.cancel("a0")
+    cluster.activate(a0=3 * RESTORED_AT_ONCE)
+    while cluster.step():
         pass
-    assert user.told == [("a0", 3 * RESTORED_AT_ONCE, False)] and user.domain.opening == 0
+    assert cluster.results == [("a0", 3 * RESTORED_AT_ONCE, False)] and cluster.domain.opening == 0
 
 
-def test_one_that_cannot_live_costs_the_others_nothing() -> None:
-    user, unavailable, mistake = User(), PartitionUnavailable("it is full"), KeyError("mistake")
-    user.wake(a0=unavailable, b0=2, c0=mistake, d0=3)
-    assert user.told == [("a0", unavailable, False), ("b0", 2, False), ("c0", mistake, False), ("d0", 3, False)]
-    assert user.domain.opening == 0 and "a0" not in user.activations
+def test_a_failed_activation_does_not_affect_other_queues() -> None:
+    cluster, unavailable, mistake = FakeCluster(), PartitionUnavailable("it is full"), KeyError("mistake")
+    cluster.activate(a0=unavailable, b0=2, c0=mistake, d0=3)
+    assert cluster.results == [("a0", unavailable, False), ("b0", 2, False), ("c0", mistake, False), ("d0", 3, False)]
+    assert cluster.domain.opening == 0 and "a0" not in cluster.activations
 
 
 # -- a broker ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def woken_slowly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MemoryWorld:
+def slowly_activated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MemoryWorld:
     """A restarted broker with 20 messages in a queue, which restores one message per turn."""
     world = MemoryWorld(tmp_path)
     world.domain("d")
@@ -194,8 +196,8 @@ def woken_slowly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MemoryWorld
     return world
 
 
-def test_an_open_waits_for_a_queue_that_is_coming_to_life(woken_slowly: MemoryWorld) -> None:
-    world = woken_slowly
+def test_an_open_waits_for_the_activation_of_its_queue(slowly_activated: MemoryWorld) -> None:
+    world = slowly_activated
     assert world.broker.domains.by_name["d"].opening == 1
     producer, consumer = world.producer(URI), world.consumer(URI)
     producer.post(b"20")
@@ -204,8 +206,8 @@ def test_an_open_waits_for_a_queue_that_is_coming_to_life(woken_slowly: MemoryWo
         world.broker.clusters["c3"].queues[URI])
 
 
-def test_an_open_that_fails_when_its_queue_lives_costs_no_other_queue_its_life(woken_slowly: MemoryWorld) -> None:
-    world = woken_slowly
+def test_an_error_in_a_waiting_open_does_not_affect_other_activations(slowly_activated: MemoryWorld) -> None:
+    world = slowly_activated
     world.allow_internal_errors = True
     cluster = world.broker.clusters["c3"]
 
@@ -216,12 +218,12 @@ def test_an_open_that_fails_when_its_queue_lives_costs_no_other_queue_its_life(w
     world.run()
     assert URI in cluster.queues and not cluster.changes.pending_opens and URI not in cluster.activations
     assert world.broker.domains.by_name["d"].opening == 0
-    [told] = [text for _, text in world.report.lines if "activation" in text]
-    assert "ValueError: mistake" in told and not any("activation of its queues" in text for _, text in world.report.lines)
+    [line] = [text for _, text in world.report.lines if "activation" in text]
+    assert "ValueError: mistake" in line and not any("activation of its queues" in text for _, text in world.report.lines)
 
 
 @pytest.mark.parametrize("gone", ["", "purged", "retired"])
-def test_what_all_have_confirmed_is_deleted_when_its_queue_lives_if_its_last_primary_had_not(
+def test_activation_deletes_messages_that_all_apps_have_confirmed(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gone: str) -> None:
     """The messages are deleted in slices, unless they are removed meanwhile."""
     monkeypatch.setattr(root, "MESSAGES_AT_ONCE", 2)

@@ -1,4 +1,4 @@
-"""Records for replicas: recent records leave at once, records from files one message at a time."""
+"""Records sent to replicas: recent ones from memory at once, older ones from files with a pause after each message."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bmqtwist.storage.psn import NO_PSN, RecordRun
 NODE = 2
 
 
-class Bench:
+class FeedingBench:
     """A primary's partition with one run of records, in memory or in its files."""
 
     def __init__(self, recent: bool) -> None:
@@ -31,13 +31,13 @@ class Bench:
         self.feeding.send_records(self.hosted, Feed(NODE, (1, 1)), 0.0)
 
 
-def test_what_is_in_memory_goes_out_at_once() -> None:
-    bench = Bench(recent=True)
+def test_records_in_memory_are_sent_without_a_pause() -> None:
+    bench = FeedingBench(recent=True)
     assert bench.sent and bench.hosted.inputs == [Fed(NODE, (1, 2), 60)] and bench.timers.next_at is None
 
 
-def test_what_was_read_again_is_followed_by_more_after_a_pause() -> None:
-    bench = Bench(recent=False)
+def test_records_read_from_files_are_followed_by_more_after_a_pause() -> None:
+    bench = FeedingBench(recent=False)
     assert bench.sent and not bench.hosted.inputs
     bench.timers.run(PAUSE_S / 2)
     assert not bench.steps
@@ -45,8 +45,8 @@ def test_what_was_read_again_is_followed_by_more_after_a_pause() -> None:
     assert bench.steps == [(PAUSE_S, Fed(NODE, (1, 2), 60))]
 
 
-def test_a_node_that_has_begun_anew_meanwhile_is_not_said_to_have_been_sent_it() -> None:
-    bench = Bench(recent=False)
+def test_a_replica_that_restarted_its_reception_is_not_marked_as_fed() -> None:
+    bench = FeedingBench(recent=False)
     bench.hosted.machine.targets[NODE] = Target(NO_PSN)
     bench.timers.run(PAUSE_S)
     assert not bench.steps

@@ -11,7 +11,7 @@ from bmqtwist.member.promises import RETRY_S, Promises
 from bmqtwist.storage.slot_file import StoredPromise
 
 
-class Bench:
+class PromisesBench:
     """A promise file whose writes complete on the test's command."""
 
     def __init__(self, stored: list[StoredPromise], lost: bool = False) -> None:
@@ -34,8 +34,8 @@ class Bench:
         done(2.0)
 
 
-def test_a_promise_counts_once_it_is_written_and_the_next_write_has_what_was_asked_for_meanwhile() -> None:
-    bench = Bench([StoredPromise(3)])
+def test_a_promise_takes_effect_when_written_and_the_next_write_has_those_made_meanwhile() -> None:
+    bench = PromisesBench([StoredPromise(3)])
     bench.promises.save(0, 4, False)
     bench.promises.save(1, 7, False)
     assert len(bench.jobs) == 1 and not bench.saved
@@ -46,17 +46,17 @@ def test_a_promise_counts_once_it_is_written_and_the_next_write_has_what_was_ask
     assert not bench.jobs
 
 
-def test_an_older_lease_takes_nothing_back_and_the_end_of_a_doubt_promises_nothing() -> None:
-    bench = Bench([StoredPromise(3, True), StoredPromise(3)])
+def test_an_older_lease_does_not_lower_a_promise_and_the_end_of_a_doubt_makes_none() -> None:
+    bench = PromisesBench([StoredPromise(3, True), StoredPromise(3)])
     bench.promises.save(0, 0, False)
     bench.work()
     assert bench.written == [[StoredPromise(3), StoredPromise(3)]] and not bench.saved
     bench.promises.save(1, 2, False)
-    assert not bench.jobs, "it is so already"
+    assert not bench.jobs, "the promise is already written"
 
 
-def test_a_write_that_fails_is_retried_after_a_while() -> None:
-    bench = Bench([])
+def test_a_failed_write_of_promises_is_retried_with_an_alarm() -> None:
+    bench = PromisesBench([])
     bench.promises.save(0, 1, False)
     bench.jobs.pop(0)[2](OSError("disk"), 2.0)
     assert bench.alarms == ["Cluster (c): a promise cannot be written: disk"] and not bench.jobs and not bench.saved
@@ -65,12 +65,12 @@ def test_a_write_that_fails_is_retried_after_a_while() -> None:
     assert bench.saved == [(0, 1, 2.0)]
 
 
-def test_a_doubt_is_durable_at_once() -> None:
-    bench = Bench([StoredPromise(5), StoredPromise(6)])
+def test_a_doubt_is_written_at_once() -> None:
+    bench = PromisesBench([StoredPromise(5), StoredPromise(6)])
     bench.promises.mark_doubtful(1)
     assert bench.written == [[StoredPromise(5), StoredPromise(6, True)]] and not bench.jobs
 
 
-def test_promises_that_are_lost_are_told_of() -> None:
-    bench = Bench([], lost=True)
+def test_lost_promises_raise_an_alarm() -> None:
+    bench = PromisesBench([], lost=True)
     assert bench.promises.lost and "the promises of this node are unknown" in bench.alarms[0]

@@ -1,4 +1,4 @@
-"""Delivery: order of fresh, put-aside and returned messages, delivery windows, broadcast."""
+"""Delivery: order of new, put-aside and returned messages, delivery windows, broadcast."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from bmqtwist.report import LineLimiter
 from bmqtwist.storage.message import Message
 
 
-def test_new_messages_go_out_in_order_of_arrival() -> None:
+def test_new_messages_are_delivered_in_order_of_arrival() -> None:
     engine = Engine()
     reader = engine.reader()
     engine.post(b"1", b"2", b"3")
     assert got(reader) == [b"1", b"2", b"3"]
 
 
-def test_what_came_before_the_consumer_is_delivered_when_it_comes() -> None:
+def test_messages_posted_before_the_consumer_opens_are_delivered_to_it() -> None:
     engine = Engine()
     engine.post(b"1", b"2")
     reader = engine.reader()
@@ -30,7 +30,7 @@ def test_what_came_before_the_consumer_is_delivered_when_it_comes() -> None:
     assert got(reader) == [b"1", b"2"]
 
 
-def test_a_message_is_delivered_only_once_its_records_are_written() -> None:
+def test_a_message_is_delivered_only_after_its_records_are_written() -> None:
     engine = Engine()
     reader, producer = engine.reader(), engine.open(write=1)
     engine.queue.post(Put(producer, Message(b"g" * 16, b"x", arrived=engine.now, wall=1), 0, True), engine.now, 1)
@@ -43,7 +43,7 @@ def test_a_message_is_delivered_only_once_its_records_are_written() -> None:
     assert got(reader) == [b"x"] and producer.client.acks == [(b"g" * 16, 0)]  # type: ignore[attr-defined]
 
 
-def test_a_subscription_counts_what_it_was_given_since_it_was_configured() -> None:
+def test_a_subscription_counts_its_deliveries_since_its_configuration() -> None:
     engine = Engine()
     reader = engine.reader()
     (substream,) = reader.substreams.values()
@@ -56,7 +56,7 @@ def test_a_subscription_counts_what_it_was_given_since_it_was_configured() -> No
     assert [each.given for each in substream.subscriptions] == [1]
 
 
-def test_what_is_broadcast_is_counted_for_each_subscription() -> None:
+def test_broadcast_deliveries_are_counted_for_each_subscription() -> None:
     engine = Engine("broadcast", in_memory=True)
     readers = [engine.reader(), engine.reader(name="other")]
     engine.post(b"1", b"2")
@@ -65,7 +65,7 @@ def test_what_is_broadcast_is_counted_for_each_subscription() -> None:
 
 
 @pytest.mark.parametrize("limit", [{"m": 2}, {"b": 2}])
-def test_a_window_is_filled_and_opens_again_at_four_fifths(limit: dict[str, int]) -> None:
+def test_a_consumer_at_its_limit_receives_messages_again_at_80_percent(limit: dict[str, int]) -> None:
     engine = Engine()
     reader = engine.reader(**limit)
     guids = engine.post(b"1", b"2", b"3", b"4")
@@ -74,14 +74,14 @@ def test_a_window_is_filled_and_opens_again_at_four_fifths(limit: dict[str, int]
     assert got(reader) == [b"3"]
 
 
-def test_a_window_of_bytes_may_be_passed_by_one_message() -> None:
+def test_one_message_may_exceed_the_limit_of_unconfirmed_bytes() -> None:
     engine = Engine()
     reader = engine.reader(b=3)
     engine.post(b"12", b"345", b"6")
     assert got(reader) == [b"12", b"345"]
 
 
-def test_a_full_consumer_is_mentioned_unless_it_asked_for_one_at_a_time() -> None:
+def test_a_consumer_at_its_limit_is_logged_unless_the_limit_is_one_message() -> None:
     for m, mentioned in ((2, 1), (1, 0)):
         engine = Engine()
         engine.reader(m=m)
@@ -89,7 +89,7 @@ def test_a_full_consumer_is_mentioned_unless_it_asked_for_one_at_a_time() -> Non
         assert engine.log("I'm taking a break!") == mentioned
 
 
-def test_the_early_exit_is_logged_once_for_each_message_at_the_head() -> None:
+def test_an_early_exit_of_delivery_is_logged_once_for_each_message() -> None:
     engine = Engine()
     reader = engine.reader(m=1)
     engine.post(b"1", b"2")
@@ -97,7 +97,7 @@ def test_the_early_exit_is_logged_once_for_each_message_at_the_head() -> None:
     engine.post(b"4")
     assert engine.log("early exits delivery") == 1
     engine.confirm(reader)
-    assert engine.log("early exits delivery") == 2, "the next message has met no room, either"
+    assert engine.log("early exits delivery") == 2, "the next message meets a consumer at its limit, too"
     engine.configure(reader, spec_of(m=100))
     engine.turn()
     engine.configure(reader, spec_of(m=4))
@@ -105,7 +105,7 @@ def test_the_early_exit_is_logged_once_for_each_message_at_the_head() -> None:
     assert engine.log("early exits delivery") == 3
 
 
-def test_the_early_exits_of_a_busy_queue_are_few_lines_a_minute() -> None:
+def test_log_lines_of_early_exits_are_limited_in_time() -> None:
     engine = Engine()
     reader = engine.reader(m=1)
     engine.post(*[b"%d" % number for number in range(100)])
@@ -117,7 +117,7 @@ def test_the_early_exits_of_a_busy_queue_are_few_lines_a_minute() -> None:
     assert engine.log("early exits delivery") == LineLimiter.LINES_PER_S + 1
 
 
-def test_an_app_without_consumers_is_mentioned_once_until_one_comes() -> None:
+def test_an_early_exit_without_consumers_is_logged_once() -> None:
     engine = Engine()
     engine.post(b"1")
     engine.post(b"2")
@@ -127,7 +127,7 @@ def test_an_app_without_consumers_is_mentioned_once_until_one_comes() -> None:
     assert engine.log("early exits delivery") == 2
 
 
-def test_returned_messages_come_first_oldest_first_and_out_of_order() -> None:
+def test_returned_messages_are_redelivered_oldest_first_with_the_out_of_order_flag() -> None:
     engine = Engine()
     first, second = engine.reader(m=2), engine.reader(m=2)
     engine.post(b"1", b"2", b"3", b"4", b"5")
@@ -135,12 +135,12 @@ def test_returned_messages_come_first_oldest_first_and_out_of_order() -> None:
     engine.confirm(second)
     assert got(second) == [b"5"]
     engine.leave(first)
-    assert second.client.got == [(b"1", 1, True)], "one place was left, the oldest takes it"  # type: ignore[attr-defined]
+    assert second.client.got == [(b"1", 1, True)], "the oldest"  # type: ignore[attr-defined]
     engine.confirm(second)
     assert [payload for payload, _, _ in second.client.got] == [b"1", b"3"]  # type: ignore[attr-defined]
 
 
-def test_messages_returned_by_two_consumers_join_in_order_of_arrival() -> None:
+def test_messages_returned_by_two_consumers_are_redelivered_in_order_of_arrival() -> None:
     engine = Engine()
     first, second = engine.reader(m=2), engine.reader(m=2)
     engine.post(b"1", b"2", b"3", b"4")
@@ -151,7 +151,7 @@ def test_messages_returned_by_two_consumers_join_in_order_of_arrival() -> None:
     assert got(reader) == [b"1", b"2", b"3", b"4"]
 
 
-def test_new_messages_wait_behind_a_redelivery_that_finds_no_room() -> None:
+def test_new_messages_wait_for_a_redelivery_while_all_consumers_are_at_their_limits() -> None:
     engine = Engine()
     first, second = engine.reader(m=1), engine.reader(m=1)
     engine.post(b"1", b"2", b"3")
@@ -162,7 +162,7 @@ def test_new_messages_wait_behind_a_redelivery_that_finds_no_room() -> None:
     assert got(second) == [b"3"]
 
 
-def test_a_redelivery_that_nobody_wants_any_more_is_put_aside() -> None:
+def test_a_redelivery_that_matches_no_subscription_is_put_aside() -> None:
     engine = Engine()
     first, second = engine.reader(x="x == 1"), engine.reader(x="x == 2")
     engine.post(b"1", x=1)
@@ -174,7 +174,7 @@ def test_a_redelivery_that_nobody_wants_any_more_is_put_aside() -> None:
     assert late.client.got == [(b"1", 1, True)]  # type: ignore[attr-defined]
 
 
-def test_a_suspicious_message_keeps_its_distance_and_holds_the_rest_back() -> None:
+def test_redeliveries_with_few_attempts_left_are_throttled_and_delay_later_messages() -> None:
     engine = Engine(max_attempts=3, throttle=Throttle(2, 4, 1.0, 3.0))
     crasher, reader = engine.reader(m=2), None
     guids = engine.post(b"1", b"2")
@@ -188,7 +188,7 @@ def test_a_suspicious_message_keeps_its_distance_and_holds_the_rest_back() -> No
     assert got(reader) == [b"2", b"3"], "a confirm ends the pause"
 
 
-def test_what_nobody_wanted_is_offered_again_to_whoever_comes() -> None:
+def test_put_aside_messages_are_delivered_to_a_later_matching_consumer() -> None:
     engine = Engine()
     engine.reader(x="x == 1")
     for number in (2, 1, 2):
@@ -199,7 +199,7 @@ def test_what_nobody_wanted_is_offered_again_to_whoever_comes() -> None:
     assert got(late) == [b"2", b"2"] and not engine.queue.apps["__default"].put_aside
 
 
-def test_what_waited_for_a_full_consumer_goes_to_it_first_when_it_has_room() -> None:
+def test_messages_that_waited_for_a_consumer_at_its_limit_are_delivered_first() -> None:
     engine = Engine()
     one, two = engine.reader(x="x == 1", m=1), engine.reader(x="x == 2")
     for payload, x in ((b"a", 1), (b"b", 1), (b"c", 2), (b"d", 1)):
@@ -213,7 +213,7 @@ def test_what_waited_for_a_full_consumer_goes_to_it_first_when_it_has_room() -> 
     assert got(one) == [b"d"] and not app.waiting
 
 
-def test_a_message_that_is_gone_is_passed_over() -> None:
+def test_a_removed_message_is_skipped_by_delivery() -> None:
     engine = Engine()
     engine.post(b"1", b"2", b"3")
     message = list(engine.queue.messages.values())[1]
@@ -223,7 +223,7 @@ def test_a_message_that_is_gone_is_passed_over() -> None:
     assert got(reader) == [b"1", b"3"]
 
 
-def test_each_app_has_its_own_position() -> None:
+def test_each_app_receives_and_confirms_messages_independently() -> None:
     engine = Engine("fanout", ("foo", "bar"))
     foo = engine.reader("foo")
     engine.post(b"1", b"2")
@@ -236,7 +236,7 @@ def test_each_app_has_its_own_position() -> None:
     assert got(bar) == [b"2"] and len(engine.queue.messages) == 1
 
 
-def test_broadcast_gives_every_consumer_a_copy_and_keeps_nothing() -> None:
+def test_broadcast_delivers_to_all_consumers_and_stores_no_message() -> None:
     engine = Engine("broadcast", in_memory=True)
     first, second = engine.reader(), engine.reader()
     engine.post(b"1")
@@ -247,7 +247,7 @@ def test_broadcast_gives_every_consumer_a_copy_and_keeps_nothing() -> None:
     assert got(third) == []
 
 
-def test_broadcast_passes_by_a_client_that_does_not_read() -> None:
+def test_broadcast_skips_a_client_with_unsent_output() -> None:
     """Broadcast has no limit of unconfirmed messages; the client receives messages again once its output is sent."""
     engine = Engine("broadcast", in_memory=True)
     reading, lagging = engine.reader(name="reading"), engine.reader(name="lagging")
@@ -258,13 +258,13 @@ def test_broadcast_passes_by_a_client_that_does_not_read() -> None:
     assert (reading.client.take(), lagging.client.take()) == ([b"one", b"two"], [b"two"])
 
 
-def resume(handle: Handle) -> None:
+def resume_delivery(handle: Handle) -> None:
     """Resume deliveries, as the client's session does in the turn after its window closed."""
     if handle.client.window.resume():
         handle.resume()
 
 
-def test_a_client_whose_window_is_closed_gets_nothing_until_it_is_open_again() -> None:
+def test_a_client_with_a_closed_window_receives_no_message_until_it_opens() -> None:
     """Neither CONFIRMs nor new subscriptions open the window; deferred messages arrive in order."""
     engine = Engine()
     reader = engine.reader(m=4)
@@ -276,16 +276,16 @@ def test_a_client_whose_window_is_closed_gets_nothing_until_it_is_open_again() -
     engine.configure(reader, spec_of(m=4))
     engine.turn()
     assert got(reader) == [b"1", b"2", b"3", b"4"]
-    resume(reader)
+    resume_delivery(reader)
     engine.turn()
-    assert got(reader) == [], "it is behind still"
+    assert got(reader) == [], "its output is not drained yet"
     client.window.on_drained()
-    resume(reader)
+    resume_delivery(reader)
     engine.turn()
     assert got(reader) == [b"5"]
 
 
-def test_what_one_client_cannot_be_given_goes_to_the_next() -> None:
+def test_messages_for_a_client_with_a_closed_window_go_to_the_next_client() -> None:
     engine = Engine()
     closed, other = engine.reader(), engine.reader()
     closed.client.window.count(window.TURN_PUSH_BYTES_MAX + 1)
@@ -294,21 +294,21 @@ def test_what_one_client_cannot_be_given_goes_to_the_next() -> None:
     assert closed.client.window.on_written(window.LAGGING_BYTES) and not other.client.window.on_written(0)
 
 
-def test_a_subscription_that_is_full_stays_so_when_the_window_opens() -> None:
+def test_a_subscription_at_its_limit_stays_paused_when_the_window_opens() -> None:
     """It resumes at 80 % of its limits, independent of the window."""
     engine = Engine()
     reader = engine.reader(m=5)
     guids = engine.post(b"1", b"2", b"3", b"4", b"5", b"6")
     reader.client.window.on_written(window.LAGGING_BYTES + 1)
     reader.client.window.on_drained()
-    resume(reader)
+    resume_delivery(reader)
     engine.turn()
     assert len(got(reader)) == 5
     engine.confirm(reader, guids[0])
     assert got(reader) == [b"6"]
 
 
-def test_many_messages_that_come_back_and_nobody_wants_are_sorted_once() -> None:
+def test_returned_messages_without_matching_subscription_are_sorted_once() -> None:
     """With a sort per message, 20,000 messages would take 30 s."""
     engine = Engine(in_memory=True)
     leaving, other = engine.reader(m=100_000, x="v == 0"), engine.reader(x="v == 7")
@@ -330,7 +330,7 @@ def test_many_messages_that_come_back_and_nobody_wants_are_sorted_once() -> None
     assert len(got(other)) == 20_001 and other.client.got == []
 
 
-def test_a_configure_of_many_subscriptions_over_many_unconfirmed_messages_is_linear_and_bounded() -> None:
+def test_a_configure_of_many_subscriptions_takes_linear_time() -> None:
     engine = Engine(in_memory=True)
     reader = engine.reader(m=100_000)
     for _ in range(20):

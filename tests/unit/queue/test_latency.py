@@ -1,4 +1,4 @@
-"""ACK latency: histograms of queue/counters.py, and percentiles of console/samples.py."""
+"""Latency histograms of `queue/counters.py`, and the percentiles that `console/samples.py` computes from them."""
 
 from __future__ import annotations
 
@@ -30,17 +30,18 @@ def test_a_latency_lies_within_the_bounds_of_its_bucket(seconds: float) -> None:
 
 
 @pytest.mark.parametrize("seconds", [-1.0, 0.0, 1e-300, 1e9, math.inf])
-def test_what_is_beyond_counts_in_the_first_or_the_last_bucket(seconds: float) -> None:
+def test_latencies_outside_the_range_count_in_the_first_or_last_bucket(seconds: float) -> None:
     assert latency_bucket(seconds) == (LATENCY_BUCKETS - 1 if seconds > 1 else 0)
 
 
-def test_buckets_follow_each_other_without_gaps() -> None:
+def test_latency_buckets_are_contiguous() -> None:
     for bucket in range(LATENCY_BUCKETS - 1):
         assert latency_bounds(bucket)[1] == latency_bounds(bucket + 1)[0]
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from([0.0, 0.001, 0.002, 0.5])), max_size=60), st.data())
-def test_every_acknowledgement_is_counted_once_whoever_asks_when(acks: list[tuple[int, float]], data: st.DataObject) -> None:
+def test_each_ack_is_counted_once_independent_of_reads_between_them(acks: list[tuple[int, float]],
+                                                                    data: st.DataObject) -> None:
     latency = AckLatency()
     queues = [QueueStats(latency) for _ in range(3)]
     for index, waited in acks:
@@ -53,13 +54,13 @@ def test_every_acknowledgement_is_counted_once_whoever_asks_when(acks: list[tupl
     for waited in (0.0, 0.001, 0.002, 0.5):
         assert counts[latency_bucket(waited)] == sum(each == waited for _, each in acks)
     for index, queue in enumerate(queues):
-        mine = [waited for each, waited in acks if each == index]
+        expected = [waited for each, waited in acks if each == index]
         totals = queue.totals()
-        assert totals["ack_msgs"] == len(mine) and totals["ack_time_sum"] == pytest.approx(sum(mine))
+        assert totals["ack_msgs"] == len(expected) and totals["ack_time_sum"] == pytest.approx(sum(expected))
     assert latency.counts() == counts
 
 
-def test_the_longest_time_is_taken_away_and_starts_again() -> None:
+def test_taking_the_maximum_latency_resets_it() -> None:
     stats = QueueStats()
     for waited in (0.5, 0.25, 0.25):
         stats.acked(waited)
@@ -68,16 +69,16 @@ def test_the_longest_time_is_taken_away_and_starts_again() -> None:
     assert stats.take_maxima()["ack_time_max"] == 0.125
 
 
-def test_times_of_one_bucket_are_counted_together() -> None:
+def test_consecutive_latencies_of_one_bucket_make_one_update() -> None:
     """Consecutive latencies of one bucket cost one bucket search."""
     updates: list[int] = []
     latency = AckLatency()
 
-    class Counts(dict[int, int]):
+    class RecordingDict(dict[int, int]):
         def __setitem__(self, bucket: int, count: int) -> None:
             updates.append(count)
 
-    latency.by_bucket = Counts()
+    latency.by_bucket = RecordingDict()
     stats = QueueStats(latency)
     for turn in range(10):
         for number in range(1000):
@@ -87,14 +88,14 @@ def test_times_of_one_bucket_are_counted_together() -> None:
 
 
 @given(st.lists(st.floats(min_value=-1.0, max_value=2000.0), max_size=50))
-def test_confirms_count_in_the_bucket_of_their_time(times: list[float]) -> None:
+def test_confirm_latencies_count_in_their_bucket(times: list[float]) -> None:
     stats = AppStats()
     for seconds in times:
         stats.confirmed(0.0, seconds)
     assert stats.take_latencies() == Counter(latency_bucket(seconds) for seconds in times)
 
 
-def test_queues_whose_last_acknowledgements_are_open_are_bounded() -> None:
+def test_the_number_of_queues_with_uncounted_acks_is_limited() -> None:
     latency = AckLatency()
     for _ in range(3 * counters._OPEN_MAX):
         QueueStats(latency).acked(0.001)
@@ -102,7 +103,7 @@ def test_queues_whose_last_acknowledgements_are_open_are_bounded() -> None:
     assert sum(latency.counts()) == 3 * counters._OPEN_MAX
 
 
-def test_percentiles_are_those_of_what_came_between() -> None:
+def test_percentiles_cover_the_latencies_between_two_readings() -> None:
     latency = AckLatency()
     stats = QueueStats(latency)
     for _ in range(100):
@@ -117,7 +118,7 @@ def test_percentiles_are_those_of_what_came_between() -> None:
 
 
 @given(st.lists(st.floats(min_value=1e-5, max_value=100.0), min_size=1, max_size=200), st.sampled_from([0.5, 0.9, 0.99]))
-def test_a_percentile_is_right_to_an_eighth(times: list[float], share: float) -> None:
+def test_a_percentile_is_accurate_to_13_percent(times: list[float], share: float) -> None:
     latency = AckLatency()
     for seconds in times:
         latency.by_bucket[latency_bucket(seconds)] = latency.by_bucket.get(latency_bucket(seconds), 0) + 1
@@ -126,7 +127,7 @@ def test_a_percentile_is_right_to_an_eighth(times: list[float], share: float) ->
     assert found is not None and exact / 1.13 <= found <= exact * 1.13
 
 
-def test_the_broker_counts_the_acknowledgements_of_its_queues() -> None:
+def test_the_broker_counts_the_ack_latencies_of_all_queues() -> None:
     bench = Bench()
     bench.write_domain()
     bench.post(bench.open(), b"1", b"2", b"3")
@@ -135,7 +136,7 @@ def test_the_broker_counts_the_acknowledgements_of_its_queues() -> None:
     assert queue.stats.ack_msgs == queue.stats.put_msgs == 3
 
 
-def test_sessions_that_have_gone_go_on_counting() -> None:
+def test_counters_of_closed_sessions_are_added_to_the_total() -> None:
     one, other = ClientStats(), ClientStats()
     for number, name in enumerate(ClientStats.NAMES, 1):
         setattr(one, name, number)

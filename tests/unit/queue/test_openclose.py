@@ -19,7 +19,7 @@ def request(q_id: int = 1, sub_id: int = 0, app: str | None = None, flags: int =
     return OpenRequest(q_id, sub_id, app, flags, read, write, admin)
 
 
-def picture(engine: Engine) -> Any:
+def queue_state(engine: Engine) -> Any:
     """Return all state that open and close may change."""
     queue = engine.queue
     return ([(id(h), h.flags, h.read_count, h.write_count, h.merges, h.closing,
@@ -29,13 +29,13 @@ def picture(engine: Engine) -> Any:
             list(engine.report.lines), list(engine.touched))
 
 
-def refused(engine: Engine | None, call: Callable[..., Any], *arguments: Any) -> tuple[str, int, str]:
+def refusal(engine: Engine | None, call: Callable[..., Any], *arguments: Any) -> tuple[str, int, str]:
     """Return category, code and text of the refusal; check that it changed nothing."""
-    before = picture(engine) if engine else None
+    before = queue_state(engine) if engine else None
     with pytest.raises(Refused) as caught:
         call(*arguments)
     if engine:
-        after = picture(engine)
+        after = queue_state(engine)
         assert (after[0], after[1], after[3]) == (before[0], before[1], before[3])
     return caught.value.category.name, caught.value.code, caught.value.message
 
@@ -53,59 +53,59 @@ def refused(engine: Engine | None, call: Callable[..., Any], *arguments: Any) ->
     (request(sub_id=RESERVED_ID_MIN), "subId must not be set from the reserved queue ids range"),
     (request(app="foo", flags=FLAG_WRITE, read=0, write=1),
      "AppId should not be specified in the URI if queue is opened in write mode")])
-def test_an_open_that_makes_no_sense_is_refused(wrong: OpenRequest, words: str) -> None:
-    assert refused(None, check_open, wrong) == ("E_INVALID_ARGUMENT", 0, words)
+def test_an_open_with_inconsistent_parameters_is_refused(wrong: OpenRequest, words: str) -> None:
+    assert refusal(None, check_open, wrong) == ("E_INVALID_ARGUMENT", 0, words)
 
 
 @pytest.mark.parametrize("right", [
     request(), request(q_id=RESERVED_ID_MIN - 1, sub_id=RESERVED_ID_MIN - 1), request(app="foo"),
     request(app="__default", flags=FLAG_WRITE, read=0, write=1), request(flags=FLAG_READ | FLAG_WRITE, write=3)])
-def test_an_open_that_makes_sense_is_not(right: OpenRequest) -> None:
+def test_an_open_with_consistent_parameters_is_accepted(right: OpenRequest) -> None:
     check_open(right)
 
 
 @pytest.mark.parametrize("app", [None, "__default"])
-def test_a_fanout_queue_is_read_by_an_app(app: str | None) -> None:
+def test_opening_a_fanout_queue_for_reading_requires_an_app_id(app: str | None) -> None:
     engine = Engine("fanout", ("foo",))
-    assert refused(engine, open_queue, engine.queue, Client("c"), None, request(app=app)) == (
+    assert refusal(engine, open_queue, engine.queue, Client("c"), None, request(app=app)) == (
         "E_UNKNOWN", -1, "Reader of a fanout queue requires an appId to be specified.")
 
 
 @pytest.mark.parametrize("mode", ["priority", "broadcast"])
-def test_other_queues_are_not(mode: str) -> None:
+def test_opening_a_queue_of_another_mode_with_an_app_id_is_refused(mode: str) -> None:
     engine = Engine(mode, in_memory=mode == "broadcast")
-    assert refused(engine, open_queue, engine.queue, Client("c"), None, request(app="foo"))[2] == \
+    assert refusal(engine, open_queue, engine.queue, Client("c"), None, request(app="foo"))[2] == \
         "AppId should not be specified when opening a non-fanout queue"
 
 
-def test_limits_of_producers_and_consumers_count_all_clients() -> None:
+def test_the_limits_of_producers_and_consumers_include_all_clients() -> None:
     engine = Engine(max_consumers=2, max_producers=1)
     reader = engine.open(read=1)
     engine.open(write=1)
     both = request(flags=FLAG_READ | FLAG_WRITE, read=2, write=1)
-    assert refused(engine, open_queue, engine.queue, Client("c"), None, both) == (
+    assert refusal(engine, open_queue, engine.queue, Client("c"), None, both) == (
         "E_UNKNOWN", -1, "Client would exceed the limit of 1 producer(s) and the limit of 2 consumer(s)")
     engine.open(read=1, handle=reader)
-    assert "2 consumer(s)" in refused(engine, open_queue, engine.queue, Client("c"), None, request())[2]
+    assert "2 consumer(s)" in refusal(engine, open_queue, engine.queue, Client("c"), None, request())[2]
     engine.leave(reader)
     engine.open(read=2)
 
 
-def test_a_handle_counts_no_further_than_the_original() -> None:
+def test_a_handle_refuses_opens_beyond_the_counter_limit_of_the_original() -> None:
     engine = Engine()
     handle = engine.open(read=COUNT_MAX)
-    assert refused(engine, open_queue, engine.queue, handle.client, handle, request()) == (
+    assert refusal(engine, open_queue, engine.queue, handle.client, handle, request()) == (
         "E_REFUSED", -1, "Reached maximum read/write/admin counters for a queue")
 
 
-def test_a_substream_id_keeps_its_app() -> None:
+def test_a_substream_id_cannot_be_opened_for_another_app() -> None:
     engine = Engine("fanout", ("foo", "bar"))
     handle = engine.open(read=1, app="foo", sub_id=1)
-    assert refused(engine, open_queue, engine.queue, handle.client, handle, request(app="bar", sub_id=1)) == (
+    assert refusal(engine, open_queue, engine.queue, handle.client, handle, request(app="bar", sub_id=1)) == (
         "E_INVALID_ARGUMENT", -1, "Invalid handle parameters specified")
 
 
-def test_opens_on_one_handle_add_up() -> None:
+def test_opens_of_one_handle_add_to_its_counts() -> None:
     engine = Engine("fanout", ("foo", "bar"))
     handle = engine.open(read=1, app="foo", sub_id=1)
     assert not handle.merges
@@ -130,7 +130,7 @@ def test_substreams_share_a_push_only_while_each_has_one_subscription() -> None:
     assert not handle.merges
 
 
-def test_an_app_nobody_registered_raises_one_alarm_and_gets_nothing() -> None:
+def test_an_unregistered_app_raises_one_alarm_and_receives_no_message() -> None:
     engine = Engine("fanout", ("foo",))
     first, second = engine.reader("new"), engine.reader("new")
     engine.post(b"1")
@@ -142,39 +142,39 @@ def test_an_app_nobody_registered_raises_one_alarm_and_gets_nothing() -> None:
     assert engine.log("FANOUT_UNREGISTERED_APPID") == 2
 
 
-def test_a_configure_for_an_app_that_is_not_open_is_refused_for_readers_and_ignored_for_writers() -> None:
+def test_a_configure_for_an_app_that_is_not_open_is_refused_for_readers_only() -> None:
     engine = Engine("fanout", ("foo", "bar"))
     reader, writer = engine.open(read=1, app="foo"), engine.open(write=1)
-    assert refused(engine, configure, reader, "bar", [spec_of()]) == ("E_UNKNOWN", 0, "No queue with specified appId")
+    assert refusal(engine, configure, reader, "bar", [spec_of()]) == ("E_UNKNOWN", 0, "No queue with specified appId")
     configure(writer, "bar", [spec_of()])
     assert not engine.queue.apps["bar"].routes().groups
 
 
 @pytest.mark.parametrize("spec", [{"priority": PRIORITY_INVALID, "count": 1}, {"priority": 0, "count": 0}])
-def test_a_priority_and_its_count_belong_together(spec: dict[str, int]) -> None:
+def test_a_configure_with_inconsistent_priority_and_count_is_refused(spec: dict[str, int]) -> None:
     engine = Engine()
     reader = engine.reader()
-    assert refused(engine, configure, reader, "", [spec_of(2), spec_of(3, **spec)]) == (
+    assert refusal(engine, configure, reader, "", [spec_of(2), spec_of(3, **spec)]) == (
         "E_UNKNOWN", -1, "Attempting to configure stream with invalid priority.")
 
 
-def test_an_expression_that_does_not_compile_leaves_the_old_subscriptions() -> None:
+def test_a_configure_with_an_invalid_expression_keeps_the_old_subscriptions() -> None:
     engine = Engine()
     reader = engine.reader()
-    category, code, words = refused(engine, configure, reader, "", [spec_of(2, "x > 1"), spec_of(3, "x >")])
+    category, code, words = refusal(engine, configure, reader, "", [spec_of(2, "x > 1"), spec_of(3, "x >")])
     assert category == "E_INVALID_ARGUMENT" and code and words.startswith('Invalid subscription expression "x >": ')
     engine.post(b"1")
     assert got(reader) == [b"1"]
 
 
-def test_an_expression_without_a_version_is_not_looked_at() -> None:
+def test_an_expression_without_a_version_is_ignored() -> None:
     engine = Engine()
     reader = engine.reader(x="x >", version=0)
     engine.post(b"1")
     assert got(reader) == [b"1"]
 
 
-def test_no_consumers_and_the_invalid_priority_both_mean_nothing_is_wanted() -> None:
+def test_a_configure_without_consumers_stops_deliveries() -> None:
     for specs in ([], [spec_of(1, priority=PRIORITY_INVALID, count=0)]):
         engine = Engine()
         reader = engine.reader()
@@ -186,7 +186,7 @@ def test_no_consumers_and_the_invalid_priority_both_mean_nothing_is_wanted() -> 
         assert got(reader) == [b"1"]
 
 
-def test_what_is_unconfirmed_counts_against_the_new_window() -> None:
+def test_unconfirmed_messages_count_against_reconfigured_limits() -> None:
     engine = Engine()
     reader = engine.reader(m=10)
     guids = engine.post(*[b"%d" % number for number in range(11)])
@@ -194,7 +194,7 @@ def test_what_is_unconfirmed_counts_against_the_new_window() -> None:
     engine.turn()
     assert got(reader) == [b"%d" % number for number in range(10)]
     engine.confirm(reader, guids[0])
-    assert got(reader) == [], "nine of ten: it opens again at eight"
+    assert got(reader) == [], "nine of ten: delivery resumes at eight"
     engine.confirm(reader, guids[1])
     assert got(reader) == [b"10"]
 
@@ -206,20 +206,21 @@ def test_what_is_unconfirmed_counts_against_the_new_window() -> None:
     (request(read=0, write=2), "E_UNKNOWN", "Failed to release handle."),
     (request(admin=1), "E_UNKNOWN", "Failed to release handle."),
     (request(read=1, write=-1), "E_UNKNOWN", "Failed to release handle.")])
-def test_a_close_of_more_than_there_is_is_refused(wrong: OpenRequest, category: str, words: str) -> None:
+def test_a_close_of_more_than_was_opened_is_refused(wrong: OpenRequest, category: str, words: str) -> None:
     engine = Engine()
     handle = engine.open(read=1)
     engine.open(write=1, handle=handle)
-    found = refused(engine, close_queue, handle, wrong, True, WALL)
+    found = refusal(engine, close_queue, handle, wrong, True, WALL)
     assert (found[0], found[2]) == (category, words)
 
 
-def test_a_writer_has_no_substream_to_close() -> None:
+def test_closing_a_substream_of_a_writer_is_refused() -> None:
     engine = Engine()
-    assert refused(engine, close_queue, engine.open(write=1), request(), False, WALL)[2] == "Failed to release handle."
+    found = refusal(engine, close_queue, engine.open(write=1), request(), False, WALL)
+    assert found[2] == "Failed to release handle."
 
 
-def test_closing_subtracts_and_the_last_count_ends_the_handle() -> None:
+def test_a_close_subtracts_its_counts_and_the_last_one_ends_the_handle() -> None:
     engine = Engine()
     handle = engine.open(read=2)
     engine.open(write=1, handle=handle)
@@ -230,7 +231,7 @@ def test_closing_subtracts_and_the_last_count_ends_the_handle() -> None:
     assert handle.closing and not engine.queue.handles and not engine.queue.apps["__default"].substreams
 
 
-def test_a_final_close_ends_the_handle_whatever_is_left() -> None:
+def test_a_final_close_ends_the_handle_independent_of_its_counts() -> None:
     engine = Engine()
     handle = engine.reader()
     engine.open(read=4, handle=handle)
@@ -242,7 +243,7 @@ def test_a_final_close_ends_the_handle_whatever_is_left() -> None:
 
 
 @pytest.mark.parametrize("crashed, left", [(False, 3), (True, 2)])
-def test_only_a_crash_costs_an_attempt(crashed: bool, left: int) -> None:
+def test_only_a_lost_connection_uses_a_delivery_attempt(crashed: bool, left: int) -> None:
     engine = Engine(max_attempts=3)
     reader = engine.reader()
     (guid,) = engine.post(b"1")
@@ -250,7 +251,7 @@ def test_only_a_crash_costs_an_attempt(crashed: bool, left: int) -> None:
     assert engine.queue.attempts_left(engine.queue.apps["__default"], engine.queue.messages[guid]) == left
 
 
-def test_the_last_attempt_rejects_the_message_for_that_app_alone() -> None:
+def test_a_message_without_attempts_left_is_rejected_for_that_app_only() -> None:
     engine = Engine("fanout", ("foo", "bar"), max_attempts=1)
     foo, bar = engine.reader("foo"), engine.reader("bar")
     (guid,) = engine.post(b"1")
@@ -260,13 +261,13 @@ def test_the_last_attempt_rejects_the_message_for_that_app_alone() -> None:
     assert engine.poisons == [guid, guid] and not engine.queue.messages
 
 
-def test_a_consumer_with_nothing_unconfirmed_leaves_without_a_word() -> None:
+def test_the_loss_of_a_consumer_without_unconfirmed_messages_is_not_logged() -> None:
     engine = Engine()
     engine.leave(engine.reader(), crashed=True)
     assert not engine.log("Lost a reader") and not engine.log("rejecting")
 
 
-def test_handles_are_of_their_category() -> None:
+def test_handle_errors_have_category_code_and_text() -> None:
     """A session answers a refusal with a status and continues."""
     with pytest.raises(Refused) as caught:
         check_open(request(flags=0))

@@ -10,7 +10,7 @@ from bmqtwist.queue.describe import dump_text, message_dump, poison_alarm, reada
 from bmqtwist.wire.properties import PropertyType, encode
 
 GUID = bytes.fromhex("40000000000000000000000000000001")
-ONE = {"k": (PropertyType.STRING, "v")}
+PROPERTIES = {"k": (PropertyType.STRING, "v")}
 DUMP = """Message Properties:
 
 [ k (STRING) = "v" ]
@@ -29,8 +29,8 @@ Message Payload:
 
 @pytest.mark.parametrize("v2", [False, True])
 @pytest.mark.parametrize("compress", [False, True])
-def test_the_dump_is_the_same_for_either_style_of_properties_and_decompressed(v2, compress):
-    area, payload = encode(ONE, v2), b"poison"
+def test_the_dump_is_decompressed_and_equal_for_both_styles_of_properties(v2, compress):
+    area, payload = encode(PROPERTIES, v2), b"poison"
     if not compress:
         data = area + payload
     else:
@@ -38,7 +38,7 @@ def test_the_dump_is_the_same_for_either_style_of_properties_and_decompressed(v2
     assert message_dump(data, True, int(compress), int(v2)) == DUMP
 
 
-def test_a_message_without_properties_is_application_data():
+def test_the_dump_of_a_message_without_properties_has_its_application_data():
     expected = "Application Data:\n\n     0:   706F6973 6F6E                           |poison          |\n"
     assert message_dump(b"poison", False, 0, 0) == expected
     assert message_dump(zlib.compress(b"poison"), False, 1, 0) == expected
@@ -46,11 +46,11 @@ def test_a_message_without_properties_is_application_data():
 
 @pytest.mark.parametrize("data, has_properties, compression", [
     (b"\x1b\xff\xff", True, 0), (b"no zlib", False, 1), (b"", True, 0), (b"poison", False, 7)])
-def test_what_cannot_be_read_is_dumped_raw(data, has_properties, compression):
+def test_a_malformed_message_is_dumped_as_raw_bytes(data, has_properties, compression):
     assert message_dump(data, has_properties, compression, 0) == dump_text({}, b"", data)
 
 
-def test_properties_of_all_types_are_readable_in_order_of_names():
+def test_properties_of_all_types_are_printed_in_order_of_their_names():
     values = {"z": (PropertyType.BOOL, True), "c": (PropertyType.CHAR, 0x7F), "n": (PropertyType.CHAR, -1),
               "s": (PropertyType.SHORT, -32767), "i": (PropertyType.INT32, 10), "l": (PropertyType.INT64, 1 << 40),
               "a": (PropertyType.STRING, "foo bar"), "b": (PropertyType.BINARY, b"bb")}
@@ -60,12 +60,12 @@ def test_properties_of_all_types_are_readable_in_order_of_names():
     assert readable_properties({}) == "[ ]"
 
 
-def test_a_large_payload_is_dumped_in_part():
+def test_the_dump_of_a_large_payload_is_truncated():
     text = dump_text({}, b"", bytes(describe.DUMP_BYTES_MAX + 1500))
     assert text.endswith("|................|\n(1,500 more bytes)\n") and len(text) < 5 * describe.DUMP_BYTES_MAX
 
 
-def test_the_alarm_names_queue_message_app_attempts_and_file():
+def test_the_poison_alarm_names_queue_message_app_attempts_and_file():
     queue = SimpleNamespace(uri="bmq://d/q", payload=lambda message: b"poison", domain=SimpleNamespace(max_attempts=2))
     message = SimpleNamespace(guid=GUID, has_properties=False, compression=0, schema_id=0)
     assert poison_alarm(queue, SimpleNamespace(app_id="foo"), message, lambda text: "/tmp/AbCdEf12") == (
@@ -75,21 +75,21 @@ def test_the_alarm_names_queue_message_app_attempts_and_file():
         "it gets deleted.")
 
 
-def fail(text):
+def raise_disk_full(text):
     raise OSError(28, "No space left on device")
 
 
-@pytest.mark.parametrize("keep", [fail, lambda text: ""])
-def test_the_alarm_says_why_there_is_no_file(keep):
+@pytest.mark.parametrize("keep", [raise_disk_full, lambda text: ""])
+def test_the_poison_alarm_says_that_the_dump_file_could_not_be_created(keep):
     queue = SimpleNamespace(uri="bmq://d/q", payload=lambda message: b"poison", domain=SimpleNamespace(max_attempts=1))
     message = SimpleNamespace(guid=GUID, has_properties=False, compression=0, schema_id=0)
     text = poison_alarm(queue, SimpleNamespace(app_id="__default"), message, keep)
     assert text.endswith("failed because file could not be created.") and "a total of 1 times" in text
 
 
-def test_the_alarm_keeps_the_dump():
+def test_the_poison_alarm_stores_the_dump():
     kept = []
-    queue = SimpleNamespace(uri="bmq://d/q", payload=lambda message: encode(ONE, True) + b"poison",
+    queue = SimpleNamespace(uri="bmq://d/q", payload=lambda message: encode(PROPERTIES, True) + b"poison",
                             domain=SimpleNamespace(max_attempts=1))
     message = SimpleNamespace(guid=GUID, has_properties=True, compression=0, schema_id=1)
     text = poison_alarm(queue, SimpleNamespace(app_id="__default"), message, lambda dump: kept.append(dump) or "/tmp/x")

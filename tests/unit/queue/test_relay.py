@@ -1,4 +1,4 @@
-"""Relay queues: forwarded PUTs and CONFIRMs, kept ones without an upstream, and deliveries."""
+"""Relay queues: PUTs and CONFIRMs forwarded or kept until there is an upstream broker, and deliveries."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from bmqtwist.queue.relay import RelayQueue
 from bmqtwist.report import ListReport
 from bmqtwist.storage.message import Message
 
-BEGIN = 100.0
+START = 100.0
 
 
-class Above:
+class FakeUpstream:
     """Context and uplink of a relay; `sent` records the output."""
 
     def __init__(self, mode: QueueMode = QueueMode.PRIORITY) -> None:
@@ -72,16 +72,16 @@ class Above:
 
     def post(self, handle: Handle, *guids: bytes) -> None:
         for guid in guids:
-            assert not self.queue.post(Put(handle, message(guid), 0, True), BEGIN, 0)
+            assert not self.queue.post(Put(handle, message(guid), 0, True), START, 0)
 
     def push(self, *guids: bytes, late: bool = False) -> None:
         for guid in guids:
             self.queue.pushed(message(guid), [("__default", None)], late)
-        self.queue.deliver(BEGIN)
+        self.queue.deliver(START)
 
 
 def message(guid: bytes) -> Message:
-    return Message(guid, b"data", arrived=BEGIN)
+    return Message(guid, b"data", arrived=START)
 
 
 def guids(handle: Handle) -> list[bytes]:
@@ -95,168 +95,168 @@ def acks(handle: Handle) -> list[Any]:
 
 
 @pytest.mark.spec("cluster", 90)
-def test_puts_go_up_once_in_each_generation_in_order() -> None:
-    above = Above()
-    writer = above.open(write=1)
-    above.post(writer, b"1", b"2")
-    assert not above.sent and above.kept == 8
+def test_puts_are_forwarded_once_in_each_generation_in_order() -> None:
+    upstream = FakeUpstream()
+    writer = upstream.open(write=1)
+    upstream.post(writer, b"1", b"2")
+    assert not upstream.sent and upstream.kept == 8
     for _ in range(2):
-        above.queue.posts_open(1)
-    above.post(writer, b"3")
-    assert above.sent == [("put", b"1"), ("put", b"2"), ("put", b"3")]
-    above.queue.acked(b"2", 0, BEGIN)
-    above.queue.posts_stopped()
-    above.sent.clear()
-    above.queue.posts_open(2)
-    assert above.sent == [("put", b"1"), ("put", b"3")] and above.kept == 8 and len(acks(writer)) == 1
+        upstream.queue.posts_open(1)
+    upstream.post(writer, b"3")
+    assert upstream.sent == [("put", b"1"), ("put", b"2"), ("put", b"3")]
+    upstream.queue.acked(b"2", 0, START)
+    upstream.queue.posts_stopped()
+    upstream.sent.clear()
+    upstream.queue.posts_open(2)
+    assert upstream.sent == [("put", b"1"), ("put", b"3")] and upstream.kept == 8 and len(acks(writer)) == 1
 
 
 @pytest.mark.spec("cluster", 89)
-def test_not_ready_is_told_nobody_and_everything_waits_for_it() -> None:
-    above = Above()
-    writer = above.open(write=1)
-    above.queue.posts_open(1)
-    above.post(writer, b"1", b"2")
-    above.queue.acked(b"1", AckStatus.NOT_READY, BEGIN)
-    above.post(writer, b"3")
-    assert len(above.sent) == 2 and above.again_at > BEGIN and not acks(writer)
-    above.queue.post_again(1)
-    assert above.sent[2:] == [("put", b"1"), ("put", b"2"), ("put", b"3")]
+def test_a_not_ready_ack_makes_all_puts_be_forwarded_again() -> None:
+    upstream = FakeUpstream()
+    writer = upstream.open(write=1)
+    upstream.queue.posts_open(1)
+    upstream.post(writer, b"1", b"2")
+    upstream.queue.acked(b"1", AckStatus.NOT_READY, START)
+    upstream.post(writer, b"3")
+    assert len(upstream.sent) == 2 and upstream.again_at > START and not acks(writer)
+    upstream.queue.post_again(1)
+    assert upstream.sent[2:] == [("put", b"1"), ("put", b"2"), ("put", b"3")]
 
 
 @pytest.mark.spec("cluster", 91)
-def test_what_nobody_answers_is_given_up() -> None:
-    above = Above()
-    writer = above.open(write=1)
-    above.post(writer, b"1")
-    above.queue.expire(BEGIN + 59.9)
+def test_a_put_without_ack_is_refused_after_60_seconds() -> None:
+    upstream = FakeUpstream()
+    writer = upstream.open(write=1)
+    upstream.post(writer, b"1")
+    upstream.queue.expire(START + 59.9)
     assert not acks(writer)
-    above.queue.expire(BEGIN + 60.0)
-    assert len(acks(writer)) == 1 and not above.kept
+    upstream.queue.expire(START + 60.0)
+    assert len(acks(writer)) == 1 and not upstream.kept
 
 
 @pytest.mark.spec("cluster", 104)
-def test_what_is_broadcast_goes_up_once_and_is_acknowledged_here() -> None:
-    above = Above(QueueMode.BROADCAST)
-    writer = above.open(write=1)
-    above.post(writer, b"1")
+def test_a_broadcast_put_is_forwarded_once_and_acknowledged_by_the_relay() -> None:
+    upstream = FakeUpstream(QueueMode.BROADCAST)
+    writer = upstream.open(write=1)
+    upstream.post(writer, b"1")
     assert not acks(writer)
-    above.queue.posts_open(1)
-    above.post(writer, b"2")
-    above.queue.posts_stopped()
-    above.queue.posts_open(2)
-    assert above.sent == [("put", b"1"), ("put", b"2")] and len(acks(writer)) == 2 and not above.kept
+    upstream.queue.posts_open(1)
+    upstream.post(writer, b"2")
+    upstream.queue.posts_stopped()
+    upstream.queue.posts_open(2)
+    assert upstream.sent == [("put", b"1"), ("put", b"2")] and len(acks(writer)) == 2 and not upstream.kept
 
 
-def test_what_no_consumer_has_when_those_above_are_lost_is_new_when_it_comes_again() -> None:
-    above = Above()
-    reader = above.open(read=1)
-    above.push(*[b"%d" % number for number in range(12)])
-    assert len(guids(reader)) == 10 and len(above.queue.messages) == 12
-    above.queue.confirms_stopped("__default")
-    assert len(above.queue.messages) == 10
+def test_undelivered_messages_are_dropped_at_the_loss_of_the_upstream_and_delivered_once() -> None:
+    upstream = FakeUpstream()
+    reader = upstream.open(read=1)
+    upstream.push(*[b"%d" % number for number in range(12)])
+    assert len(guids(reader)) == 10 and len(upstream.queue.messages) == 12
+    upstream.queue.confirms_stopped("__default")
+    assert len(upstream.queue.messages) == 10
     for guid in guids(reader)[:5]:
-        above.queue.confirm(reader.substreams[0], guid, BEGIN, 0)
-    above.push(*[b"%d" % number for number in range(5, 12)], late=True)
-    assert guids(reader) == [b"%d" % number for number in range(5, 12)], "each of them once"
+        upstream.queue.confirm(reader.substreams[0], guid, START, 0)
+    upstream.push(*[b"%d" % number for number in range(5, 12)], late=True)
+    assert guids(reader) == [b"%d" % number for number in range(5, 12)], "each message once"
 
 
 @pytest.mark.spec("cluster", 96)
-def test_confirms_wait_in_order() -> None:
-    above = Above()
-    reader = above.open(read=1)
-    above.push(b"1", b"2", b"3")
+def test_confirms_without_an_upstream_are_forwarded_later_in_order() -> None:
+    upstream = FakeUpstream()
+    reader = upstream.open(read=1)
+    upstream.push(b"1", b"2", b"3")
     for guid in (b"2", b"1"):
-        above.queue.confirm(reader.substreams[0], guid, BEGIN, 0)
-    assert not above.sent
-    above.queue.confirms_open("__default")
-    above.queue.confirm(reader.substreams[0], b"3", BEGIN, 0)
-    assert above.sent == [("confirm", b"2"), ("confirm", b"1"), ("confirm", b"3")] and not above.queue.messages
+        upstream.queue.confirm(reader.substreams[0], guid, START, 0)
+    assert not upstream.sent
+    upstream.queue.confirms_open("__default")
+    upstream.queue.confirm(reader.substreams[0], b"3", START, 0)
+    assert upstream.sent == [("confirm", b"2"), ("confirm", b"1"), ("confirm", b"3")] and not upstream.queue.messages
 
 
 @pytest.mark.spec("cluster", 95)
-def test_a_message_of_the_last_consumer_waits_until_those_above_have_it_back() -> None:
-    above = Above()
-    reader = above.open(read=1)
-    above.push(b"1")
+def test_a_message_of_the_last_consumer_is_kept_until_the_upstream_confirms_the_close() -> None:
+    upstream = FakeUpstream()
+    reader = upstream.open(read=1)
+    upstream.push(b"1")
     drop_handle(reader, True, 0)
-    assert list(above.queue.messages) == [b"1"]
-    second = above.open(read=1)
-    above.queue.deliver(BEGIN)
+    assert list(upstream.queue.messages) == [b"1"]
+    second = upstream.open(read=1)
+    upstream.queue.deliver(START)
     assert guids(second) == [b"1"]
     drop_handle(second, True, 0)
-    above.queue.app_closed("__default")
-    assert not above.queue.messages and not above.queue.apps
+    upstream.queue.app_closed("__default")
+    assert not upstream.queue.messages and not upstream.queue.apps
 
 
-def test_there_is_plenty_while_consumers_here_have_a_quarter_of_a_limit_that_is_known() -> None:
-    above = Above()
-    above.open(read=1)
-    above.push(b"1", b"2")
-    assert above.queue.has_plenty
-    domain = above.queue.domain
+def test_a_relay_has_plenty_below_a_quarter_of_a_known_limit() -> None:
+    upstream = FakeUpstream()
+    upstream.open(read=1)
+    upstream.push(b"1", b"2")
+    assert upstream.queue.has_plenty
+    domain = upstream.queue.domain
     domain.settings = replace(domain.settings, queue_limits=Limits(11, 0))
-    assert above.queue.has_plenty
-    above.push(b"3")
-    assert not above.queue.has_plenty
+    assert upstream.queue.has_plenty
+    upstream.push(b"3")
+    assert not upstream.queue.has_plenty
 
 
-def test_what_nobody_wants_is_given_back_if_it_is_taken() -> None:
-    above = Above()
-    reader = above.open(read=1)
+def test_a_message_without_matching_subscription_is_returned_upstream_if_supported() -> None:
+    upstream = FakeUpstream()
+    reader = upstream.open(read=1)
     configure(reader, "", [ConsumerSpec(1, 1, "n > 5", 0, 1, 10, 1000)])
-    above.push(b"1")
-    assert list(above.queue.messages) == [b"1"] and not above.sent
-    above.takes_back = True
-    above.queue.on_parameters_confirmed("__default")
-    above.queue.deliver(BEGIN)
-    assert above.sent == [("back", b"1")] and not above.queue.messages
+    upstream.push(b"1")
+    assert list(upstream.queue.messages) == [b"1"] and not upstream.sent
+    upstream.takes_back = True
+    upstream.queue.on_parameters_confirmed("__default")
+    upstream.queue.deliver(START)
+    assert upstream.sent == [("back", b"1")] and not upstream.queue.messages
 
 
-def test_a_put_that_is_posted_again_is_answered_to_both() -> None:
-    above = Above()
-    first, second = above.open(write=1), above.open(write=1)
-    above.queue.posts_open(1)
-    above.post(first, b"1")
-    above.post(second, b"1")
-    assert above.sent == [("put", b"1")]
-    above.queue.acked(b"1", 0, BEGIN)
-    assert len(acks(first)) == len(acks(second)) == 1 and not above.queue.repeated
+def test_a_put_repeated_by_a_second_client_is_acknowledged_to_both() -> None:
+    upstream = FakeUpstream()
+    first, second = upstream.open(write=1), upstream.open(write=1)
+    upstream.queue.posts_open(1)
+    upstream.post(first, b"1")
+    upstream.post(second, b"1")
+    assert upstream.sent == [("put", b"1")]
+    upstream.queue.acked(b"1", 0, START)
+    assert len(acks(first)) == len(acks(second)) == 1 and not upstream.queue.repeated
 
 
-def stored(guid: bytes, sequence: int, lease: int = 1) -> Message:
-    made = Message(guid, guid, arrived=BEGIN)
+def message_with_psn(guid: bytes, sequence: int, lease: int = 1) -> Message:
+    made = Message(guid, guid, arrived=START)
     made.lease, made.sequence = lease, sequence
     return made
 
 
-def test_what_another_primary_had_meant_for_somebody_else_comes_late_and_says_so() -> None:
+def test_an_older_message_delivered_late_has_the_out_of_order_flag() -> None:
     """Regression: it was delivered after newer messages without the out-of-order flag."""
-    above = Above()
-    reader = above.open(read=1)
+    upstream = FakeUpstream()
+    reader = upstream.open(read=1)
     for guid, sequence in ((b"4", 4), (b"8", 8)):
-        above.queue.pushed(stored(guid, sequence), [("__default", None)], False)
-        above.queue.deliver(BEGIN)
+        upstream.queue.pushed(message_with_psn(guid, sequence), [("__default", None)], False)
+        upstream.queue.deliver(START)
     for guid, sequence, lease in ((b"5", 5, 1), (b"9", 9, 1), (b"2", 2, 2)):  # a new primary delivers its messages
-        above.queue.pushed(stored(guid, sequence, lease), [("__default", None)], False)
-    above.queue.deliver(BEGIN)
+        upstream.queue.pushed(message_with_psn(guid, sequence, lease), [("__default", None)], False)
+    upstream.queue.deliver(START)
     client: Any = reader.client
     assert [(payload, late) for payload, _, late in client.got] == [
         (b"4", False), (b"8", False), (b"5", True), (b"9", False), (b"2", False)]
 
 
-def test_what_comes_again_for_one_app_after_another_has_confirmed_some_of_it_keeps_its_order() -> None:
+def test_messages_repeated_for_a_second_app_keep_their_order() -> None:
     """The relay has dropped the first two messages before the second app receives them; it still has the third."""
-    above = Above(QueueMode.FANOUT)
-    foo, bar = above.open(read=1, app_id="foo"), above.open(read=1, app_id="bar")
+    upstream = FakeUpstream(QueueMode.FANOUT)
+    foo, bar = upstream.open(read=1, app_id="foo"), upstream.open(read=1, app_id="bar")
     numbers = range(1, 6)
     for number in numbers:
-        above.queue.pushed(stored(b"%d" % number, number), [("foo", None)], True)
-    above.queue.deliver(BEGIN)
+        upstream.queue.pushed(message_with_psn(b"%d" % number, number), [("foo", None)], True)
+    upstream.queue.deliver(START)
     substream = foo.substreams[1]
     for guid in (b"1", b"2"):
-        above.queue.confirm(substream, guid, BEGIN, 0)
+        upstream.queue.confirm(substream, guid, START, 0)
     for number in numbers:
-        above.queue.pushed(stored(b"%d" % number, number), [("bar", None)], True)
-    above.queue.deliver(BEGIN)
+        upstream.queue.pushed(message_with_psn(b"%d" % number, number), [("bar", None)], True)
+    upstream.queue.deliver(START)
     assert guids(bar) == [b"%d" % number for number in numbers]

@@ -37,16 +37,16 @@ def choices(router: Router, *values: dict[str, object]) -> list[Any]:
     return [router.choose(each) for each in values]
 
 
-def test_without_subscriptions_everything_waits() -> None:
+def test_without_subscriptions_no_message_is_routed() -> None:
     assert Router().choose({}) is STOP and not Router().has_room()
 
 
-def test_members_of_a_group_take_turns() -> None:
+def test_subscriptions_of_a_group_are_chosen_in_rotation() -> None:
     a, b, c = subscription(), subscription(), subscription()
     assert choices(Router([a, b, c]), *[{}] * 5) == [a, b, c, a, b]
 
 
-def test_a_count_is_the_number_of_turns_in_a_row() -> None:
+def test_a_subscription_is_chosen_count_times_in_a_row() -> None:
     a, b = subscription(count=2), subscription()
     assert choices(Router([a, b]), *[{}] * 6) == [a, a, b, a, a, b]
 
@@ -56,7 +56,7 @@ def test_a_count_below_one_counts_as_one(count: int) -> None:
     assert subscription(count=count).count == 1
 
 
-def test_a_full_member_is_skipped_and_starts_its_turns_again() -> None:
+def test_a_subscription_at_its_limit_is_skipped_and_restarts_its_count() -> None:
     a, b = subscription(count=3), subscription()
     router = Router([a, b])
     assert choices(router, {}, {}) == [a, a]
@@ -66,7 +66,7 @@ def test_a_full_member_is_skipped_and_starts_its_turns_again() -> None:
     assert choices(router, *[{}] * 4) == [a, a, a, b]
 
 
-def test_only_the_highest_priority_of_an_expression_consumes() -> None:
+def test_only_the_highest_priority_of_an_expression_receives_messages() -> None:
     low, high, other = subscription(priority=1), subscription(priority=3), subscription(priority=2)
     router = Router([low, high, other])
     assert choices(router, {}, {}) == [high, high]
@@ -74,18 +74,18 @@ def test_only_the_highest_priority_of_an_expression_consumes() -> None:
     assert router.choose({}) is STOP, "there is no spill-over to a lower priority"
 
 
-def test_different_expressions_form_different_groups_with_priorities_of_their_own() -> None:
+def test_each_expression_forms_a_group_with_its_own_priority() -> None:
     odd, rest = subscription("x == 1", priority=1), subscription("x != 1", priority=5)
     router = Router([odd, rest])
     assert choices(router, {"x": 1}, {"x": 2}) == [odd, rest]
 
 
-def test_the_first_matching_group_by_priority_gets_the_message() -> None:
+def test_the_matching_group_with_the_highest_priority_is_chosen() -> None:
     wide, narrow = subscription("x > 0", priority=1), subscription("x > 5", priority=2)
     assert choices(Router([wide, narrow]), {"x": 9}, {"x": 3}) == [narrow, wide]
 
 
-def test_a_full_group_gives_way_to_another_of_the_same_priority_only() -> None:
+def test_a_full_group_is_replaced_only_by_a_group_of_the_same_priority() -> None:
     first, second, lower = subscription("x > 0", full=True), subscription("x > 1"), subscription("x > 2", priority=-1)
     router = Router([first, second, lower])
     assert router.choose({"x": 9}) is second
@@ -93,7 +93,7 @@ def test_a_full_group_gives_way_to_another_of_the_same_priority_only() -> None:
     assert router.choose({"x": 9}) is STOP
 
 
-def test_what_nobody_wants_is_put_aside_while_somebody_has_room() -> None:
+def test_a_message_without_match_is_put_aside_unless_all_subscriptions_are_full() -> None:
     only = subscription("x == 1")
     router = Router([only])
     assert router.choose({"x": 2}) is PUT_ASIDE
@@ -101,12 +101,12 @@ def test_what_nobody_wants_is_put_aside_while_somebody_has_room() -> None:
     assert router.choose({"x": 2}) is STOP
 
 
-def test_a_message_for_full_consumers_is_put_aside_while_another_group_has_room() -> None:
+def test_a_message_for_a_full_group_is_put_aside_while_another_group_has_room() -> None:
     full, free = subscription("x == 1", full=True), subscription("x == 2", priority=1)
     assert Router([full, free]).choose({"x": 1}) is PUT_ASIDE
 
 
-def test_excluded_consumers_count_as_full() -> None:
+def test_excluded_consumers_are_not_chosen() -> None:
     a, b = subscription(), subscription()
     router = Router([a, b])
     assert router.choose({}, frozenset([a.substream])) is b
@@ -114,16 +114,16 @@ def test_excluded_consumers_count_as_full() -> None:
 
 
 @pytest.mark.parametrize("limits", [{"m": 0}, {"b": 0}])
-def test_a_limit_of_zero_never_has_room(limits: dict[str, int]) -> None:
+def test_a_subscription_with_a_limit_of_zero_never_has_room(limits: dict[str, int]) -> None:
     only = subscription(**limits)
     assert Router([only]).choose({}) is STOP and not Router([only]).has_room()
 
 
-def test_the_low_marks_are_four_fifths_and_below_full() -> None:
+def test_the_resume_thresholds_are_80_percent_and_below_the_limits() -> None:
     assert [subscription(m=m).low_messages for m in (1, 2, 4, 5, 100)] == [0, 1, 3, 4, 80]
 
 
-def test_the_low_marks_of_a_broker_are_just_below_full() -> None:
+def test_the_resume_thresholds_of_a_downstream_broker_are_just_below_its_limits() -> None:
     below = SimpleNamespace(client=SimpleNamespace(is_member=False, is_broker=True, window=DeliveryWindow()))
     made = subscription(m=100, b=50, handle=below)
     assert (made.low_messages, made.low_bytes) == (99, 49)
@@ -131,7 +131,7 @@ def test_the_low_marks_of_a_broker_are_just_below_full() -> None:
     assert (made.low_messages, made.low_bytes) == (9, 4)
 
 
-def test_what_is_held_already_counts_in_a_new_window() -> None:
+def test_carried_over_unconfirmed_messages_count_against_the_limits() -> None:
     made = subscription(m=3, b=100)
     made.carry_over(2, 50)
     assert not made.full
@@ -141,13 +141,13 @@ def test_what_is_held_already_counts_in_a_new_window() -> None:
     assert made.full
 
 
-def test_the_simple_case_is_one_group_without_an_expression() -> None:
+def test_the_router_has_a_single_group_if_no_subscription_has_an_expression() -> None:
     assert Router([subscription(), subscription(priority=1)]).only is not None
     assert Router([subscription("x > 0")]).only is None
     assert Router([subscription(), subscription("x > 0")]).only is None
 
 
-def test_broadcast_chooses_the_first_matching_subscription_of_every_handle() -> None:
+def test_broadcast_chooses_the_first_matching_subscription_of_each_handle() -> None:
     one, two = Handle(), Handle()
     first, second = subscription("x > 0", handle=one), subscription("x > 1", handle=one)
     other, deaf = subscription("x > 1", handle=two), subscription(m=0, handle=Handle())
@@ -160,6 +160,6 @@ def test_a_client_whose_window_is_closed_counts_as_full() -> None:
     a, b = subscription("x == 1"), subscription("x == 2")
     router = Router([a, b])
     a.full = True
-    assert choices(router, {"x": 1}) == [PUT_ASIDE], "somebody has room"
+    assert choices(router, {"x": 1}) == [PUT_ASIDE], "the other subscription has room"
     b.window.close()
     assert choices(router, {"x": 1}, {"x": 2}) == [STOP, STOP] and not router.has_room()

@@ -12,7 +12,7 @@ import pytest
 from bmqtwist.reactor.disk_threads import DiskThreads
 
 
-def started(threads: int) -> tuple[DiskThreads, SimpleQueue[Any]]:
+def started_pool(threads: int) -> tuple[DiskThreads, SimpleQueue[Any]]:
     """Started threads, and the calls that they schedule in the event loop."""
     calls: SimpleQueue[Any] = SimpleQueue()
     pool = DiskThreads(SimpleNamespace(callFromThread=calls.put), threads)
@@ -20,23 +20,23 @@ def started(threads: int) -> tuple[DiskThreads, SimpleQueue[Any]]:
     return pool, calls
 
 
-def test_one_thread_works_in_order_and_the_loop_is_told() -> None:
-    pool, calls = started(1)
+def test_jobs_run_in_order_and_their_results_arrive_in_the_event_loop() -> None:
+    pool, calls = started_pool(1)
     worked: list[tuple[int, int]] = []
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
     for number in range(20):
         pool.do(lambda number=number: worked.append((number, threading.get_ident())),
-                lambda number=number: told.append((number, threading.get_ident())), pytest.fail)
+                lambda number=number: reported.append((number, threading.get_ident())), pytest.fail)
     pool.stop()
-    assert [number for number, _ in worked] == list(range(20)) and not told
+    assert [number for number, _ in worked] == list(range(20)) and not reported
     while not calls.empty():
         calls.get()()
     here = threading.get_ident()
-    assert told == [(number, here) for number in range(20)] and all(thread != here for _, thread in worked)
+    assert reported == [(number, here) for number in range(20)] and all(thread != here for _, thread in worked)
 
 
-def test_as_many_wait_for_the_disk_at_once_as_there_are_threads() -> None:
-    pool, calls = started(3)
+def test_as_many_jobs_run_at_once_as_there_are_threads() -> None:
+    pool, calls = started_pool(3)
     together = threading.Barrier(3)
     for _ in range(3):
         pool.do(lambda: together.wait(10), lambda: None, pytest.fail)
@@ -46,8 +46,8 @@ def test_as_many_wait_for_the_disk_at_once_as_there_are_threads() -> None:
 
 
 @pytest.mark.parametrize("error", [OSError(5, "EIO"), ValueError("ours"), SystemExit(1)])
-def test_whatever_is_raised_is_told_and_the_thread_goes_on(error: BaseException) -> None:
-    pool, calls = started(1)
+def test_any_exception_of_a_job_is_reported_and_the_thread_continues(error: BaseException) -> None:
+    pool, calls = started_pool(1)
     found: list[object] = []
 
     def work() -> None:
@@ -61,5 +61,5 @@ def test_whatever_is_raised_is_told_and_the_thread_goes_on(error: BaseException)
     pool.stop()
 
 
-def test_those_that_never_began_are_not_waited_for() -> None:
+def test_stopping_threads_that_were_not_started_returns_at_once() -> None:
     DiskThreads(SimpleNamespace(callFromThread=pytest.fail), 2).stop()

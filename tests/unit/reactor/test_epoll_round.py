@@ -21,7 +21,7 @@ def reactor() -> Iterator[Any]:
     made._poller.close()
 
 
-class Reader:
+class PipeReader:
     """One end of a pipe."""
 
     def __init__(self, fails: bool = False) -> None:
@@ -48,11 +48,11 @@ class Reader:
         os.close(self._in)
 
 
-def test_what_is_ready_reads_and_one_that_fails_is_closed_alone(reactor: Any) -> None:
+def test_ready_connections_are_read_and_a_failing_one_is_closed_alone(reactor: Any) -> None:
     logged: list[Any] = []
     observer = logged.append
     globalLogPublisher.addObserver(observer)
-    good, bad, gone = Reader(), Reader(fails=True), Reader()
+    good, bad, gone = PipeReader(), PipeReader(fails=True), PipeReader()
     try:
         for each in (bad, good, gone):
             reactor.addReader(each)
@@ -70,8 +70,8 @@ def test_what_is_ready_reads_and_one_that_fails_is_closed_alone(reactor: Any) ->
             each.close()
 
 
-def test_one_that_an_earlier_one_of_the_round_has_removed_is_left_alone(reactor: Any) -> None:
-    readers = [Reader(), Reader()]
+def test_a_reader_removed_within_the_round_is_not_read(reactor: Any) -> None:
+    readers = [PipeReader(), PipeReader()]
     served: list[Any] = []
     for each, other in zip(readers, reversed(readers), strict=True):
         each.doRead = lambda other=other: (served.append(other), reactor.removeReader(other))[1]  # type: ignore[method-assign]
@@ -85,8 +85,8 @@ def test_one_that_an_earlier_one_of_the_round_has_removed_is_left_alone(reactor:
             each.close()
 
 
-def test_a_round_without_time_serves_few_and_the_next_one_goes_on_with_the_others(reactor: Any) -> None:
-    readers = [Reader() for _ in range(2 * READY_AT_ONCE + 1)]
+def test_a_round_without_input_time_serves_some_readers_and_the_next_one_the_rest(reactor: Any) -> None:
+    readers = [PipeReader() for _ in range(2 * READY_AT_ONCE + 1)]
     served = []
     for number, each in enumerate(readers):
         each.doRead = lambda number=number: served.append(number)  # type: ignore[method-assign]
@@ -108,8 +108,8 @@ def test_a_round_without_time_serves_few_and_the_next_one_goes_on_with_the_other
             each.close()
 
 
-def test_other_reactors_go_their_own_way() -> None:
-    class Other(PosixReactorBase):
+def test_reactors_without_epoll_use_their_own_iteration() -> None:
+    class OtherReactor(PosixReactorBase):
         def __init__(self) -> None:
             """Do not install a waker."""
 
@@ -118,15 +118,15 @@ def test_other_reactors_go_their_own_way() -> None:
         def doIteration(self, delay: float | None) -> None:
             self.delays.append(delay)
 
-    other = Other()
+    other = OtherReactor()
     rounds = rounds_of(other, bool)
     rounds.run(0.5)
     assert other.delays == [0.5] and rounds.next_delay() == -1 and not rounds.exact_delay
 
 
-def test_another_round_follows_unless_the_reactor_has_something_else_to_do(reactor: Any) -> None:
+def test_the_delay_of_the_next_round_depends_on_delayed_calls_and_the_reactor_state(reactor: Any) -> None:
     rounds = rounds_of(reactor, bool)
-    assert rounds.next_delay() == -1, "it does not run"
+    assert rounds.next_delay() == -1, "the reactor does not run"
     reactor.running = True
     assert rounds.next_delay() is None
     call = reactor.callLater(5, int)

@@ -1,4 +1,4 @@
-"""The performer of a broker: one turn per round, one delayed call, refusals at the limit, unexpected exceptions."""
+"""Reactor performer: one turn per round, one delayed call, connection limits, unexpected exceptions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Any:
     performer.stop()
 
 
-def test_many_chunks_in_one_round_make_one_turn_at_its_end(world: Any) -> None:
+def test_chunks_of_one_round_make_one_turn_at_its_end(world: Any) -> None:
     reactor, broker, performer = world
     session = Session()
     reactor.work = [lambda: performer.received(session, b"a"), lambda: performer.received(session, b"b"),
@@ -43,17 +43,17 @@ def test_many_chunks_in_one_round_make_one_turn_at_its_end(world: Any) -> None:
     reactor.doIteration(7.0)
     assert broker.turns == 1 and reactor.delays == [7.0]
     reactor.doIteration(7.0)
-    assert broker.turns == 1, "nothing happened in the second round"
+    assert broker.turns == 1, "the second round has no input"
 
 
-def test_a_round_does_not_sleep_while_a_turn_is_due(world: Any) -> None:
+def test_a_round_does_not_wait_while_a_turn_is_due(world: Any) -> None:
     reactor, broker, performer = world
     performer.turn_due()
     reactor.doIteration(None)
     assert reactor.delays == [0] and broker.turns == 1
 
 
-def test_the_clock_is_one_delayed_call_that_follows_the_next_deadline(world: Any) -> None:
+def test_one_delayed_call_follows_the_next_deadline(world: Any) -> None:
     reactor, broker, performer = world
     calls = len(reactor.getDelayedCalls())
     for deadline in (5.0, 3.0, 9.0):
@@ -67,7 +67,7 @@ def test_the_clock_is_one_delayed_call_that_follows_the_next_deadline(world: Any
     assert broker.ticks == 1
 
 
-def test_connections_beyond_the_limit_are_refused_and_said_once_a_second(world: Any) -> None:
+def test_connections_above_the_limit_are_refused_and_logged_once_a_second(world: Any) -> None:
     reactor, broker, performer = world
     reactor.advance(10.0)
     connected = [performer.connected(Connection(performer), f"peer{number}", 1) for number in range(5)]
@@ -79,13 +79,13 @@ def test_connections_beyond_the_limit_are_refused_and_said_once_a_second(world: 
     assert len([text for _, text in performer.report.lines if "refused" in text]) == 2
 
 
-def test_a_stopping_broker_takes_no_connections(world: Any) -> None:
+def test_a_stopping_broker_refuses_connections(world: Any) -> None:
     _, broker, performer = world
     broker.serving = False
     assert performer.connected(Accepted(9), "peer", 1) is None
 
 
-def test_a_turn_that_raises_costs_neither_the_next_turn_nor_the_clock(world: Any) -> None:
+def test_after_an_error_in_a_turn_later_turns_and_deadlines_run(world: Any) -> None:
     reactor, broker, performer = world
     broker.broken, broker.deadline = True, 1.0
     performer.turn_due()
@@ -101,7 +101,7 @@ def test_a_turn_that_raises_costs_neither_the_next_turn_nor_the_clock(world: Any
 
 
 @pytest.mark.parametrize("error", [None, OSError(5, "EIO"), ValueError("not of the disk")])
-def test_the_outcome_of_work_on_a_thread_that_raises_leaves_the_clock_set(world: Any, error: Exception | None) -> None:
+def test_after_an_error_in_a_thread_result_deadlines_still_run(world: Any, error: Exception | None) -> None:
     reactor, broker, performer = world
     broker.broken, broker.deadline = True, 1.0
     outcomes: list[tuple[Any, ...]] = []
@@ -126,7 +126,7 @@ def test_the_outcome_of_work_on_a_thread_that_raises_leaves_the_clock_set(world:
     assert broker.ticks == 1
 
 
-def test_a_lost_connection_leaves_a_turn_due(world: Any) -> None:
+def test_a_lost_connection_causes_a_turn(world: Any) -> None:
     reactor, broker, performer = world
     session = Session()
     performer.lost(session)
@@ -135,16 +135,16 @@ def test_a_lost_connection_leaves_a_turn_due(world: Any) -> None:
 
 
 @pytest.mark.parametrize("late, severity", [(0.5, None), (2.0, "WARN"), (6.0, "ALARM")])
-def test_a_loop_that_is_late_is_measured_and_said(world: Any, late: float, severity: str | None) -> None:
+def test_the_lag_of_the_event_loop_is_measured_and_logged(world: Any, late: float, severity: str | None) -> None:
     reactor, _, performer = world
     performer.lag.measure(reactor.seconds() - late)
     assert performer.lag.last == late and performer.lag.longest >= late
-    said = [found for found, text in performer.report.lines if "event loop was busy" in text]
-    assert said == ([severity] if severity else [])
+    severities = [found for found, text in performer.report.lines if "event loop was busy" in text]
+    assert severities == ([severity] if severity else [])
 
 
 @pytest.mark.parametrize("busy, collections, wanted", [(0.0, 300, 1), (0.04, 500, 1), (0.06, 500, 0), (0.0, 299, 0)])
-def test_all_objects_are_looked_at_while_there_is_little_to_do(world: Any, monkeypatch: pytest.MonkeyPatch, busy: float,
+def test_a_full_garbage_collection_runs_while_the_loop_is_idle(world: Any, monkeypatch: pytest.MonkeyPatch, busy: float,
                                                                collections: int, wanted: int) -> None:
     reactor, _, performer = world
     seen: list[int] = []
@@ -158,7 +158,7 @@ def test_all_objects_are_looked_at_while_there_is_little_to_do(world: Any, monke
     assert len(seen) == wanted
 
 
-def test_the_longer_that_takes_the_more_seldom_it_is_done(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_full_garbage_collections_run_less_often(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     reactor, _, performer = world
     made, seen = [0, 0, 0], []
 
@@ -174,7 +174,7 @@ def test_the_longer_that_takes_the_more_seldom_it_is_done(world: Any, monkeypatc
     assert seen == [300, 2700]
 
 
-def test_what_is_young_is_looked_at_each_second(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_younger_generations_are_collected_each_second(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The traversal of a deque with a million entries takes 40 ms: it must be in the oldest generation by then."""
     reactor, _, _ = world
     seen: list[int] = []
@@ -184,7 +184,7 @@ def test_what_is_young_is_looked_at_each_second(world: Any, monkeypatch: pytest.
     assert seen == [1, 1, 1]
 
 
-def test_writing_to_what_is_no_connection_takes_everything(world: Any) -> None:
+def test_writing_to_a_session_without_connection_drops_the_output(world: Any) -> None:
     _, _, performer = world
     session = Session()
     assert performer.write(session, [b"x"]) == 0
@@ -192,7 +192,8 @@ def test_writing_to_what_is_no_connection_takes_everything(world: Any) -> None:
     performer.read(session, False)
 
 
-def test_an_answer_is_at_once_in_the_turn_that_took_the_question(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_in_the_turn_of_its_request_is_marked_as_answered_at_once(world: Any,
+                                                                          monkeypatch: pytest.MonkeyPatch) -> None:
     reactor, broker, performer = world
     session: Any = Session()
     connection = session.transport = Connection(performer)
@@ -215,7 +216,7 @@ def test_an_answer_is_at_once_in_the_turn_that_took_the_question(world: Any, mon
     assert found == [True, False]
 
 
-def test_after_the_stop_the_reactor_has_its_own_rounds_back_and_nothing_is_pending() -> None:
+def test_a_stop_restores_the_iteration_of_the_reactor_and_cancels_delayed_calls() -> None:
     reactor = Reactor()
     performer = ReactorPerformer(reactor, ListReport(), 0, (0, 1), 0.0, 0.0)
     performer.broker = Broker()  # type: ignore[assignment]
@@ -226,121 +227,121 @@ def test_after_the_stop_the_reactor_has_its_own_rounds_back_and_nothing_is_pendi
     assert reactor.doIteration == original and not reactor.getDelayedCalls()
 
 
-def test_the_credential_of_a_client_that_is_gone_is_not_looked_at() -> None:
+def test_the_credential_of_a_disconnected_client_is_not_checked() -> None:
     """Jobs of disconnected clients would delay the others: 400 of them took 50 s."""
     class Slow:
-        looked: list[bytes] = []
+        checked: list[bytes] = []
 
         def authenticate(self, data: bytes, peer: str) -> Granted:
-            self.looked.append(data)
-            return Granted("somebody")
+            self.checked.append(data)
+            return Granted("a principal")
 
     gone, there = Session(), Session()
     gone.state, there.state = State.CLOSED, State.HOLDING  # type: ignore[attr-defined]
     for session, data in ((gone, b"gone"), (there, b"there")):
         module._authenticate(session, Authenticate(1, Slow(), data, "a:1"))  # type: ignore[arg-type]
-    assert Slow.looked == [b"there"]
+    assert Slow.checked == [b"there"]
 
 
 @pytest.mark.parametrize("wanted, files_max, taken", [
     (10_000, 65_536, 10_000), (10_000, 1024, 768), (0, 1024, 768), (10_000, 100, 1), (10_000, -1, 10_000), (0, -1, 0)])
-def test_connections_leave_open_files_to_the_storage(wanted: int, files_max: int, taken: int) -> None:
+def test_the_connection_limit_leaves_open_files_to_the_storage(wanted: int, files_max: int, taken: int) -> None:
     """-1 = no limit of open files."""
     assert connections_max(wanted, files_max) == taken
 
 
-class Slow(Session):
-    """An authenticator that takes a millisecond for each byte and records its input."""
+class SlowSession(Session):
+    """A session that takes a millisecond for each received byte and records its input."""
 
-    def __init__(self, reactor: Reactor, heard: list[bytes], negotiated: bool) -> None:
+    def __init__(self, reactor: Reactor, processed: list[bytes], negotiated: bool) -> None:
         super().__init__()
-        self._reactor, self._heard = reactor, heard
+        self._reactor, self._processed = reactor, processed
         self.channel = SimpleNamespace(negotiated_at=0.0 if negotiated else None)
 
     def receive(self, data: bytes, now: float, wall: int) -> None:
-        self._heard.append(data)
+        self._processed.append(data)
         self._reactor.rightNow += len(data) / 1000
 
 
-def rounds_until_still(reactor: Reactor, heard: list[bytes]) -> list[list[bytes]]:
+def input_per_round(reactor: Reactor, processed: list[bytes]) -> list[list[bytes]]:
     """The input processed in each round until none is pending."""
     found = []
     for _ in range(1000):
-        before = len(heard)
+        before = len(processed)
         reactor.doIteration(5.0)
-        if reactor.delays[-1] == 5.0 and not heard[before:]:
+        if reactor.delays[-1] == 5.0 and not processed[before:]:
             return found
-        found.append(heard[before:])
+        found.append(processed[before:])
     raise AssertionError("it never ends")
 
 
-def test_strangers_get_a_few_milliseconds_of_each_turn_and_others_go_first(world: Any) -> None:
+def test_unauthenticated_connections_get_a_few_milliseconds_of_each_turn_after_other_clients(world: Any) -> None:
     reactor, broker, performer = world
     reactor.rightNow = 1000.0
-    heard: list[bytes] = []
-    strangers = [Slow(reactor, heard, False) for _ in range(10)]
-    good = Slow(reactor, heard, True)
-    reactor.work = [partial(performer.received, stranger, b"ss") for stranger in strangers]
+    processed: list[bytes] = []
+    sessions = [SlowSession(reactor, processed, False) for _ in range(10)]
+    good = SlowSession(reactor, processed, True)
+    reactor.work = [partial(performer.received, session, b"ss") for session in sessions]
     reactor.work.append(partial(performer.received, good, b"g"))
-    assert rounds_until_still(reactor, heard) == [[b"g", b"ss", b"ss"], *[[b"ss"] * 2] * 4]
+    assert input_per_round(reactor, processed) == [[b"g", b"ss", b"ss"], *[[b"ss"] * 2] * 4]
     assert round(performer.watchdog.longest, 3) == 0.005 and performer.watchdog.slow == 0 and broker.turns == 5
 
 
-def test_a_turn_that_has_taken_long_takes_no_more_and_the_order_of_each_session_stays(world: Any) -> None:
+def test_after_the_input_time_of_a_turn_input_is_deferred_in_the_order_of_each_session(world: Any) -> None:
     reactor, broker, performer = world
     reactor.rightNow = 1000.0
-    heard: list[bytes] = []
-    greedy, good = Slow(reactor, heard, True), Slow(reactor, heard, True)
+    processed: list[bytes] = []
+    greedy, good = SlowSession(reactor, processed, True), SlowSession(reactor, processed, True)
     reactor.work = [partial(performer.received, greedy, b"G" * 51), partial(performer.received, good, b"1"),
                     partial(performer.received, greedy, b"H" * 40), partial(performer.received, good, b"2"),
                     lambda: reactor.work.append(partial(performer.received, good, b"3"))]
-    assert rounds_until_still(reactor, heard) == [[b"G" * 51, b"1", b"H" * 40], [b"2", b"3"]]
+    assert input_per_round(reactor, processed) == [[b"G" * 51, b"1", b"H" * 40], [b"2", b"3"]]
     assert broker.turns == 2 and performer.watchdog.slow == 0
 
 
-def test_a_few_bytes_are_taken_in_a_turn_that_has_taken_long_and_many_are_not(world: Any) -> None:
+def test_after_the_input_time_of_a_turn_only_small_chunks_are_processed(world: Any) -> None:
     """A client with a small request is not delayed by a client with more than one turn of input."""
     reactor, broker, performer = world
     reactor.rightNow = 1000.0
-    heard: list[bytes] = []
-    greedy, other, good = (Slow(reactor, heard, True) for _ in range(3))
+    processed: list[bytes] = []
+    greedy, other, good = (SlowSession(reactor, processed, True) for _ in range(3))
     reactor.work = [partial(performer.received, greedy, b"G" * 30), partial(performer.received, other, b"O" * 3000),
                     partial(performer.received, good, b"g")]
-    assert rounds_until_still(reactor, heard) == [[b"G" * 30, b"g", b"O" * 3000]]
+    assert input_per_round(reactor, processed) == [[b"G" * 30, b"g", b"O" * 3000]]
 
 
-def test_what_waits_has_a_step_of_each_turn_whatever_else_comes(world: Any) -> None:
+def test_deferred_input_has_a_step_in_each_turn(world: Any) -> None:
     """Otherwise the first ready connections would use every turn."""
     reactor, _, performer = world
     reactor.rightNow = 1000.0
-    heard: list[bytes] = []
-    first, second, late, good = (Slow(reactor, heard, True) for _ in range(4))
+    processed: list[bytes] = []
+    first, second, late, good = (SlowSession(reactor, processed, True) for _ in range(4))
     reactor.work = [partial(performer.received, first, b"1" * 7), partial(performer.received, second, b"2" * 3000),
                     partial(performer.received, late, b"3" * 3000)]
     reactor.work.append(lambda: reactor.work.extend([partial(performer.received, first, b"4" * 3000),
                                                      partial(performer.received, good, b"g")]))
-    assert [[each[:1] for each in heard] for heard in rounds_until_still(reactor, heard)] == [
+    assert [[each[:1] for each in chunks] for chunks in input_per_round(reactor, processed)] == [
         [b"1", b"2"], [b"4", b"3"], [b"g"]]
 
 
-def test_a_stranger_who_is_let_in_keeps_its_order_and_what_waits_of_a_lost_one_is_heard(world: Any) -> None:
+def test_deferred_input_keeps_its_order_after_negotiation_and_is_processed_after_a_loss(world: Any) -> None:
     reactor, _, performer = world
     reactor.rightNow = 1000.0
-    heard: list[bytes] = []
-    stranger = Slow(reactor, heard, False)
-    performer.received(stranger, b"a")
-    stranger.channel.negotiated_at = 1.0
-    performer.received(stranger, b"b")
+    processed: list[bytes] = []
+    session = SlowSession(reactor, processed, False)
+    performer.received(session, b"a")
+    session.channel.negotiated_at = 1.0
+    performer.received(session, b"b")
     reactor.doIteration(0)
-    assert heard == [b"a", b"b"]
-    leaving = Slow(reactor, heard, False)
+    assert processed == [b"a", b"b"]
+    leaving = SlowSession(reactor, processed, False)
     performer.received(leaving, b"last words")
     performer.lost(leaving)
     reactor.doIteration(0)
     reactor.doIteration(0)
-    assert heard[-1] == b"last words" and leaving.closed == ["lost"]
+    assert processed[-1] == b"last words" and leaving.closed == ["lost"]
     reactor.doIteration(0)
-    assert len(heard) == 3
+    assert len(processed) == 3
 
 
 class Port:
@@ -363,7 +364,7 @@ class Accepted:
         self.outgoing = Outgoing()
 
 
-def test_without_files_for_the_storage_nobody_is_accepted_for_a_while(world: Any) -> None:
+def test_without_open_files_left_for_the_storage_connections_are_refused_for_a_time(world: Any) -> None:
     reactor, broker, performer = world
     reactor.advance(10.0)
     port = Port()

@@ -1,4 +1,4 @@
-"""The Twisted protocol of a connection over transports that send slowly, stop reading, or are closed."""
+"""Twisted protocol of a connection, over transports that send slowly, stop reading, or are closed."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ from bmqtwist.reactor.tcp import LINGER_S
 from bmqtwist.wire.fast import EventType, event_header
 
 
-def test_a_connection_says_who_it_is_and_hands_on_its_bytes() -> None:
+def test_a_connection_reports_its_peer_and_passes_on_received_bytes() -> None:
     transport, driver = Transport(), Driver()
     session = driver.session = SimpleNamespace(remote=SimpleNamespace(sends_at_once=False), delays_acks=False)
     connect(transport, driver)[0].dataReceived(b"abc")
     assert driver.heard == [("connected", "127.0.0.1:5", 30114), ("received", session, b"abc")] and transport.no_delay
 
 
-def test_what_was_read_is_acknowledged_at_once_and_before_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(socket, "TCP_QUICKACK", 12, raising=False)  # whatever this kernel can be asked
+def test_a_quick_tcp_ack_is_requested_before_the_input_is_processed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "TCP_QUICKACK", 12, raising=False)  # also on kernels without this option
     transport = Transport()
-    asked = transport.socket.options
+    quickacks = transport.socket.options
     driver = Driver()
     session = driver.session = SimpleNamespace(remote=SimpleNamespace(sends_at_once=False), delays_acks=False)
     connection, _ = connect(transport, driver)
     seen: list[int] = []
-    monkeypatch.setattr(driver, "received", lambda session, data: seen.append(len(asked)))
+    monkeypatch.setattr(driver, "received", lambda session, data: seen.append(len(quickacks)))
     connection.dataReceived(b"abc")
     connection.dataReceived(b"def")
-    assert asked == 2 * [(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)] and seen == [1, 2]
+    assert quickacks == 2 * [(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)] and seen == [1, 2]
     session.remote.sends_at_once = True  # another broker, with TCP_NODELAY
     connection.dataReceived(b"ghi")
     assert seen == [1, 2, 2]
 
 
-def put(body: bytes) -> bytes:
+def put_event(body: bytes) -> bytes:
     return event_header(EventType.PUT, len(body)) + body
 
 
-@pytest.mark.parametrize("data, asked", [
-    (put(b"x" * 100), 0), (put(b""), 0), (put(b"x" * 4088), 0),
-    (put(b"x" * 4089), 1),  # the other side has more than fits into a packet
-    (put(b"x") + put(b"y"), 1), (put(b"x" * 100)[:-1], 1), (b"abc", 1)])  # it has kept messages back, or does
-def test_a_single_small_event_is_acknowledged_by_its_answer_where_the_last_was_answered_at_once(
-        monkeypatch: pytest.MonkeyPatch, data: bytes, asked: int) -> None:
+@pytest.mark.parametrize("data, quickacks", [
+    (put_event(b"x" * 100), 0), (put_event(b""), 0), (put_event(b"x" * 4088), 0),
+    (put_event(b"x" * 4089), 1),  # the peer has more than fits into a packet
+    (put_event(b"x") + put_event(b"y"), 1), (put_event(b"x" * 100)[:-1], 1), (b"abc", 1)])  # it delayed or delays messages
+def test_a_small_event_gets_no_quick_tcp_ack_if_the_last_one_was_answered_at_once(
+        monkeypatch: pytest.MonkeyPatch, data: bytes, quickacks: int) -> None:
     monkeypatch.setattr(socket, "TCP_QUICKACK", 12, raising=False)
     transport, driver = Transport(), Driver()
     driver.session = SimpleNamespace(remote=SimpleNamespace(sends_at_once=False), delays_acks=False)
@@ -56,10 +56,10 @@ def test_a_single_small_event_is_acknowledged_by_its_answer_where_the_last_was_a
     assert len(transport.socket.options) == 1
     connection.outgoing.answered_at_once = True
     connection.dataReceived(data)
-    assert len(transport.socket.options) == 1 + asked
+    assert len(transport.socket.options) == 1 + quickacks
 
 
-def test_a_refused_connection_is_aborted_and_says_nothing() -> None:
+def test_a_refused_connection_is_aborted_without_further_events() -> None:
     transport = Transport()
     connection, driver = connect(transport, Driver(accepts=False))
     connection.dataReceived(b"abc")
@@ -67,7 +67,7 @@ def test_a_refused_connection_is_aborted_and_says_nothing() -> None:
     assert transport.aborted and [what for what, *_ in driver.heard] == ["connected"]
 
 
-def test_a_turn_is_one_write_past_the_reactor() -> None:
+def test_the_output_of_a_turn_is_one_write_to_the_socket() -> None:
     transport = Transport()
     connection, _ = connect(transport)
     assert connection.write([b"ab", b"c"]) == 3
@@ -75,7 +75,7 @@ def test_a_turn_is_one_write_past_the_reactor() -> None:
 
 
 @pytest.mark.parametrize("room", [0, 2])
-def test_what_the_kernel_does_not_take_waits_in_the_transport_behind_one_another(room: int) -> None:
+def test_unsent_output_is_kept_in_the_transport_in_order(room: int) -> None:
     transport = Transport(room)
     connection, driver = connect(transport)
     assert connection.write([b"abcde"]) == 5 and connection.waiting_bytes == 5 - room
@@ -92,7 +92,7 @@ def test_what_the_kernel_does_not_take_waits_in_the_transport_behind_one_another
 
 
 @pytest.mark.parametrize("kind", [Transport, Tls])
-def test_what_waits_is_what_is_unread_now_although_the_connection_is_never_quite_through(kind: type[Transport]) -> None:
+def test_the_waiting_bytes_of_a_steady_reader_are_those_unread_at_present(kind: type[Transport]) -> None:
     """A steady reader with some unread output at all times: each second it reads as much as is written."""
     transport = kind(0)
     connection, driver = connect(transport)
@@ -107,25 +107,25 @@ def test_what_waits_is_what_is_unread_now_although_the_connection_is_never_quite
         connection.write([write])
         assert connection.waiting_bytes <= 2 * TRANSPORT_BYTES_MAX + 1
         assert connection.taken_bytes >= turn * TRANSPORT_BYTES_MAX
-    assert driver.heard[-1][0] == "connected", "it was never through"
+    assert driver.heard[-1][0] == "connected", "its output was not drained"
     connection.finish()
     assert len(transport.everything) == len(whole) + 1 and transport.everything.replace(b"y", b"", 1) == whole
 
 
-def test_a_pull_producer_that_is_called_when_it_is_registered_reports_nothing_twice() -> None:
+def test_resume_producing_without_unsent_output_reports_no_event() -> None:
     connection, driver = connect(Transport())
     connection.resumeProducing()
     assert [what for what, *_ in driver.heard] == ["connected"]
 
 
-def test_a_lost_connection_is_left_to_the_transport_to_find_out() -> None:
+def test_a_write_error_of_the_socket_is_left_to_the_transport() -> None:
     transport = Transport()
     connection, _ = connect(transport)
     transport.lost = True
     assert connection.write([b"abc"]) == 3 and transport.later == [b"abc"]
 
 
-def test_reading_stops_and_goes_on_when_everything_was_taken() -> None:
+def test_reading_paused_by_the_broker_resumes_when_all_output_is_sent() -> None:
     transport = Transport(0)
     connection, _ = connect(transport)
     connection.write([b"abc"])
@@ -136,7 +136,7 @@ def test_reading_stops_and_goes_on_when_everything_was_taken() -> None:
     assert transport.producerState == "producing"
 
 
-def test_the_end_comes_after_what_was_written_and_a_lingering_peer_is_cut_off() -> None:
+def test_a_close_follows_the_output_and_aborts_a_lingering_peer() -> None:
     transport = Transport(1)
     connection, driver = connect(transport)
     connection.write([b"abc"])
@@ -150,7 +150,7 @@ def test_the_end_comes_after_what_was_written_and_a_lingering_peer_is_cut_off() 
     assert driver.heard[-1] == ("lost", "session") and connection.waiting_bytes == 0
 
 
-def test_a_peer_that_went_in_time_is_not_cut_off() -> None:
+def test_a_peer_that_closes_in_time_is_not_aborted() -> None:
     transport = Transport()
     connection, driver = connect(transport)
     connection.finish()
@@ -162,7 +162,7 @@ def test_a_peer_that_went_in_time_is_not_cut_off() -> None:
     assert not transport.aborted and driver.heard[-1] == ("lost", "session") and len(driver.delayed) == 1
 
 
-def test_over_tls_nothing_is_written_past_the_transport() -> None:
+def test_over_tls_all_output_is_written_to_the_transport() -> None:
     transport = Tls()
     connection, driver = connect(transport)
     assert transport.producer is connection and transport.streaming is True

@@ -51,7 +51,7 @@ def counts(performer: ReactorPerformer) -> tuple[int, int, float]:
     return watchdog.slow, watchdog.stalled, round(watchdog.longest, 3)
 
 
-def test_a_turn_is_measured_from_the_first_bytes_to_its_end(world: Any) -> None:
+def test_a_turn_is_measured_from_its_first_input_to_its_end(world: Any) -> None:
     reactor, broker, performer = world
     for milliseconds in (40, 61, 500):
         reactor.work = [lambda size=milliseconds: performer.received(Session(), bytes(size)),
@@ -59,13 +59,13 @@ def test_a_turn_is_measured_from_the_first_bytes_to_its_end(world: Any) -> None:
         broker.seconds = 0.01
         reactor.doIteration(5.0)
     assert counts(performer) == (2, 0, 0.54) and not performer.report.texts("WARN")
-    reactor.rightNow += 10.0  # nothing happens
+    reactor.rightNow += 10.0  # without input
     reactor.work = [lambda: performer.received(Session(), b"x")]
     reactor.doIteration(5.0)
     assert counts(performer) == (2, 0, 0.54)
 
 
-def test_the_longest_turn_is_known_however_short_it_was(world: Any) -> None:
+def test_the_longest_turn_is_recorded_also_below_the_threshold(world: Any) -> None:
     reactor, broker, performer = world
     for milliseconds, longest in ((20, 0.02), (10, 0.02), (50, 0.05)):
         reactor.work = [lambda size=milliseconds: performer.received(Session(), bytes(size))]
@@ -73,7 +73,7 @@ def test_the_longest_turn_is_known_however_short_it_was(world: Any) -> None:
         assert counts(performer) == (0, 0, longest)
 
 
-def test_what_timers_and_jobs_take_is_measured_too(world: Any) -> None:
+def test_the_time_of_timers_and_jobs_is_measured(world: Any) -> None:
     reactor, broker, performer = world
     broker.seconds = SLOW_S * 2
     broker.deadline = 1001.0
@@ -83,15 +83,15 @@ def test_what_timers_and_jobs_take_is_measured_too(world: Any) -> None:
     assert counts(performer) == (1, 0, 0.2)
 
 
-def test_a_turn_of_more_than_a_second_is_logged_with_what_it_was_doing(world: Any) -> None:
+def test_a_turn_above_a_second_is_logged_with_its_stack(world: Any) -> None:
     """A second thread inspects the loop during the turn."""
     reactor, broker, performer = world
 
     def compare_everything_with_everything() -> None:
         reactor.rightNow += STALLED_S + 0.5
-        looker = threading.Thread(target=performer.watchdog._inspect)
-        looker.start()
-        looker.join()
+        inspector = threading.Thread(target=performer.watchdog._inspect)
+        inspector.start()
+        inspector.join()
 
     broker.received = lambda session, data, now: compare_everything_with_everything()
     reactor.work = [lambda: performer.received(Session(), b"x")]
@@ -106,7 +106,7 @@ def test_a_turn_of_more_than_a_second_is_logged_with_what_it_was_doing(world: An
     assert counts(performer) == (1, 1, 1.5), "an idle loop is not busy"
 
 
-def test_the_thread_looks_by_itself_and_stops() -> None:
+def test_the_watchdog_thread_runs_and_stops() -> None:
     watchdog = Watchdog(ListReport())
     watchdog.start()
     thread = next(each for each in threading.enumerate() if each.name == "watchdog")
@@ -115,7 +115,7 @@ def test_the_thread_looks_by_itself_and_stops() -> None:
     assert not thread.is_alive() and thread.daemon
 
 
-def test_both_are_metrics_and_statistics() -> None:
+def test_slow_and_stalled_turns_are_metrics_and_statistics() -> None:
     process = ProcessState(turns_slow=12, turns_stalled=3, turn_max=1.5)
     state = BrokerState("i", "v", "h", 1.0, 2.0, 1.0, process=process)
     found = {family.name: family.samples[0][1] for family in families(state, Statistics(0.0))}

@@ -23,7 +23,7 @@ def front(request: pytest.FixtureRequest) -> Iterator[Front]:
     assert not made.unhandled
 
 
-class Run:
+class CancelAttempt:
     """One attempt: a session, a queue, and a call to cancel after a number of turns."""
 
     def __init__(self, front: Front, session: Any, queue: Any) -> None:
@@ -62,14 +62,14 @@ class Run:
         assert not self.queue._get_waiters and not self.queue._flush_waiters
 
 
-async def every_turn(front: Front, call: Callable[[Run], Callable[[], Awaitable[Any]]],
-                     after: Callable[[Run], Awaitable[None]], **options: Any) -> int:
+async def cancel_at_every_turn(front: Front, call: Callable[[CancelAttempt], Callable[[], Awaitable[Any]]],
+                               after: Callable[[CancelAttempt], Awaitable[None]], **options: Any) -> int:
     """Cancel after 0, 1, 2, ... turns until the call completes first; the session must be clean after each attempt."""
     for turns in range(TURNS_MAX):
         session = front.make(backoff_first_s=0.1, **options)
         await session.start()
         queue = await session.open(URI, read=True, write=True)
-        run = Run(front, session, queue)
+        run = CancelAttempt(front, session, queue)
         done = await run.cancel_after(turns, call(run))
         await after(run)
         run.check_clean()
@@ -88,22 +88,22 @@ async def every_turn(front: Front, call: Callable[[Run], Callable[[], Awaitable[
     raise AssertionError("it never ends")
 
 
-async def nothing(run: Run) -> None:
+async def no_check(run: CancelAttempt) -> None:
     """No further check."""
 
 
-def test_post(front: Front) -> None:
+def test_a_post_can_be_cancelled_at_any_turn(front: Front) -> None:
     async def scenario() -> None:
-        async def after(run: Run) -> None:
+        async def after(run: CancelAttempt) -> None:
             await run.queue.flush()
             assert (await run.queue.post(b"y")).ok
-        assert await every_turn(front, lambda run: lambda: run.queue.post(b"x"), after) > 0
+        assert await cancel_at_every_turn(front, lambda run: lambda: run.queue.post(b"x"), after) > 0
     front.run(scenario)
 
 
-def test_post_that_waits_for_room(front: Front) -> None:
+def test_a_post_that_waits_for_room_can_be_cancelled_at_any_turn(front: Front) -> None:
     async def scenario() -> None:
-        def call(run: Run) -> Callable[[], Awaitable[Any]]:
+        def call(run: CancelAttempt) -> Callable[[], Awaitable[Any]]:
             stalled = front.broker.faults.stall("ack")
             run.queue.post_nowait(b"x" * 900)
 
@@ -115,71 +115,71 @@ def test_post_that_waits_for_room(front: Front) -> None:
                 await run.queue.post(b"y" * 900)
             return post
 
-        async def after(run: Run) -> None:
+        async def after(run: CancelAttempt) -> None:
             front.broker.faults.clear()
             await run.queue.flush()
             await run.session.room(size=900)
             assert (await run.queue.post(b"z" * 900)).ok
-        assert await every_turn(front, call, after, unacked_bytes_max=1000) > 1
+        assert await cancel_at_every_turn(front, call, after, unacked_bytes_max=1000) > 1
     front.run(scenario)
 
 
-def test_post_many_and_the_flush_after_it(front: Front) -> None:
+def test_post_many_can_be_cancelled_at_any_turn_and_flush_waits_for_its_posts(front: Front) -> None:
     async def scenario() -> None:
-        async def after(run: Run) -> None:
+        async def after(run: CancelAttempt) -> None:
             await run.queue.flush()
             assert not run.queue._sealed
             counters = run.session.counters()
             assert counters.unacked_now == 0 and counters.acked == len(front.broker.messages(URI))
         payloads = [b"%d" % number for number in range(1000)]
-        assert await every_turn(front, lambda run: lambda: run.queue.post_many(payloads), after) > 3
+        assert await cancel_at_every_turn(front, lambda run: lambda: run.queue.post_many(payloads), after) > 3
     front.run(scenario)
 
 
-def test_flush(front: Front) -> None:
+def test_a_flush_can_be_cancelled_at_any_turn(front: Front) -> None:
     async def scenario() -> None:
-        def call(run: Run) -> Callable[[], Awaitable[Any]]:
+        def call(run: CancelAttempt) -> Callable[[], Awaitable[Any]]:
             run.queue.post_nowait(b"x")
             return run.queue.flush
 
-        async def after(run: Run) -> None:
+        async def after(run: CancelAttempt) -> None:
             run.queue.post_nowait(b"y")
             await run.queue.flush()
             assert run.session.counters().acked == 2
-        assert await every_turn(front, call, after) > 0
+        assert await cancel_at_every_turn(front, call, after) > 0
     front.run(scenario)
 
 
 @pytest.mark.parametrize("how", ["get", "iteration"])
-def test_get_loses_no_message(front: Front, how: str) -> None:
+def test_a_cancelled_get_loses_no_message(front: Front, how: str) -> None:
     async def scenario() -> None:
-        def call(run: Run) -> Callable[[], Awaitable[Any]]:
+        def call(run: CancelAttempt) -> Callable[[], Awaitable[Any]]:
             for number in range(3):
                 front.broker.put(URI, b"%d" % number)
             return run.queue.get if how == "get" else run.queue.__anext__
 
-        async def after(run: Run) -> None:
+        async def after(run: CancelAttempt) -> None:
             got = [] if run.result is None else [run.result]
             got += [await run.queue.get() for _ in range(3 - len(got))]
             assert [message.payload for message in got] == [b"0", b"1", b"2"]
             for message in got:
                 message.confirm()
-        assert await every_turn(front, call, after) > 0
+        assert await cancel_at_every_turn(front, call, after) > 0
     front.run(scenario)
 
 
-def test_one_of_several_getters(front: Front) -> None:
+def test_the_message_of_a_cancelled_get_goes_to_the_next_get(front: Front) -> None:
     """The message of a cancelled getter goes to the next waiting one."""
     async def scenario() -> None:
-        def call(run: Run) -> Callable[[], Awaitable[Any]]:
+        def call(run: CancelAttempt) -> Callable[[], Awaitable[Any]]:
             async def get() -> Any:
                 front.broker.put(URI, b"the only one")
                 return await run.queue.get()
             return get
 
-        async def after(run: Run) -> None:
+        async def after(run: CancelAttempt) -> None:
             if not front.broker.messages(URI):
-                return  # it was cancelled before it began
+                return  # cancelled before it began
             if run.result is None:
                 got: list[Any] = []
 
@@ -190,13 +190,13 @@ def test_one_of_several_getters(front: Front) -> None:
                 await second
                 run.result = got[0]
             run.result.confirm()
-        assert await every_turn(front, call, after) > 0
+        assert await cancel_at_every_turn(front, call, after) > 0
     front.run(scenario)
 
 
-def test_open_leaves_nothing_open(front: Front) -> None:
+def test_a_cancelled_open_leaves_no_queue_open(front: Front) -> None:
     async def scenario() -> None:
-        async def after(run: Run) -> None:
+        async def after(run: CancelAttempt) -> None:
             if run.result is None:
                 await front.until(lambda: OTHER not in run.session.core.queues, 5.0)
                 assert not [queue for queue in run.session.open_queues if queue.uri == OTHER]
@@ -205,48 +205,48 @@ def test_open_leaves_nothing_open(front: Front) -> None:
             else:
                 await run.result.close()
 
-        def call(run: Run) -> Callable[[], Awaitable[Any]]:
+        def call(run: CancelAttempt) -> Callable[[], Awaitable[Any]]:
             async def open_it() -> Any:
                 return await run.session.open(OTHER, read=True)
             return open_it
-        assert await every_turn(front, call, after) > 2
+        assert await cancel_at_every_turn(front, call, after) > 2
     front.run(scenario)
 
 
 @pytest.mark.parametrize("what", ["configure", "close", "room"])
-def test_requests(front: Front, what: str) -> None:
+def test_requests_can_be_cancelled_at_any_turn(front: Front, what: str) -> None:
     async def scenario() -> None:
-        def call(run: Run) -> Callable[[], Awaitable[Any]]:
+        def call(run: CancelAttempt) -> Callable[[], Awaitable[Any]]:
             if what == "configure":
                 return lambda: run.queue.configure(QueueOptions(5))
             return run.queue.close if what == "close" else run.session.room
 
-        async def after(run: Run) -> None:
+        async def after(run: CancelAttempt) -> None:
             if what == "close" and not run.queue.is_open:
                 await front.until(lambda: run.queue.closed and URI not in run.session.core.queues, 5.0)
             elif what == "configure":
                 await front.until(lambda: not run.queue.core.pending_configure_requests, 5.0)
                 await run.queue.configure(QueueOptions(6))
                 assert run.queue.options.max_unconfirmed_messages == 6
-        await every_turn(front, call, after)
+        await cancel_at_every_turn(front, call, after)
     front.run(scenario)
 
 
-def test_stop_goes_on(front: Front) -> None:
+def test_a_cancelled_stop_continues(front: Front) -> None:
     async def scenario() -> None:
-        async def after(run: Run) -> None:
+        async def after(run: CancelAttempt) -> None:
             if run.session.core.state is not State.READY:
                 await front.until(lambda: run.session.core.state is State.STOPPED, 60.0)
                 assert run.queue.closed
-        assert await every_turn(front, lambda run: run.session.stop, after) > 0
+        assert await cancel_at_every_turn(front, lambda run: run.session.stop, after) > 0
     front.run(scenario)
 
 
-def test_a_start_that_is_given_up_ends_the_session(front: Front) -> None:
+def test_a_cancelled_start_ends_the_session(front: Front) -> None:
     async def scenario() -> None:
         for turns in range(TURNS_MAX):
             session = front.make()
-            run = Run(front, session, None)
+            run = CancelAttempt(front, session, None)
             done = await run.cancel_after(turns, session.start)
             if done:
                 await session.stop()
@@ -258,18 +258,18 @@ def test_a_start_that_is_given_up_ends_the_session(front: Front) -> None:
         assert done and turns > 1
         front.broker.crash()
         session = front.make()
-        assert not await Run(front, session, None).cancel_after(20, session.start)
+        assert not await CancelAttempt(front, session, None).cancel_after(20, session.start)
         attempts = session.counters().attempts
         await front.pass_time(100.0)
         assert session.counters().attempts == attempts
     front.run(scenario)
 
 
-def test_a_request_that_is_given_up_leaves_nobody_waiting(front: Front) -> None:
+def test_a_cancelled_rpc_request_leaves_no_pending_request(front: Front) -> None:
     async def scenario() -> None:
         made: list[rpc.Requester] = []
 
-        def call(run: Run) -> Callable[[], Awaitable[Any]]:
+        def call(run: CancelAttempt) -> Callable[[], Awaitable[Any]]:
             async def ask() -> Any:
                 async with rpc.Requester(run.session, DOMAIN) as requester:
                     made.append(requester)
@@ -282,13 +282,13 @@ def test_a_request_that_is_given_up_leaves_nobody_waiting(front: Front) -> None:
                     return None
             return quietly
 
-        async def after(run: Run) -> None:
+        async def after(run: CancelAttempt) -> None:
             assert not made or not made[-1]._waiting
             await run.queue.flush()
             await front.until(lambda: len(run.session.core.queues) == 1, 5.0)
         for turns in (0, 1, 2, 3, 5, 8, 13, 21, 34):
             session = await front.start()
-            run = Run(front, session, await session.open(URI, read=True, write=True))
+            run = CancelAttempt(front, session, await session.open(URI, read=True, write=True))
             await run.cancel_after(turns, call(run))
             await after(run)
             run.check_clean()
@@ -296,7 +296,7 @@ def test_a_request_that_is_given_up_leaves_nobody_waiting(front: Front) -> None:
     front.run(scenario)
 
 
-def test_a_message_that_woke_somebody_who_is_cancelled_then_goes_to_the_next() -> None:
+def test_a_message_for_a_get_cancelled_in_the_same_turn_goes_to_the_next_get() -> None:
     front = FRONTS["aio"]()
 
     async def scenario() -> None:

@@ -39,7 +39,7 @@ class Plain:
     numbers: list[int]
 
 
-class Zipped:
+class ZipCodec:
     """A codec of an application."""
 
     def encode(self, value: str, /) -> bytes:
@@ -59,12 +59,12 @@ CASES: dict[str, tuple[Callable[[], Any], Any]] = {
     "msgspec dataclass": (lambda: MsgspecCodec(Plain), Plain("n", [])),
     "pydantic model": (lambda: PydanticCodec(Model), Model(name="n", numbers=[1])),
     "pydantic dataclass": (lambda: PydanticCodec(Plain), Plain("n", [3])),
-    "own": (Zipped, "text"),
+    "own": (ZipCodec, "text"),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_values_go_through_every_front(front: Front, name: str) -> None:
+def test_values_are_encoded_and_decoded_on_every_front(front: Front, name: str) -> None:
     make, value = CASES[name]
 
     async def scenario() -> None:
@@ -96,7 +96,7 @@ def test_values_go_through_every_front(front: Front, name: str) -> None:
 @pytest.mark.parametrize(("name", "value", "error"), [
     ("json", {1, 2}, TypeError), ("msgspec json", object(), TypeError), ("own", 7, AttributeError),
 ])
-def test_a_value_that_cannot_be_said_is_the_posters_mistake(front: Front, name: str, value: Any, error: type) -> None:
+def test_posting_a_value_that_cannot_be_encoded_raises(front: Front, name: str, value: Any, error: type) -> None:
     async def scenario() -> None:
         session = await front.start()
         queue = await w(session.open(URI, write=True, codec=CASES[name][0]()))
@@ -117,8 +117,8 @@ def test_a_value_that_cannot_be_said_is_the_posters_mistake(front: Front, name: 
     ("msgspec msgpack", b"\xc1", msgspec.DecodeError), ("pydantic model", b'{"name": "x"}', pydantic.ValidationError),
     ("own", b"no zlib", zlib.error),
 ])
-def test_a_payload_that_does_not_fit_is_found_when_its_value_is_asked_for(front: Front, name: str, payload: bytes,
-                                                                        error: type[Exception]) -> None:
+def test_reading_the_value_of_a_malformed_payload_raises(front: Front, name: str, payload: bytes,
+                                                         error: type[Exception]) -> None:
     async def scenario() -> None:
         session = await front.start()
         front.broker.put(URI, payload)
@@ -132,33 +132,33 @@ def test_a_payload_that_does_not_fit_is_found_when_its_value_is_asked_for(front:
     front.run(scenario)
 
 
-def test_a_codec_that_gives_no_bytes_is_named(front: Front) -> None:
-    class Broken(JsonCodec):
+def test_a_codec_that_does_not_return_bytes_is_named_in_the_error(front: Front) -> None:
+    class StrCodec(JsonCodec):
         def encode(self, value: Any, /) -> Any:
             return str(value)
 
     async def scenario() -> None:
         session = await front.start()
-        queue = await w(session.open(URI, write=True, codec=Broken()))
-        with pytest.raises(TypeError, match="Broken.encode must return bytes, not str"):
+        queue = await w(session.open(URI, write=True, codec=StrCodec()))
+        with pytest.raises(TypeError, match="StrCodec.encode must return bytes, not str"):
             await w(queue.post(1))
         await w(session.stop())
     front.run(scenario)
 
 
-def test_json_is_compact_and_as_it_is_written() -> None:
+def test_json_is_compact_utf8() -> None:
     assert JsonCodec().encode({"a": [1, "ä"]}) == '{"a":[1,"ä"]}'.encode()
 
 
 @pytest.mark.parametrize(("codec", "package"), [(MsgspecCodec, "msgspec"), (PydanticCodec, "pydantic")])
-def test_a_missing_package_is_named_with_the_extra_that_has_it(codec: Any, package: str,
-                                                              monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named_with_the_extra_that_installs_it(codec: Any, package: str,
+                                                                    monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(LocalError, match=rf"{codec.__name__} needs the package {package}: pip install "
                                          rf"'bmqtwist\[{package}\]'"):
         codec(int)
 
 
-def test_an_unknown_form_is_refused() -> None:
+def test_an_unknown_msgspec_format_is_refused() -> None:
     with pytest.raises(LocalError, match="use 'json' or 'msgpack'"):
         MsgspecCodec(int, "yaml")  # type: ignore[arg-type]

@@ -20,7 +20,7 @@ from bmqtwist.testing import Broker, run
 from bmqtwist.testing.transport import MemoryTransport
 
 
-class Net:
+class TwoBrokers:
     """Two brokers with two addresses; `dialled`: addresses tried."""
 
     def __init__(self, front: Front) -> None:
@@ -80,8 +80,8 @@ async def started(front: Front, session: Any) -> Any:
     return session
 
 
-def test_the_second_broker_is_used_while_the_first_is_down_and_the_first_when_the_second_goes(front: Front) -> None:
-    net = Net(front)
+def test_a_session_connects_to_the_other_broker_when_one_is_down(front: Front) -> None:
+    net = TwoBrokers(front)
     net.brokers["one"].crash()
 
     async def scenario() -> None:
@@ -100,8 +100,8 @@ def test_the_second_broker_is_used_while_the_first_is_down_and_the_first_when_th
                              EventKind.QUEUE_REOPEN_RESULT, EventKind.STATE_RESTORED, EventKind.DISCONNECTED]
 
 
-def test_a_broker_that_refuses_the_session_leaves_it_to_the_next(front: Front) -> None:
-    net = Net(front)
+def test_a_session_refused_by_one_broker_connects_to_the_next(front: Front) -> None:
+    net = TwoBrokers(front)
     net.brokers["one"].faults.refuse("negotiation", reason="not you")
 
     async def scenario() -> None:
@@ -115,7 +115,7 @@ def test_a_broker_that_refuses_the_session_leaves_it_to_the_next(front: Front) -
     front.run(scenario)
 
 
-def test_a_connection_that_breaks_in_the_middle_of_the_negotiation_is_tried_again(front: Front) -> None:
+def test_a_connection_lost_during_the_negotiation_is_retried(front: Front) -> None:
     front.broker.faults.kill("negotiation", times=3)
 
     async def scenario() -> None:
@@ -126,7 +126,7 @@ def test_a_connection_that_breaks_in_the_middle_of_the_negotiation_is_tried_agai
 
 
 @pytest.mark.parametrize("mistake", ["raises", "is silent", "connects nothing"])
-def test_a_hook_that_fails_in_any_way_is_a_failed_attempt(mistake: str) -> None:
+def test_any_failure_of_a_connect_hook_is_a_failed_attempt(mistake: str) -> None:
     front = FRONTS["aio"]()
     good = front.broker.connector()
     calls: list[Any] = []
@@ -151,7 +151,7 @@ def test_a_hook_that_fails_in_any_way_is_a_failed_attempt(mistake: str) -> None:
 
 
 @pytest.mark.parametrize("mistake", ["raises", "fails", "is silent"])
-def test_an_endpoint_that_fails_in_any_way_is_a_failed_attempt(mistake: str) -> None:
+def test_any_failure_of_a_twisted_endpoint_is_a_failed_attempt(mistake: str) -> None:
     front = FRONTS["tx"]()
     calls: list[Any] = []
     cancelled: list[Any] = []
@@ -177,7 +177,7 @@ def test_an_endpoint_that_fails_in_any_way_is_a_failed_attempt(mistake: str) -> 
     assert len(cancelled) == (2 if mistake == "is silent" else 0)
 
 
-def test_stop_gives_up_a_connection_that_is_being_opened() -> None:
+def test_stop_cancels_a_pending_connection_attempt() -> None:
     front = FRONTS["aio"]()
     given_up: list[bool] = []
 
@@ -198,7 +198,7 @@ def test_stop_gives_up_a_connection_that_is_being_opened() -> None:
     front.run(scenario)
 
 
-def test_a_full_channel_says_so_and_goes_on(front: Front) -> None:
+def test_a_full_channel_raises_watermark_events_and_refuses_posts_without_waiting(front: Front) -> None:
     """With a broker that does not read, watermark events are reported and posts without waiting are refused."""
     async def scenario() -> None:
         session = await front.start(channel_high_bytes=100_000, channel_low_bytes=50_000)
@@ -209,7 +209,7 @@ def test_a_full_channel_says_so_and_goes_on(front: Front) -> None:
                     queue.post_nowait(b"x" * 20_000)
                     await front.pass_time(0.001)
                     if front.name == "simple" and session.core.blocked:
-                        raise SdkError(Result.BW_LIMIT)  # it would wait
+                        raise SdkError(Result.BW_LIMIT)  # the call would wait
             assert caught.value.result is Result.BW_LIMIT
         await w(queue.flush())
         await w(session.stop())
@@ -230,7 +230,7 @@ class PullProducer:
         self.queue.write(b"%d" % self.left * 300)
 
 
-def test_a_pull_producer_is_asked_as_long_as_there_is_room() -> None:
+def test_a_pull_producer_is_called_while_there_is_room() -> None:
     front = FRONTS["tx"]()
 
     async def scenario() -> None:
@@ -247,7 +247,7 @@ def test_a_pull_producer_is_asked_as_long_as_there_is_room() -> None:
     assert len(front.broker.messages(URI)) == 50
 
 
-def test_a_reader_of_many_messages_leaves_the_loop_to_others_now_and_then() -> None:
+def test_an_iteration_over_many_messages_yields_to_the_event_loop() -> None:
     """An iteration without waits must not block timers and connections."""
     with Broker() as broker:
         for number in range(1000):
@@ -276,7 +276,7 @@ def test_a_reader_of_many_messages_leaves_the_loop_to_others_now_and_then() -> N
 
 
 @pytest.mark.parametrize("high", [30_000, 124 << 20])
-def test_a_twisted_connection_reads_a_bounded_amount_at_a_time(high: int) -> None:
+def test_a_twisted_connection_reads_a_bounded_number_of_bytes_at_a_time(high: int) -> None:
     """`bufferSize` is both the read size of a transport and its limit for pausing a producer."""
     front = FRONTS["tx"]()
     sizes = []
@@ -292,7 +292,7 @@ def test_a_twisted_connection_reads_a_bounded_amount_at_a_time(high: int) -> Non
 # -- sockets --------------------------------------------------------------------------------------------------------
 
 
-def test_a_host_name_that_is_none_is_a_failed_attempt_for_sessions_with_threads_too() -> None:
+def test_an_invalid_host_name_is_a_failed_attempt_for_threaded_sessions() -> None:
     with pytest.raises(blazingmq.exceptions.BrokerTimeoutError):
         blazingmq.Session(lambda event: None, broker="tcp://a..b:1", timeout=blazingmq.Timeouts(connect_timeout=0.3))
     with pytest.raises(SdkError) as raised:
@@ -300,7 +300,7 @@ def test_a_host_name_that_is_none_is_a_failed_attempt_for_sessions_with_threads_
     assert raised.value.result is Result.TIMEOUT
 
 
-def test_a_broker_that_is_silent_during_the_tls_handshake_is_waited_for_no_longer_than_the_start_may_take() -> None:
+def test_the_start_times_out_during_a_stalled_tls_handshake() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         begun = time.monotonic()
         with pytest.raises(SdkError) as raised:

@@ -36,7 +36,7 @@ from bmqtwist.wire.options import SubQueueIds, SubQueueInfo, SubQueueInfos
 HEARTBEAT = bytes.fromhex("000000084c020000")
 
 
-def test_everything_posted_in_one_turn_leaves_in_one_event() -> None:
+def test_posts_of_one_turn_are_sent_in_one_event() -> None:
     bench = Bench().start()
     queue = bench.open()
     for number in range(5):
@@ -44,7 +44,7 @@ def test_everything_posted_in_one_turn_leaves_in_one_event() -> None:
     assert len(bench.core.take_output()) == 1
 
 
-def test_a_batch_is_cut_at_its_limit_and_a_single_message_may_be_larger() -> None:
+def test_a_batch_is_limited_in_bytes_except_for_a_single_message() -> None:
     bench = Bench(SessionOptions(batch_bytes_max=1000)).start()
     queue = bench.open()
     for size in (300, 300, 300, 300, 5000, 10):
@@ -54,7 +54,7 @@ def test_a_batch_is_cut_at_its_limit_and_a_single_message_may_be_larger() -> Non
     assert found == [[300, 300], [300, 300], [5000], [10]]
 
 
-def test_with_a_delay_a_batch_waits_for_its_time_its_size_or_a_flush() -> None:
+def test_a_delayed_batch_is_sent_by_time_size_or_flush() -> None:
     bench = Bench(SessionOptions(batch_delay_s=0.5, batch_bytes_max=1000)).start()
     queue = bench.open()
     bench.post(queue, b"a")
@@ -71,10 +71,10 @@ def test_with_a_delay_a_batch_waits_for_its_time_its_size_or_a_flush() -> None:
     bench.post(queue, b"d")
     bench.core.close(queue, "close", bench.now)
     bench.turn()
-    assert isinstance(bench.heard[-1], schema.CloseQueue) and bench.payloads()[-1] == b"d"  # never after its close
+    assert isinstance(bench.heard[-1], schema.CloseQueue) and bench.payloads()[-1] == b"d"  # not after its close
 
 
-def test_an_application_may_name_its_messages_and_one_name_is_on_its_way_once() -> None:
+def test_a_guid_given_by_the_application_is_refused_while_it_is_pending() -> None:
     bench = Bench(acks_at_once=False).start()
     queue = bench.open()
     guid = b"\x40" + bytes(15)
@@ -86,7 +86,7 @@ def test_an_application_may_name_its_messages_and_one_name_is_on_its_way_once() 
     assert [put.guid for put in bench.puts()] == [guid] and len(bench.core.unacked) == 1
 
 
-def test_a_group_is_settled_after_its_last_answer_and_counts_failures() -> None:
+def test_a_group_completes_after_its_last_ack_and_counts_failures() -> None:
     bench = Bench(acks_at_once=False).start()
     queue = bench.open()
     group = PostGroup("settled", acks={})
@@ -104,7 +104,7 @@ def test_a_group_is_settled_after_its_last_answer_and_counts_failures() -> None:
     assert "empty" in bench.done
 
 
-def test_a_failure_nobody_waits_for_is_told_all_the_same() -> None:
+def test_a_negative_ack_without_a_waiting_caller_is_reported() -> None:
     bench = Bench(acks_at_once=False).start()
     queue = bench.open()
     for status in (0, 6):
@@ -114,7 +114,7 @@ def test_a_failure_nobody_waits_for_is_told_all_the_same() -> None:
     assert [ack.status for ack in bench.acks] == [Result.STORAGE_FAILURE]
 
 
-def test_correlation_comes_back_with_the_ack() -> None:
+def test_an_ack_has_the_correlation_of_its_post() -> None:
     bench = Bench().start()
     bench.post(bench.open(), b"x", correlation={"my": "thing"})
     assert bench.acks[0].correlation == {"my": "thing"}
@@ -122,7 +122,7 @@ def test_correlation_comes_back_with_the_ack() -> None:
 
 @pytest.mark.parametrize("v2", [True, False])
 @pytest.mark.parametrize("compress", [True, False])
-def test_properties_in_either_style_compressed_or_not_are_what_was_posted(v2: bool, compress: bool) -> None:
+def test_properties_and_payload_are_encoded_in_both_styles_with_and_without_compression(v2: bool, compress: bool) -> None:
     features = FEATURES if v2 else FEATURES.replace("MPS:MESSAGE_PROPERTIES_EX;", "")
     bench = Bench(features=features).start()
     queue = bench.open()
@@ -138,7 +138,7 @@ def test_properties_in_either_style_compressed_or_not_are_what_was_posted(v2: bo
     assert {name: found[name][0].name for name in "btxl"} == {"b": "BOOL", "t": "STRING", "x": "BINARY", "l": "INT64"}
 
 
-def test_compression_starts_at_its_threshold_and_only_where_asked_for() -> None:
+def test_only_payloads_from_the_threshold_on_are_compressed() -> None:
     bench = Bench(SessionOptions(compression=True, compression_threshold_bytes=2000)).start()
     queue = bench.open()
     for size, more in ((1999, {}), (2000, {}), (2000, {"compress": False})):
@@ -147,7 +147,7 @@ def test_compression_starts_at_its_threshold_and_only_where_asked_for() -> None:
     assert zlib.decompress(bench.puts()[1].data) == b"x" * 2000
 
 
-def test_posts_kept_for_a_new_style_broker_are_rewritten_for_an_old_style_one() -> None:
+def test_pending_posts_are_converted_for_a_broker_with_old_style_properties() -> None:
     bench = Bench(acks_at_once=False).start()
     queue = bench.open()
     guid = bench.post(queue, b"payload", values={"n": 1})
@@ -164,8 +164,8 @@ def test_posts_kept_for_a_new_style_broker_are_rewritten_for_an_old_style_one() 
     (b"", {}, SdkError), (b"x", {"values": {"_x": 1}}, LocalError), (b"x", {"values": {"x": 1.5}}, LocalError),
     (b"x", {"types": {"x": PropertyType.BOOL}}, LocalError), (b"x" * ((64 << 20) + 1), {}, SdkError),
     (b"x", {"values": {"x": 1 << 40}, "types": {"x": PropertyType.INT32}}, LocalError)])
-def test_what_cannot_be_posted_is_refused_and_leaves_nothing_behind(payload: bytes, more: dict[str, object],
-                                                                     error: type[Exception]) -> None:
+def test_an_invalid_post_is_refused_without_a_pending_put(payload: bytes, more: dict[str, object],
+                                                          error: type[Exception]) -> None:
     bench = Bench().start()
     queue = bench.open()
     group = PostGroup()
@@ -174,7 +174,7 @@ def test_what_cannot_be_posted_is_refused_and_leaves_nothing_behind(payload: byt
     assert not bench.core.unacked and not group.outstanding
 
 
-def test_each_subscription_has_its_own_options_and_messages_say_which_they_are_for() -> None:
+def test_each_subscription_has_its_own_options_and_messages_refer_to_theirs() -> None:
     bench = Bench().start()
     small = Subscription("n < 5", max_unconfirmed_messages=7, consumer_priority=3, context="small")
     large = Subscription("n >= 5", max_unconfirmed_bytes=99, context="large")
@@ -188,12 +188,12 @@ def test_each_subscription_has_its_own_options_and_messages_say_which_they_are_f
 
 
 @pytest.mark.parametrize("text", ["n <", "1 < 2", "x < y < z", "n == 1 && " * 20 + "n == 1"])
-def test_a_bad_expression_is_refused_before_anything_is_sent(text: str) -> None:
+def test_an_invalid_expression_is_refused_at_its_creation(text: str) -> None:
     with pytest.raises(LocalError):
         Subscription(text)
 
 
-def test_a_broker_without_subscriptions_gets_the_older_request_and_refuses_expressions() -> None:
+def test_a_broker_without_subscriptions_receives_the_older_request_and_expressions_are_refused() -> None:
     bench = Bench(features="PROTOCOL_ENCODING:BER,JSON").start()
     bench.open(FANOUT + "?id=a", read=True, write=False, options=QueueOptions(5, 6, 7))
     sent = bench.last(schema.ConfigureQueueStream).stream_parameters
@@ -208,14 +208,14 @@ def test_a_broker_without_subscriptions_gets_the_older_request_and_refuses_expre
     (b"", 1), (encode_options([SubQueueInfos((SubQueueInfo(1),))]), 1),
     (encode_options([SubQueueInfos((SubQueueInfo(0),), True)]), 1),
     (encode_options([SubQueueIds((1, 1))]), 2), (encode_options([SubQueueIds((1, 9))]), 1), (b"\xff\0\0\2" + b"\0" * 4, 0)])
-def test_a_push_is_understood_whatever_its_options(area: bytes, count: int) -> None:
+def test_a_push_with_any_form_of_options_is_delivered(area: bytes, count: int) -> None:
     bench = Bench().start()
     bench.open(read=True)
     bench.say(events.encode_push([events.PushMessage(0, bytes(16), b"m", options=area)]))
     assert len(bench.messages) == count
 
 
-def test_a_reconfigured_queue_takes_old_ids_before_the_answer_and_new_ones_after() -> None:
+def test_a_reconfigured_queue_accepts_old_ids_until_the_response_and_then_new_ones() -> None:
     bench = Bench().start()
     queue = bench.open(FANOUT + "?id=a", read=True, write=False)
     bench.silent.add("configureStream")
@@ -236,7 +236,7 @@ def test_a_reconfigured_queue_takes_old_ids_before_the_answer_and_new_ones_after
     assert caught.value.result is Result.ALREADY_IN_PROGRESS
 
 
-def test_a_refused_reconfiguration_leaves_the_old_one_in_force() -> None:
+def test_a_refused_reconfiguration_keeps_the_old_options() -> None:
     bench = Bench().start()
     queue = bench.open(read=True)
     bench.refuse["configureStream"] = Category.E_INVALID_ARGUMENT
@@ -256,7 +256,7 @@ def test_broadcast_messages_are_not_confirmed() -> None:
     assert not bench.count(events.ConfirmMessage)
 
 
-def test_an_app_that_the_domain_does_not_name_is_warned_about() -> None:
+def test_an_unregistered_app_causes_a_warning() -> None:
     bench = Bench(routing_flags=2 | 1 << 32).start()
     bench.open(FANOUT, read=True)
     [note] = [note for note in bench.notes if note.level == logging.WARNING]
@@ -264,7 +264,7 @@ def test_an_app_that_the_domain_does_not_name_is_warned_about() -> None:
                          "adds it")
 
 
-def test_a_message_confirms_itself_unless_its_block_raises() -> None:
+def test_the_block_of_a_message_confirms_it_unless_it_raises() -> None:
     bench = Bench().start()
     bench.open(read=True)
     bench.push(b"a", guid=b"a" * 16)
@@ -277,7 +277,7 @@ def test_a_message_confirms_itself_unless_its_block_raises() -> None:
     assert [each.guid for each in bench.heard if isinstance(each, events.ConfirmMessage)] == [b"a" * 16]
 
 
-def test_the_block_of_a_message_ends_quietly_without_a_connection_and_without_a_queue() -> None:
+def test_the_block_of_a_message_ends_without_an_error_if_connection_or_queue_is_lost() -> None:
     bench = Bench().start()
     queue = bench.open(read=True)
     bench.push(b"a")
@@ -297,7 +297,7 @@ def test_the_block_of_a_message_ends_quietly_without_a_connection_and_without_a_
     assert caught.value.result is Result.INVALID_QUEUE
 
 
-def test_confirms_of_one_turn_leave_in_one_event() -> None:
+def test_confirms_of_one_turn_are_sent_in_one_event() -> None:
     bench = Bench().start()
     bench.open(read=True)
     for number in range(3):
@@ -307,7 +307,7 @@ def test_confirms_of_one_turn_leave_in_one_event() -> None:
     assert len(bench.core.take_output()) == 1
 
 
-def test_a_slow_consumer_is_told_once_and_again_when_it_has_caught_up() -> None:
+def test_a_slow_consumer_causes_one_high_and_one_low_watermark_event() -> None:
     bench = Bench(SessionOptions(slow_consumer_high=3, slow_consumer_low=1)).start()
     bench.open(read=True)
     for _ in range(5):
@@ -321,7 +321,7 @@ def test_a_slow_consumer_is_told_once_and_again_when_it_has_caught_up() -> None:
     assert bench.kinds()[2:] == [EventKind.SLOWCONSUMER_NORMAL]
 
 
-def test_a_credential_comes_first_and_is_shown_again_before_it_ends() -> None:
+def test_a_credential_is_sent_before_the_negotiation_and_renewed_before_its_end() -> None:
     shown = []
 
     def credential() -> Credential:
@@ -337,7 +337,7 @@ def test_a_credential_comes_first_and_is_shown_again_before_it_ends() -> None:
 
 
 @pytest.mark.parametrize("request_", ["authenticationRequest", "clientIdentity"])
-def test_a_session_that_every_broker_refuses_does_not_start(request_: str) -> None:
+def test_a_start_refused_by_every_broker_fails(request_: str) -> None:
     brokers = parse_brokers("tcp://a:1,tcp://b:1")
     bench = Bench(SessionOptions(credential=Credential("ANONYMOUS"), brokers=brokers))
     bench.refuse[request_] = Category.E_REFUSED
@@ -346,7 +346,7 @@ def test_a_session_that_every_broker_refuses_does_not_start(request_: str) -> No
     assert bench.core.state is State.STOPPED
 
 
-def test_a_credential_that_cannot_be_made_is_an_error_and_tried_again() -> None:
+def test_an_exception_of_the_credential_function_is_reported_and_retried() -> None:
     def broken() -> Credential:
         raise OSError("vault is sealed")
     bench = Bench(SessionOptions(credential=broken, connect_timeout_s=10.0)).start()
@@ -354,7 +354,7 @@ def test_a_credential_that_cannot_be_made_is_an_error_and_tried_again() -> None:
     assert bench.done["start"].result is Result.TIMEOUT and EventKind.ERROR in bench.kinds()
 
 
-def test_a_credential_that_is_none_is_an_error_too_now_and_at_its_renewal() -> None:
+def test_an_invalid_credential_is_reported_at_the_start_and_at_the_renewal() -> None:
     """For example a coroutine: time continues, and no exception reaches the loop."""
     given: list[object] = ["no credential", Credential("BASIC", b"good"), object()]
     bench = Bench(SessionOptions(credential=lambda: given.pop(0) if len(given) > 1 else given[0])).start()  # type: ignore
@@ -366,7 +366,7 @@ def test_a_credential_that_is_none_is_an_error_too_now_and_at_its_renewal() -> N
     assert bench.kinds() == [EventKind.ERROR] and bench.core.state is State.READY
 
 
-def test_a_start_without_any_broker_times_out_and_stops_trying() -> None:
+def test_a_start_without_a_reachable_broker_times_out() -> None:
     bench = Bench(SessionOptions(connect_timeout_s=10.0))
     bench.up = False
     bench.start().advance(100.0)
@@ -374,7 +374,7 @@ def test_a_start_without_any_broker_times_out_and_stops_trying() -> None:
     assert 3 < len(bench.connects) < 15
 
 
-def test_a_broker_that_says_nothing_is_given_up_after_the_attempts_time() -> None:
+def test_a_connection_attempt_without_a_negotiation_response_times_out() -> None:
     bench = Bench(SessionOptions(attempt_timeout_s=5.0))
     bench.silent.add("clientIdentity")
     bench.start().advance(4.0)
@@ -384,7 +384,7 @@ def test_a_broker_that_says_nothing_is_given_up_after_the_attempts_time() -> Non
     assert len(bench.connects) == 2 and bench.done["start"].result is Result.SUCCESS
 
 
-def test_an_unhealthy_host_suspends_queues_that_mind_and_them_only() -> None:
+def test_an_unhealthy_host_suspends_only_queues_with_the_option() -> None:
     bench = Bench().start()
     minding = QueueOptions(suspends_on_bad_host_health=True)
     reader = bench.open(read=True, options=minding)
@@ -419,7 +419,7 @@ def test_a_suspended_queue_is_reopened_without_deliveries_and_resumed_later() ->
     assert bench.kinds()[-2:] == [EventKind.QUEUE_RESUMED, EventKind.HOST_HEALTH_RESTORED]
 
 
-def test_health_that_changes_while_a_suspension_is_under_way_ends_as_it_should() -> None:
+def test_a_health_change_during_a_suspension_takes_effect_after_it() -> None:
     bench = Bench().start()
     queue = bench.open(read=True, options=QueueOptions(suspends_on_bad_host_health=True))
     bench.silent.add("configureStream")
@@ -444,7 +444,7 @@ def test_queue_ids_are_shared_by_the_apps_of_a_queue_and_the_last_close_is_final
     assert bench.open(FANOUT).q_id == 2
 
 
-def test_a_close_while_the_queue_is_being_opened_waits_for_that() -> None:
+def test_a_close_waits_for_the_pending_open_of_its_queue() -> None:
     bench = Bench().start()
     bench.silent.add("openQueue")
     queue = bench.open()
@@ -456,7 +456,7 @@ def test_a_close_while_the_queue_is_being_opened_waits_for_that() -> None:
     assert bench.done[("open", URI)].result is Result.SUCCESS
 
 
-def test_a_late_answer_is_ignored() -> None:
+def test_a_response_after_the_timeout_is_ignored() -> None:
     bench = Bench().start()
     queue = bench.open(read=True)
     bench.silent.add("configureStream")
@@ -465,12 +465,12 @@ def test_a_late_answer_is_ignored() -> None:
     assert bench.done["configure"].result is Result.TIMEOUT
     late = bench.requests[-1]
     bench.answer(late, force=True)
-    for s_id in (1, 2):  # either may be in force at the broker
+    for s_id in (1, 2):  # the broker may have applied either
         bench.push(b"m", s_id=s_id)
     assert len(bench.messages) == 2 and queue.options == QueueOptions()
 
 
-def test_a_broker_that_never_answers_costs_no_memory() -> None:
+def test_requests_that_time_out_leave_no_pending_request() -> None:
     bench = Bench().start()
     queue = bench.open(read=True)
     bench.silent.add("configureStream")
@@ -481,7 +481,7 @@ def test_a_broker_that_never_answers_costs_no_memory() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0, 0.0, -1.0, float("nan")])
-def test_a_request_that_may_take_no_time_is_refused_and_changes_nothing(seconds: float) -> None:
+def test_a_request_with_a_timeout_of_zero_or_less_is_refused(seconds: float) -> None:
     bench = Bench().start()
     queue = bench.open(read=True)
     for call in (lambda: bench.open(FANOUT, timeout_s=seconds),
@@ -495,7 +495,7 @@ def test_a_request_that_may_take_no_time_is_refused_and_changes_nothing(seconds:
     assert not bench.core._connection._requests.pending
 
 
-def test_stop_drains_first_and_then_says_goodbye() -> None:
+def test_stop_waits_for_acks_then_sends_a_disconnect() -> None:
     bench = Bench(acks_at_once=False).start()
     queue = bench.open()
     bench.post(queue, b"a")
@@ -513,7 +513,7 @@ def test_stop_drains_first_and_then_says_goodbye() -> None:
         bench.open()
 
 
-def test_a_wake_comes_once_per_turn() -> None:
+def test_the_session_is_scheduled_once_per_turn() -> None:
     bench = Bench().start()
     queue = bench.open()
     before = bench.wakes
@@ -523,7 +523,7 @@ def test_a_wake_comes_once_per_turn() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 1000])
-def test_answers_in_any_slices_are_the_same_answers(size: int) -> None:
+def test_input_is_decoded_independent_of_its_chunks(size: int) -> None:
     bench = Bench().start()
     bench.open(read=True)
     data = HEARTBEAT + events.encode_push([events.PushMessage(0, bytes(16), b"a", options=sub_queue_ids([1])),
@@ -534,7 +534,7 @@ def test_answers_in_any_slices_are_the_same_answers(size: int) -> None:
     assert [message.payload for message in bench.messages] == [b"a", b"b"]
 
 
-def test_brokers_are_read_from_text_and_nonsense_is_refused() -> None:
+def test_broker_addresses_are_parsed_and_invalid_ones_refused() -> None:
     found = parse_brokers("tcp://a:1, tls://b ,tcp://[::1]:5")
     assert [(each.host, each.port, each.tls) for each in found] == [("a", 1, False), ("b", 30114, True), ("::1", 5, False)]
     for text in ("a:1", "http://a", "tcp://a:x", "tcp://a:70000", "tcp://"):
@@ -544,19 +544,19 @@ def test_brokers_are_read_from_text_and_nonsense_is_refused() -> None:
         replace(SessionOptions(), open_timeout_s=0)
 
 
-def test_a_health_monitor_tells_changes_to_those_who_listen() -> None:
-    monitor, heard = HealthMonitor(), []
-    forget = monitor.listen(heard.append)
+def test_a_health_monitor_notifies_its_listeners_of_changes() -> None:
+    monitor, changes = HealthMonitor(), []
+    stop_listening = monitor.listen(changes.append)
     monitor.set_healthy()
     monitor.set_unhealthy()
     monitor.set_unhealthy()
-    forget()
+    stop_listening()
     monitor.set_healthy()
-    assert heard == [False] and JsonCodec().decode(JsonCodec().encode({"a": ["ä"]})) == {"a": ["ä"]}
+    assert changes == [False] and JsonCodec().decode(JsonCodec().encode({"a": ["ä"]})) == {"a": ["ä"]}
 
 
 @pytest.mark.spec("cluster", 113)
-def test_three_minutes_without_a_broker_under_posting_load_lose_double_and_reorder_nothing() -> None:
+def test_posts_during_three_minutes_without_a_broker_arrive_once_and_in_order() -> None:
     """Every message arrives once and in order of its producer, each is acknowledged once; with real processes and a real
     clock that is `python -m tests.soak restarts --away 180`."""
     bench = Bench(SessionOptions(brokers=parse_brokers("tcp://a:1,tcp://b:1"))).start()

@@ -1,4 +1,4 @@
-"""Counters and log lines of a session."""
+"""Counters of a session, and its log lines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bmqtwist.sdk.counters import Counters
 from bmqtwist.wire.fast import sub_queue_ids
 
 
-def balanced(bench: Bench) -> Counters:
+def balanced_counters(bench: Bench) -> Counters:
     """Return the counters after checking the balance of posts."""
     found = bench.core.counters()
     assert found.posts == found.acked + found.nacked + found.sent_without_ack + found.unacked_now
@@ -27,8 +27,8 @@ def balanced(bench: Bench) -> Counters:
     return found
 
 
-def test_a_new_session_has_counted_nothing() -> None:
-    found = balanced(Bench())
+def test_the_counters_of_a_new_session_are_zero() -> None:
+    found = balanced_counters(Bench())
     assert (found.state, found.posts, found.attempts, found.bytes_in, dict(found.events)) == ("idle", 0, 0, 0, {})
 
 
@@ -38,22 +38,22 @@ def test_posts_are_counted_by_their_outcome() -> None:
     for payload in (b"a", b"b", b"c", b"d"):
         bench.post(queue, payload)
     bench.core.post(queue, b"no ack", bench.now, post=Post(ack=False))
-    assert balanced(bench).unacked_now == 5
+    assert balanced_counters(bench).unacked_now == 5
     bench.turn()
     bench.ack(*bench.puts()[:2])
     bench.ack(bench.puts()[2], status=1)
-    bench.ack(bench.puts()[2], status=0)  # a second answer counts for nothing
-    found = balanced(bench)
+    bench.ack(bench.puts()[2], status=0)  # a second ACK is not counted
+    found = balanced_counters(bench)
     assert (found.posts, found.acked, found.nacked, found.sent_without_ack, found.unacked_now) == (5, 2, 1, 1, 1)
     assert found.nacked_by_status == {Result.LIMIT_MESSAGES: 1}
     assert found.unacked_bytes_now == bench.core._posts.unacked_bytes > 0
     bench.core.close(queue, "close", bench.now)
     bench.turn()
-    found = balanced(bench)
+    found = balanced_counters(bench)
     assert found.nacked_by_status == {Result.LIMIT_MESSAGES: 1, Result.UNKNOWN: 1} and not found.unacked_bytes_now
 
 
-def test_only_what_was_sent_before_is_counted_as_sent_again() -> None:
+def test_only_posts_sent_before_are_counted_as_retransmitted() -> None:
     bench = Bench(SessionOptions(batch_delay_s=1.0), acks_at_once=False).start()
     queue = bench.open()
     bench.post(queue, b"sent")
@@ -63,15 +63,15 @@ def test_only_what_was_sent_before_is_counted_as_sent_again() -> None:
     bench.post(queue, b"while down")
     bench.silent.add("openQueue")
     bench.come_back()
-    bench.lose()  # before anything was sent again
-    assert balanced(bench).retransmitted == 0
+    bench.lose()  # before any retransmission
+    assert balanced_counters(bench).retransmitted == 0
     bench.silent.clear()
     bench.come_back()
-    found = balanced(bench)
+    found = balanced_counters(bench)
     assert (found.retransmitted, found.losses, found.reconnects, found.unacked_now) == (1, 2, 2, 3)
     bench.lose()
     bench.come_back()
-    assert balanced(bench).retransmitted == 4
+    assert balanced_counters(bench).retransmitted == 4
 
 
 def test_deliveries_confirms_and_the_inbox_are_counted() -> None:
@@ -86,18 +86,18 @@ def test_deliveries_confirms_and_the_inbox_are_counted() -> None:
         message.confirm()
     bench.core.on_consumed(3)
     bench.turn()
-    found = balanced(bench)
+    found = balanced_counters(bench)
     assert (found.messages, found.redelivered, found.inbox_now, found.confirms, found.dropped) == (4, 1, 1, 3, 1)
 
 
-def test_bytes_of_the_channel_are_counted_both_ways() -> None:
+def test_bytes_of_the_channel_are_counted_in_both_directions() -> None:
     bench = Bench().start()
-    before = balanced(bench)
+    before = balanced_counters(bench)
     heartbeat = bytes.fromhex("000000084b020000")
     bench.core.on_data(heartbeat[:3], bench.now)
     bench.core.on_data(heartbeat[3:], bench.now)
     sent = sum(map(len, bench.core.take_output()))
-    found = balanced(bench)
+    found = balanced_counters(bench)
     assert (found.bytes_in - before.bytes_in, found.bytes_out - before.bytes_out) == (8, sent) and sent == 8
 
 
@@ -105,11 +105,12 @@ def test_attempts_queues_and_events_are_counted() -> None:
     bench = Bench(SessionOptions(brokers=parse_brokers("tcp://a:1,tcp://b:1"))).start()
     bench.open()
     bench.open(FANOUT, read=True)
-    assert (balanced(bench).queues_now, balanced(bench).attempts, balanced(bench).state) == (2, 1, "ready")
+    found = balanced_counters(bench)
+    assert (found.queues_now, found.attempts, found.state) == (2, 1, "ready")
     bench.lose()
-    assert balanced(bench).queues_now == 2
+    assert balanced_counters(bench).queues_now == 2
     bench.come_back()
-    found = balanced(bench)
+    found = balanced_counters(bench)
     assert found.attempts == 2 and found.events == {
         EventKind.CONNECTED: 1, EventKind.CONNECTION_LOST: 1, EventKind.RECONNECTED: 1,
         EventKind.QUEUE_REOPEN_RESULT: 2, EventKind.STATE_RESTORED: 1}
@@ -122,12 +123,12 @@ def test_a_snapshot_does_not_change_afterwards() -> None:
     assert found.events == {EventKind.CONNECTED: 1} and found.state == "ready"
 
 
-def texts(bench: Bench, level: int = logging.DEBUG) -> list[str]:
+def log_texts(bench: Bench, level: int = logging.DEBUG) -> list[str]:
     """Return log texts at a level or above."""
     return [note.text for note in bench.notes if note.level >= level]
 
 
-def test_connections_that_come_and_go_are_logged_as_information() -> None:
+def test_connects_and_losses_of_connections_are_logged_as_information() -> None:
     bench = Bench(SessionOptions(brokers=parse_brokers("tcp://a:1")), acks_at_once=False).start()
     bench.post(bench.open(), b"x")
     bench.lose(up=False)
@@ -136,15 +137,15 @@ def test_connections_that_come_and_go_are_logged_as_information() -> None:
     bench.core.stop("stop", bench.now, drain=False)
     bench.turn()
     assert {note.level for note in bench.notes} == {logging.INFO, logging.WARNING}
-    assert texts(bench)[:2] == ["connected to tcp://a:1",
-                                "connection to tcp://a:1 lost: connection reset; 1 queues and 1 posts are kept"]
-    assert texts(bench)[2].startswith("no session with tcp://a:1: connection refused; the next attempt in ")
-    assert texts(bench)[-4:] == ["reconnected to tcp://a:1", "all queues are reopened, 1 posts are sent",
-                                 f"a post to {URI} failed: UNKNOWN (further ones with this status are only counted)",
-                                 "the session with tcp://a:1 has ended"]
+    assert log_texts(bench)[:2] == ["connected to tcp://a:1",
+                                    "connection to tcp://a:1 lost: connection reset; 1 queues and 1 posts are kept"]
+    assert log_texts(bench)[2].startswith("no session with tcp://a:1: connection refused; the next attempt in ")
+    assert log_texts(bench)[-4:] == ["reconnected to tcp://a:1", "all queues are reopened, 1 posts are sent",
+                                     f"a post to {URI} failed: UNKNOWN (further ones with this status are only counted)",
+                                     "the session with tcp://a:1 has ended"]
 
 
-def test_refusals_are_warnings_and_a_flood_of_refused_posts_is_one() -> None:
+def test_refusals_are_logged_as_warnings_and_many_refused_posts_as_one() -> None:
     bench = Bench(SessionOptions(brokers=parse_brokers("tcp://a:1")), acks_at_once=False).start()
     queue = bench.open()
     for _ in range(10):
@@ -155,18 +156,18 @@ def test_refusals_are_warnings_and_a_flood_of_refused_posts_is_one() -> None:
     bench.open(FANOUT)
     bench.lose()
     bench.come_back()
-    assert texts(bench, logging.WARNING) == [
+    assert log_texts(bench, logging.WARNING) == [
         f"a post to {URI} failed: LIMIT_BYTES (further ones with this status are only counted)",
         f"{FANOUT} was not opened: REFUSED openQueue refused",
         f"{URI} was not reopened and is closed: REFUSED openQueue refused"]
 
 
-def test_a_session_that_does_not_start_says_why() -> None:
+def test_a_failed_start_is_logged_with_its_reason() -> None:
     bench = Bench(SessionOptions(brokers=parse_brokers("tcp://a:1")))
     bench.refuse["clientIdentity"] = Category.E_REFUSED
     bench.start()
-    assert texts(bench, logging.WARNING) == ["tcp://a:1 refused the session: REFUSED go away",
-                                             "the session did not start: tcp://a:1: go away"]
+    assert log_texts(bench, logging.WARNING) == ["tcp://a:1 refused the session: REFUSED go away",
+                                                 "the session did not start: tcp://a:1: go away"]
 
 
 def test_the_log_is_silent_until_it_is_configured(caplog: pytest.LogCaptureFixture,
@@ -179,20 +180,20 @@ def test_the_log_is_silent_until_it_is_configured(caplog: pytest.LogCaptureFixtu
     assert not capsys.readouterr().err
 
 
-def test_nothing_is_said_or_counted_for_what_is_refused_before_it_is_posted() -> None:
+def test_posts_refused_by_validation_are_not_counted() -> None:
     bench = Bench().start()
     queue = bench.open()
     with pytest.raises(SdkError):
         bench.post(queue, b"")
-    assert balanced(bench).posts == 0
+    assert balanced_counters(bench).posts == 0
 
 
-def test_posts_that_were_never_handed_over_are_not_retransmitted() -> None:
+def test_posts_not_yet_written_are_not_counted_as_retransmitted() -> None:
     bench = Bench(acks_at_once=False).start()
     queue = bench.open()
     bench.post(queue, b"sent")
     bench.post(queue, b"cut", turn=False)
-    bench.core.close(bench.open("bmq://bmq.test.mem.priority/other"), None, bench.now)  # a request: the batch goes first
+    bench.core.close(bench.open("bmq://bmq.test.mem.priority/other"), None, bench.now)  # sends the batch first
     bench.post(queue, b"in the batch", turn=False)
     before = bench.core.counters().retransmitted
     bench.connected = False

@@ -21,67 +21,67 @@ OPTIONS = QueueOptions(consumer_priority=3, subscriptions=(
 # -- the core -------------------------------------------------------------------------------------------------------
 
 
-def paused(bench: Bench, queue: Any, yes: bool, token: object) -> None:
+def set_paused(bench: Bench, queue: Any, yes: bool, token: object) -> None:
     """Pause or resume, and let the broker answer."""
     bench.core.pause_deliveries(queue, yes, token, bench.now)
     bench.turn()
 
 
-def test_a_pause_takes_the_subscriptions_back_and_a_resume_gives_all_of_them_again() -> None:
+def test_a_pause_removes_the_subscriptions_and_a_resume_restores_them() -> None:
     bench = Bench().start()
     queue = bench.open(read=True, options=OPTIONS)
     before = bench.last(schema.ConfigureStream).stream_parameters.subscriptions
-    paused(bench, queue, True, "pause")
+    set_paused(bench, queue, True, "pause")
     assert bench.last(schema.ConfigureStream).stream_parameters.subscriptions == []
     assert bench.done["pause"].result is Result.SUCCESS and queue.paused and queue.options is OPTIONS
-    paused(bench, queue, False, "resume")
+    set_paused(bench, queue, False, "resume")
     after = bench.last(schema.ConfigureStream).stream_parameters.subscriptions
     assert [(each.expression, each.consumers) for each in after] == [(each.expression, each.consumers) for each in before]
     assert not queue.paused
 
 
-def test_a_second_pause_asks_nothing_and_options_set_meanwhile_come_with_the_resume() -> None:
+def test_options_configured_during_a_pause_are_sent_with_the_resume() -> None:
     bench = Bench().start()
     queue = bench.open(read=True)
-    paused(bench, queue, True, 1)
+    set_paused(bench, queue, True, 1)
     asked = bench.count(schema.ConfigureStream)
-    paused(bench, queue, True, 2)
+    set_paused(bench, queue, True, 2)
     bench.core.configure(queue, OPTIONS, 3, bench.now)
     bench.turn()
     assert bench.count(schema.ConfigureStream) == asked and {1, 2, 3} <= set(bench.done)
-    paused(bench, queue, False, 4)
+    set_paused(bench, queue, False, 4)
     assert len(bench.last(schema.ConfigureStream).stream_parameters.subscriptions) == 2
 
 
 @pytest.mark.parametrize("when", ["before", "under way", "while down"])
-def test_a_paused_queue_stays_so_over_a_reconnect(when: str) -> None:
+def test_a_paused_queue_stays_paused_over_a_reconnect(when: str) -> None:
     bench = Bench().start()
     queue = bench.open(read=True)
     if when == "before":
-        paused(bench, queue, True, "pause")
+        set_paused(bench, queue, True, "pause")
     elif when == "under way":
         bench.silent.add("configureStream")
-        paused(bench, queue, True, "pause")
+        set_paused(bench, queue, True, "pause")
         bench.silent.clear()
     bench.lose()
     if when == "while down":
-        paused(bench, queue, True, "pause")
+        set_paused(bench, queue, True, "pause")
     assert bench.done["pause"].result is Result.SUCCESS
     asked = bench.count(schema.ConfigureStream)
     bench.come_back()
     assert queue.state is QueueState.OPEN and bench.count(schema.ConfigureStream) == asked
-    paused(bench, queue, False, "resume")
+    set_paused(bench, queue, False, "resume")
     assert bench.count(schema.ConfigureStream) == asked + 1 and bench.done["resume"].result is Result.SUCCESS
 
 
-def test_a_queue_is_silent_while_it_is_paused_or_its_host_is_unhealthy() -> None:
+def test_deliveries_resume_only_if_the_queue_is_neither_paused_nor_suspended() -> None:
     bench = Bench().start()
     queue = bench.open(read=True, options=QueueOptions(suspends_on_bad_host_health=True))
-    paused(bench, queue, True, 1)
+    set_paused(bench, queue, True, 1)
     asked = bench.count(schema.ConfigureStream)
     bench.core.set_health(False, bench.now)
     bench.turn()
-    paused(bench, queue, False, 2)
+    set_paused(bench, queue, False, 2)
     assert bench.count(schema.ConfigureStream) == asked and queue.suspended and not queue.paused
     bench.core.set_health(True, bench.now)
     bench.turn()
@@ -89,7 +89,7 @@ def test_a_queue_is_silent_while_it_is_paused_or_its_host_is_unhealthy() -> None
     assert len(bench.last(schema.ConfigureStream).stream_parameters.subscriptions) == 1
 
 
-def test_a_pause_that_is_refused_or_not_answered_says_so() -> None:
+def test_a_refused_or_unanswered_pause_reports_its_result() -> None:
     bench = Bench().start()
     queue = bench.open(read=True)
     bench.silent.add("configureStream")
@@ -108,7 +108,7 @@ def test_a_pause_that_is_refused_or_not_answered_says_so() -> None:
 # -- each kind of session -------------------------------------------------------------------------------------------
 
 
-def test_nothing_comes_while_a_queue_is_paused_and_everything_after(front: Front) -> None:
+def test_a_paused_queue_receives_no_message_until_it_is_resumed(front: Front) -> None:
     async def scenario() -> None:
         session = await front.start()
         queue = await w(session.open(URI, read=True, write=True, options=QueueOptions(consumer_priority=2)))
@@ -124,7 +124,7 @@ def test_nothing_comes_while_a_queue_is_paused_and_everything_after(front: Front
     front.broker.assert_empty(URI)
 
 
-def test_configure_changes_what_is_named_and_keeps_the_rest(front: Front) -> None:
+def test_configure_changes_only_the_given_options(front: Front) -> None:
     async def scenario() -> None:
         session = await front.start()
         queue = await w(session.open(URI, read=True, options=QueueOptions(10, 1000, 3)))
@@ -142,7 +142,7 @@ def test_configure_changes_what_is_named_and_keeps_the_rest(front: Front) -> Non
     front.run(scenario)
 
 
-def test_drain_waits_for_the_messages_at_hand_and_ends_iterations(loop_front: Front) -> None:
+def test_drain_waits_for_delivered_messages_and_ends_iterations(loop_front: Front) -> None:
     front, done = loop_front, []
 
     async def worker(queue: Any) -> None:
@@ -167,7 +167,7 @@ def test_drain_waits_for_the_messages_at_hand_and_ends_iterations(loop_front: Fr
     assert len(front.broker.messages(URI)) == 7
 
 
-def test_a_queue_closed_under_its_workers_makes_none_of_them_fail(loop_front: Front) -> None:
+def test_closing_a_queue_does_not_raise_in_its_workers(loop_front: Front) -> None:
     front = loop_front
 
     async def worker(queue: Any) -> str:
@@ -189,7 +189,7 @@ def test_a_queue_closed_under_its_workers_makes_none_of_them_fail(loop_front: Fr
     assert len(front.broker.messages(URI)) == 3
 
 
-def test_drain_counts_what_is_given_back_confirmed_or_lost_and_gives_up_in_time(front: Front) -> None:
+def test_drain_returns_the_numbers_of_messages_and_times_out(front: Front) -> None:
     async def scenario() -> None:
         session = await front.start()
         queue = await w(session.open(URI, read=True, write=True))
@@ -217,7 +217,7 @@ def test_drain_counts_what_is_given_back_confirmed_or_lost_and_gives_up_in_time(
     assert len(front.broker.messages(URI)) == 4
 
 
-def test_drain_waits_for_callbacks_that_work(loop_front: Front) -> None:
+def test_drain_waits_for_running_callbacks(loop_front: Front) -> None:
     front, done = loop_front, []
 
     async def on_message(message: Any) -> None:
@@ -237,7 +237,7 @@ def test_drain_waits_for_callbacks_that_work(loop_front: Front) -> None:
     front.broker.assert_empty(URI)
 
 
-def test_a_drain_ends_when_the_queue_does(loop_front: Front) -> None:
+def test_a_drain_ends_when_its_queue_is_closed(loop_front: Front) -> None:
     front = loop_front
 
     async def scenario() -> None:
@@ -245,18 +245,18 @@ def test_a_drain_ends_when_the_queue_does(loop_front: Front) -> None:
         queue = await w(session.open(URI, read=True, write=True))
         await w(queue.post(b"1"))
         await w(queue.get())
-        draining = front.begin(_drained(queue))
+        draining = front.begin(_drain(queue))
         await front.pass_time(1.0)
         await w(session.stop())
         await draining
     front.run(scenario)
 
 
-async def _drained(queue: Any) -> None:
+async def _drain(queue: Any) -> None:
     await w(queue.drain())
 
 
-def test_a_cancelled_drain_leaves_nothing_behind() -> None:
+def test_a_cancelled_drain_leaves_no_state() -> None:
     front = FRONTS["aio"]()
 
     async def scenario() -> None:

@@ -76,7 +76,7 @@ def test_on_message_may_confirm_post_flush_open_and_close(front: Front) -> None:
     front.broker.assert_empty(OTHER)
 
 
-def test_on_ack_may_post_again_and_again(front: Front) -> None:
+def test_on_ack_may_post_again_without_recursion(front: Front) -> None:
     acks: list[Ack] = []
 
     async def scenario() -> None:
@@ -85,7 +85,7 @@ def test_on_ack_may_post_again_and_again(front: Front) -> None:
 
         def on_ack(ack: Ack) -> None:
             acks.append(ack)
-            if len(acks) < 500:  # deeper than any stack would allow if one call stood in the other
+            if len(acks) < 500:  # deeper than the recursion limit if the calls were nested
                 queue.post_nowait(b"x", on_ack=on_ack)
         queue.post_nowait(b"x", on_ack=on_ack)
         await front.until(lambda: len(acks) == 500)
@@ -94,7 +94,7 @@ def test_on_ack_may_post_again_and_again(front: Front) -> None:
     assert len({ack.guid for ack in acks}) == 500 and all(ack.ok for ack in acks)
 
 
-def test_a_blocking_call_in_each_of_many_callbacks_does_not_stack_up() -> None:
+def test_blocking_calls_in_many_callbacks_do_not_nest() -> None:
     front = FRONTS["simple"]()
     posted: list[Ack] = []
 
@@ -134,7 +134,7 @@ def test_on_event_may_stop_the_session(front: Front) -> None:
     assert not front.broker.clients
 
 
-def test_a_callback_that_raises_costs_nothing_but_itself(front: Front) -> None:
+def test_an_exception_in_a_callback_is_reported_and_later_callbacks_run(front: Front) -> None:
     got: list[bytes] = []
 
     def on_message(message: Message) -> None:
@@ -155,17 +155,17 @@ def test_a_callback_that_raises_costs_nothing_but_itself(front: Front) -> None:
         front.unhandled.clear()
     elif front.name == "tx":
         from twisted.logger import globalLogPublisher
-        heard: list[Any] = []
-        globalLogPublisher.addObserver(heard.append)
+        events: list[Any] = []
+        globalLogPublisher.addObserver(events.append)
         front.run(scenario)
-        globalLogPublisher.removeObserver(heard.append)
-        assert [each["log_failure"].type for each in heard if "log_failure" in each] == [ZeroDivisionError]
+        globalLogPublisher.removeObserver(events.append)
+        assert [each["log_failure"].type for each in events if "log_failure" in each] == [ZeroDivisionError]
     else:
         front.run(scenario)
     assert got == [b"bad", b"good"]
 
 
-def test_a_callback_that_raises_cancelled_costs_nothing_but_itself(loop_front: Front) -> None:
+def test_a_cancelled_error_in_a_callback_does_not_stop_later_callbacks(loop_front: Front) -> None:
     """Such as `future.result()` of a cancelled future: other callbacks of the turn still run."""
     front = loop_front
 
@@ -185,7 +185,7 @@ def test_a_callback_that_raises_cancelled_costs_nothing_but_itself(loop_front: F
         front.unhandled.clear()
 
 
-def test_a_message_that_crosses_a_close_that_was_given_up_is_not_kept(loop_front: Front) -> None:
+def test_a_message_that_arrives_during_a_cancelled_close_is_dropped(loop_front: Front) -> None:
     front = loop_front
 
     async def scenario() -> None:
@@ -205,7 +205,7 @@ def test_a_message_that_crosses_a_close_that_was_given_up_is_not_kept(loop_front
     assert len(front.broker.drain(URI)) == 1
 
 
-def test_a_callback_of_a_loop_may_be_a_coroutine_function(loop_front: Front) -> None:
+def test_a_callback_may_be_a_coroutine_function(loop_front: Front) -> None:
     front, done = loop_front, []
 
     async def scenario() -> None:
@@ -226,7 +226,7 @@ def test_a_callback_of_a_loop_may_be_a_coroutine_function(loop_front: Front) -> 
 # -- posts --------------------------------------------------------------------------------------------------------------
 
 
-def test_on_nack_hears_of_refused_posts_that_nobody_waits_for(front: Front) -> None:
+def test_on_nack_receives_refused_posts_without_a_waiting_caller(front: Front) -> None:
     nacks: list[Ack] = []
 
     async def scenario() -> None:
@@ -234,22 +234,22 @@ def test_on_nack_hears_of_refused_posts_that_nobody_waits_for(front: Front) -> N
         queue = await w(session.open(URI, write=True))
         front.broker.faults.refuse("post", status=Result.LIMIT_MESSAGES)
         with pytest.raises(PostRefused) as refused:
-            await w(queue.post(b"told"))
+            await w(queue.post(b"awaited"))
         assert refused.value.status is Result.LIMIT_MESSAGES
-        told: list[Ack] = []
-        queue.post_nowait(b"told, too", on_ack=told.append)
-        guid = queue.post_nowait(b"nobody waits", correlation="mine")
+        acks: list[Ack] = []
+        queue.post_nowait(b"with on_ack", on_ack=acks.append)
+        guid = queue.post_nowait(b"not awaited", correlation="c")
         with pytest.raises(PostsFailed) as caught:
             await w(queue.flush())
         assert caught.value.failures == 2 and caught.value.result is Result.LIMIT_MESSAGES
-        assert [(ack.guid, ack.correlation) for ack in nacks] == [(guid, "mine")]
-        assert [ack.status for ack in told] == [Result.LIMIT_MESSAGES]
-        await w(queue.flush())  # told once
+        assert [(ack.guid, ack.correlation) for ack in nacks] == [(guid, "c")]
+        assert [ack.status for ack in acks] == [Result.LIMIT_MESSAGES]
+        await w(queue.flush())  # reported once
         await w(session.stop())
     front.run(scenario)
 
 
-def test_a_post_that_was_given_up_and_is_refused_goes_to_on_nack(loop_front: Front) -> None:
+def test_a_refused_post_of_a_cancelled_caller_goes_to_on_nack(loop_front: Front) -> None:
     front, nacks = loop_front, []
 
     async def scenario() -> None:
@@ -272,7 +272,7 @@ def test_a_post_that_was_given_up_and_is_refused_goes_to_on_nack(loop_front: Fro
     assert [ack.status for ack in nacks] == [Result.LIMIT_MESSAGES]
 
 
-def test_posts_that_wait_for_room_leave_in_order_and_those_in_vain_say_so(front: Front) -> None:
+def test_posts_that_wait_for_room_are_sent_in_order_or_time_out(front: Front) -> None:
     async def scenario() -> None:
         session = await front.start(unacked_bytes_max=10_000, post_wait_s=2.0)
         queue = await w(session.open(URI, write=True))
@@ -290,7 +290,7 @@ def test_posts_that_wait_for_room_leave_in_order_and_those_in_vain_say_so(front:
     assert [each.payload[:4] for each in front.broker.messages(URI)] == [*(b"%04d" % n for n in range(50)), b"xxxx"]
 
 
-def test_posts_without_acknowledgement_make_room_by_being_sent(front: Front) -> None:
+def test_posts_without_ack_release_their_room_when_sent(front: Front) -> None:
     async def scenario() -> None:
         session = await front.start(unacked_bytes_max=10_000, batch_delay_s=10.0)
         queue = await w(session.open(URI, write=True))
@@ -305,7 +305,7 @@ def test_posts_without_acknowledgement_make_room_by_being_sent(front: Front) -> 
     assert len(front.broker.messages(URI)) == 20
 
 
-def test_what_was_posted_before_an_error_of_post_many_is_waited_for_by_the_next_flush(front: Front) -> None:
+def test_the_next_flush_waits_for_posts_made_before_an_error_of_post_many(front: Front) -> None:
     async def scenario() -> None:
         session = await front.start()
         queue = await w(session.open(URI, write=True))
@@ -339,7 +339,7 @@ def test_bytes_like_payloads_are_copied_and_others_are_refused_with_a_hint(front
     front.run(scenario)
 
 
-def test_stop_drains_and_without_drain_says_what_is_lost(front: Front) -> None:
+def test_stop_without_drain_reports_the_lost_posts(front: Front) -> None:
     acks: list[Ack] = []
 
     async def scenario() -> None:
@@ -365,7 +365,7 @@ def test_stop_drains_and_without_drain_says_what_is_lost(front: Front) -> None:
 # -- queues -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_queue_says_how_it_can_be_used(front: Front) -> None:
+def test_the_errors_of_a_wrongly_opened_queue_name_the_missing_flag(front: Front) -> None:
     async def scenario() -> None:
         session = await front.start()
         assert "ready" in repr(session)
@@ -392,7 +392,7 @@ def test_a_queue_says_how_it_can_be_used(front: Front) -> None:
     front.run(scenario)
 
 
-def test_what_lies_in_the_inbox_when_a_queue_is_closed_comes_to_the_next_reader(front: Front) -> None:
+def test_unread_messages_of_a_closed_queue_are_redelivered_to_the_next_reader(front: Front) -> None:
     async def scenario() -> None:
         session = await front.start()
         queue = await w(session.open(URI, read=True, write=True))
@@ -412,7 +412,7 @@ def test_what_lies_in_the_inbox_when_a_queue_is_closed_comes_to_the_next_reader(
     front.broker.assert_empty(URI)
 
 
-def test_iteration_goes_on_over_a_reconnect_and_ends_with_the_queue(loop_front: Front) -> None:
+def test_an_iteration_continues_over_a_reconnect_and_ends_with_the_queue(loop_front: Front) -> None:
     front = loop_front
     got: list[bytes] = []
 
@@ -437,7 +437,7 @@ def test_iteration_goes_on_over_a_reconnect_and_ends_with_the_queue(loop_front: 
     assert got == [b"before", b"after"]
 
 
-def test_iteration_over_a_queue_that_is_refused_after_a_reconnect_raises(front: Front) -> None:
+def test_an_iteration_raises_if_its_queue_is_refused_after_a_reconnect(front: Front) -> None:
     async def scenario() -> None:
         session = await front.start(backoff_first_s=0.1)
         queue = await w(session.open(URI, read=True))
@@ -456,7 +456,7 @@ def test_iteration_over_a_queue_that_is_refused_after_a_reconnect_raises(front: 
     assert front.kinds()[-3:] == [EventKind.QUEUE_REOPEN_RESULT, EventKind.STATE_RESTORED, EventKind.DISCONNECTED]
 
 
-def test_a_block_confirms_on_success_only(loop_front: Front) -> None:
+def test_the_block_of_a_message_confirms_on_success_only(loop_front: Front) -> None:
     front = loop_front
 
     async def scenario() -> None:
@@ -473,7 +473,7 @@ def test_a_block_confirms_on_success_only(loop_front: Front) -> None:
     assert [each.payload for each in front.broker.messages(URI)] == [b"bad"]
 
 
-def test_a_block_that_ends_in_an_error_closes_without_hiding_it(front: Front) -> None:
+def test_the_block_of_a_queue_closes_it_without_hiding_an_exception(front: Front) -> None:
     async def scenario() -> None:
         session = await front.start()
         front.broker.faults.refuse("close")
@@ -489,7 +489,7 @@ def test_a_block_that_ends_in_an_error_closes_without_hiding_it(front: Front) ->
     front.run(scenario)
 
 
-def test_a_block_whose_posts_were_refused_closes_its_queue_all_the_same(front: Front) -> None:
+def test_the_block_of_a_queue_with_refused_posts_closes_it(front: Front) -> None:
     async def scenario() -> None:
         session = await front.start()
         front.broker.faults.refuse("post")
@@ -508,7 +508,7 @@ def test_a_block_whose_posts_were_refused_closes_its_queue_all_the_same(front: F
 # -- the session --------------------------------------------------------------------------------------------------------
 
 
-def test_host_health_suspends_and_resumes(front: Front) -> None:
+def test_the_health_monitor_suspends_and_resumes_queues(front: Front) -> None:
     health = HealthMonitor()
 
     async def scenario() -> None:
@@ -525,14 +525,14 @@ def test_host_health_suspends_and_resumes(front: Front) -> None:
         await w(queue.post(b"x"))
         (await w(queue.get())).confirm()
         await w(session.stop())
-        health.set_unhealthy()  # nobody listens any more
+        health.set_unhealthy()  # no listener is left
         assert not health._listeners
     front.run(scenario)
     assert front.kinds()[1:-1] == [EventKind.HOST_UNHEALTHY, EventKind.QUEUE_SUSPENDED, EventKind.QUEUE_RESUMED,
                                    EventKind.HOST_HEALTH_RESTORED]
 
 
-def test_a_host_that_is_unhealthy_from_the_beginning_gets_no_messages(front: Front) -> None:
+def test_a_host_that_is_unhealthy_at_the_start_receives_no_messages(front: Front) -> None:
     async def scenario() -> None:
         session = await front.start(health=HealthMonitor(healthy=False))
         await w(session.open(URI, read=True, options=QueueOptions(suspends_on_bad_host_health=True)))
@@ -544,7 +544,7 @@ def test_a_host_that_is_unhealthy_from_the_beginning_gets_no_messages(front: Fro
     assert EventKind.QUEUE_SUSPENDED in front.kinds()
 
 
-def test_a_consumer_that_does_not_keep_up_is_told_so_once_and_when_it_has_caught_up(front: Front) -> None:
+def test_a_slow_consumer_receives_one_high_and_one_low_watermark_event(front: Front) -> None:
     async def scenario() -> None:
         session = await front.start(slow_consumer_high=10, slow_consumer_low=5)
         for number in range(20):
@@ -559,7 +559,7 @@ def test_a_consumer_that_does_not_keep_up_is_told_so_once_and_when_it_has_caught
     assert front.kinds()[1:-1] == [EventKind.SLOWCONSUMER_HIGHWATERMARK, EventKind.SLOWCONSUMER_NORMAL]
 
 
-def test_a_broker_that_falls_silent_is_left_and_found_again(front: Front) -> None:
+def test_a_session_reconnects_when_the_broker_sends_nothing(front: Front) -> None:
     """Without any data, including heartbeats, the session reports a loss and reconnects."""
     async def scenario() -> None:
         session = await front.start(backoff_first_s=0.1)
@@ -576,7 +576,7 @@ def test_a_broker_that_falls_silent_is_left_and_found_again(front: Front) -> Non
     assert len(front.broker.messages(URI)) == 1
 
 
-def test_options_by_name_are_those_of_session_options_and_a_typo_is_answered_with_the_right_name(front: Front) -> None:
+def test_session_keywords_equal_session_options_and_a_typo_gets_a_suggestion(front: Front) -> None:
     assert {each.name: each.type for each in fields(SessionOptions)} == {
         name: hint.__forward_arg__ for name, hint in SessionMembers.__annotations__.items()}
 
@@ -591,7 +591,7 @@ def test_options_by_name_are_those_of_session_options_and_a_typo_is_answered_wit
     front.run(scenario)
 
 
-def test_a_session_that_was_not_started_says_so_and_one_starts_only_once(loop_front: Front) -> None:
+def test_a_session_must_be_started_and_starts_only_once(loop_front: Front) -> None:
     async def scenario() -> None:
         session = loop_front.make()
         with pytest.raises(SdkError, match="not started") as caught:
@@ -600,20 +600,20 @@ def test_a_session_that_was_not_started_says_so_and_one_starts_only_once(loop_fr
         await session.start()
         with pytest.raises(SdkError, match="create a new one"):
             await session.start()
-        assert (await (await session.open(URI, write=True)).post(b"x")).ok  # it goes on
+        assert (await (await session.open(URI, write=True)).post(b"x")).ok  # the session continues
         await session.stop()
         with pytest.raises(SdkError, match="create a new one"):
             await session.start()
     loop_front.run(scenario)
 
 
-def test_what_is_printed_holds_no_secret() -> None:
+def test_reprs_contain_no_password() -> None:
     options = SessionOptions(credential=Credential.basic("me", "sesame"))
     assert "sesame" not in repr(options) + repr(options.credential) + str(options)
     assert repr(HealthMonitor(False)) == "<HealthMonitor unhealthy>"
 
 
-def test_a_start_without_a_broker_times_out_and_leaves_nothing(front: Front) -> None:
+def test_a_start_without_a_broker_times_out_and_removes_its_listeners(front: Front) -> None:
     front.broker.crash()
 
     async def scenario() -> None:
@@ -624,7 +624,7 @@ def test_a_start_without_a_broker_times_out_and_leaves_nothing(front: Front) -> 
     assert front.kinds() == [EventKind.CONNECTION_TIMEOUT]
 
 
-def test_a_session_that_was_stopped_says_so(front: Front) -> None:
+def test_calls_on_a_stopped_session_raise(front: Front) -> None:
     async def scenario() -> None:
         session = await front.start()
         queue = await w(session.open(URI, read=True, write=True))
@@ -655,10 +655,10 @@ def _stopped_blocking(front: Front) -> Any:
     return scenario
 
 
-# -- what nobody expects ---------------------------------------------------------------------------------------------------
+# -- rare events ---------------------------------------------------------------------------------------------------
 
 
-def test_a_blocking_session_notices_a_lost_connection_before_it_confirms() -> None:
+def test_a_blocking_session_detects_a_lost_connection_before_a_confirm() -> None:
     """During long processing the broker has redelivered the message to another consumer."""
     front = FRONTS["simple"]()
 
@@ -678,7 +678,7 @@ def test_a_blocking_session_notices_a_lost_connection_before_it_confirms() -> No
     front.broker.assert_empty(URI)
 
 
-def test_a_post_to_a_closed_queue_says_closed(front: Front) -> None:
+def test_a_post_to_a_closed_or_read_only_queue_raises(front: Front) -> None:
     async def scenario() -> None:
         session = await front.start()
         queue = await w(session.open(URI, write=True))
@@ -692,7 +692,7 @@ def test_a_post_to_a_closed_queue_says_closed(front: Front) -> None:
     front.run(scenario)
 
 
-def test_an_open_that_nobody_awaits_warns() -> None:
+def test_an_open_that_is_not_awaited_warns() -> None:
     front = FRONTS["aio"]()
 
     async def scenario() -> None:
@@ -708,7 +708,7 @@ def test_an_open_that_nobody_awaits_warns() -> None:
     front.run(scenario)
 
 
-def test_wrong_arguments_are_value_errors_that_the_package_exports() -> None:
+def test_exceptions_of_the_package_are_exported_and_wrong_arguments_are_value_errors() -> None:
     for name in ("BmqError", "LocalError", "PeerError", "InvalidUri"):
         assert name in sdk.__all__ and issubclass(getattr(sdk, name), sdk.BmqError)
     with pytest.raises(ValueError, match="broker address"):

@@ -1,4 +1,4 @@
-"""The official library's interface, with a broker in memory: calls in callbacks, several brokers, and other additions."""
+"""Interface of the official library, with a broker in memory: calls in callbacks, errors, lifetime, and additions."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def broker() -> Iterator[Broker]:
     broker.close()
 
 
-def until(queue: Queue[Any], kind: type) -> Any:
+def next_of_kind(queue: Queue[Any], kind: type) -> Any:
     """Return the next event of a kind."""
     while not isinstance(found := queue.get(timeout=DEADLINE), kind):
         pass
     return found
 
 
-def test_every_callback_may_make_every_call(broker: Broker) -> None:
+def test_all_calls_are_allowed_in_all_callbacks(broker: Broker) -> None:
     finished: Queue[str] = Queue()
     session: Any = None
 
@@ -57,7 +57,7 @@ def test_every_callback_may_make_every_call(broker: Broker) -> None:
             finished.put("event")
 
     def on_message(message: blazingmq.Message, handle: blazingmq.MessageHandle) -> None:
-        with contextlib.suppress(blazingmq.Error):  # no connection: it comes again
+        with contextlib.suppress(blazingmq.Error):  # no connection: the message is redelivered
             handle.confirm()
         if message.data == b"x":
             session.configure_queue(URI, blazingmq.QueueOptions(max_unconfirmed_messages=3))
@@ -74,8 +74,8 @@ def test_every_callback_may_make_every_call(broker: Broker) -> None:
     assert {finished.get(timeout=DEADLINE) for _ in range(2)} == {"event", "message"}
 
 
-def test_host_health_and_slow_consumers_are_told(broker: Broker) -> None:
-    heard: Queue[Any] = Queue()
+def test_host_health_and_slow_consumers_cause_events(broker: Broker) -> None:
+    received: Queue[Any] = Queue()
     health = blazingmq.BasicHealthMonitor()
     held: Queue[Any] = Queue()
     for number in range(20):
@@ -84,24 +84,24 @@ def test_host_health_and_slow_consumers_are_told(broker: Broker) -> None:
     def on_message(message: blazingmq.Message, handle: blazingmq.MessageHandle) -> None:
         held.get(timeout=DEADLINE)
         handle.confirm()
-    session = broker.official_session(heard.put, on_message, host_health_monitor=health,
+    session = broker.official_session(received.put, on_message, host_health_monitor=health,
                                       event_queue_watermarks=(5, 10))
     session.open_queue(URI, read=True, write=True, options=blazingmq.QueueOptions(suspends_on_bad_host_health=True))
     for _ in range(20):
         held.put(None)
-    until(heard, events.SlowConsumerHighWaterMark)
-    until(heard, events.SlowConsumerNormal)
+    next_of_kind(received, events.SlowConsumerHighWaterMark)
+    next_of_kind(received, events.SlowConsumerNormal)
     health.set_unhealthy()
-    assert until(heard, events.QueueSuspended).queue_uri == URI
+    assert next_of_kind(received, events.QueueSuspended).queue_uri == URI
     with pytest.raises(blazingmq.Error, match="QUEUE_SUSPENDED"):
         session.post(URI, b"x")
     health.set_healthy()
-    until(heard, events.HostHealthRestored)
+    next_of_kind(received, events.HostHealthRestored)
     session.post(URI, b"x")
     session.stop()
 
 
-def test_a_refused_post_is_told_to_its_callback(broker: Broker) -> None:
+def test_the_callback_of_a_refused_post_receives_its_status(broker: Broker) -> None:
     acks: Queue[blazingmq.Ack] = Queue()
     broker.faults.refuse("post", status=Result.LIMIT_BYTES)
     session = broker.official_session(lambda event: None)
@@ -111,7 +111,7 @@ def test_a_refused_post_is_told_to_its_callback(broker: Broker) -> None:
     session.stop()
 
 
-def test_a_callback_that_raises_is_reported_and_the_next_one_comes(broker: Broker) -> None:
+def test_an_exception_in_a_callback_is_reported_and_the_next_callback_runs(broker: Broker) -> None:
     got: Queue[bytes] = Queue()
     seen: list[type] = []
 
@@ -130,20 +130,20 @@ def test_a_callback_that_raises_is_reported_and_the_next_one_comes(broker: Broke
     assert seen == [ZeroDivisionError, ZeroDivisionError]
 
 
-def test_a_session_that_nobody_holds_is_collected_warns_and_consumes_no_more(broker: Broker) -> None:
-    heard: Queue[Any] = Queue()
+def test_an_unreferenced_session_warns_and_stops_consuming(broker: Broker) -> None:
+    received: Queue[Any] = Queue()
     got: Queue[bytes] = Queue()
 
     def on_message(message: blazingmq.Message, handle: blazingmq.MessageHandle) -> None:
         handle.confirm()
         got.put(message.data)
-    session = broker.official_session(heard.put, on_message)
+    session = broker.official_session(received.put, on_message)
     session.open_queue(URI, read=True, write=True)
     gone = weakref.ref(session)
     with pytest.warns(UserWarning, match=r"stop\(\) not invoked before destruction of Session"):
         del session
     assert gone() is None
-    until(heard, events.Disconnected)
+    next_of_kind(received, events.Disconnected)
     broker.put(URI, b"x")
     other = broker.official_session(lambda event: None, on_message)
     other.open_queue(URI, read=True)
@@ -152,40 +152,40 @@ def test_a_session_that_nobody_holds_is_collected_warns_and_consumes_no_more(bro
     assert got.empty()
 
 
-def test_sessions_that_only_hold_each_other_are_collected(broker: Broker) -> None:
-    heard: Queue[Any] = Queue()
-    one, two = (broker.official_session(heard.put) for _ in range(2))
+def test_sessions_in_a_reference_cycle_are_collected(broker: Broker) -> None:
+    received: Queue[Any] = Queue()
+    one, two = (broker.official_session(received.put) for _ in range(2))
     one.other, two.other = two, one  # type: ignore[attr-defined]
     with pytest.warns(UserWarning, match="not invoked"):
         del one, two
         gc.collect()
-    until(heard, events.Disconnected)
-    until(heard, events.Disconnected)
+    next_of_kind(received, events.Disconnected)
+    next_of_kind(received, events.Disconnected)
 
 
-def test_what_was_posted_before_the_session_was_dropped_is_delivered(broker: Broker) -> None:
-    heard: Queue[Any] = Queue()
-    session = broker.official_session(heard.put)
+def test_posts_of_an_unreferenced_session_are_delivered(broker: Broker) -> None:
+    received: Queue[Any] = Queue()
+    session = broker.official_session(received.put)
     session.open_queue(URI, write=True)
     for number in range(1000):
         session.post(URI, b"%d" % number)
     with pytest.warns(UserWarning):
         del session
-    until(heard, events.Disconnected)
+    next_of_kind(received, events.Disconnected)
     assert len(broker.messages(URI)) == 1000
 
 
-def test_threads_of_a_session_end_with_it(broker: Broker) -> None:
+def test_the_threads_of_a_session_end_at_its_stop(broker: Broker) -> None:
     before = set(threading.enumerate())
     session = broker.official_session(lambda event: None)
-    mine = set(threading.enumerate()) - before
-    assert len(mine) == 2
+    own_threads = set(threading.enumerate()) - before
+    assert len(own_threads) == 2
     session.stop()
     session.stop()
-    assert not any(thread.is_alive() for thread in mine)
+    assert not any(thread.is_alive() for thread in own_threads)
 
 
-def test_a_callback_of_an_acknowledgement_is_forgotten_when_its_queue_is_closed(broker: Broker) -> None:
+def test_the_ack_callbacks_of_a_closed_queue_are_not_called(broker: Broker) -> None:
     begun = threading.Event()
     calls: list[blazingmq.AckStatus] = []
 
@@ -247,7 +247,7 @@ ERRORS: dict[str, tuple[type[Exception], str, Callable[[blazingmq.Session], obje
 
 
 @pytest.mark.parametrize("name", ERRORS)
-def test_a_mistake_raises_what_the_official_library_raises(broker: Broker, name: str) -> None:
+def test_invalid_calls_raise_the_exceptions_of_the_official_library(broker: Broker, name: str) -> None:
     kind, text, call = ERRORS[name]
     with broker.official_session(lambda event: None, lambda message, handle: None) as session:
         session.open_queue(URI, write=True)
@@ -259,7 +259,7 @@ def test_a_mistake_raises_what_the_official_library_raises(broker: Broker, name:
         session.open_queue(URI, write=True)
 
 
-def test_names_of_properties_may_be_bytes(broker: Broker) -> None:
+def test_property_names_may_be_bytes(broker: Broker) -> None:
     with broker.official_session(lambda event: None) as session:
         session.open_queue(URI, write=True)
         session.post(URI, b"x", {b"key": 1, "c": b"z"}, {b"key": PropertyType.SHORT,  # type: ignore[dict-item]
@@ -269,23 +269,23 @@ def test_names_of_properties_may_be_bytes(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("kind", [blazingmq.Message, blazingmq.Ack, blazingmq.MessageHandle])
-def test_what_a_session_gives_is_not_made_by_applications(kind: type) -> None:
+def test_objects_given_by_a_session_have_no_public_constructor(kind: type) -> None:
     with pytest.raises(blazingmq.Error, match=f"^The {kind.__name__} class does not have a public constructor.$"):
         kind()
 
 
-def test_reprs_are_those_of_the_official_library() -> None:
+def test_reprs_equal_those_of_the_official_library() -> None:
     assert repr(PropertyType.BOOL) == "<PropertyType.BOOL>"
     assert "timeout: 'float | None' = ..." in str(inspect.signature(blazingmq.Session.open_queue))
 
 
-def test_loggers_are_below_the_name_of_the_official_library(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+def test_loggers_have_names_of_the_official_library(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", "blazingmq"), broker.official_session(events.log_session_event):
         pass
     assert {record.name for record in caplog.records} == {"blazingmq.session", "blazingmq.session_events"}
 
 
-def test_in_a_forked_child_the_exit_of_the_parents_session_does_nothing(broker: Broker) -> None:
+def test_the_exit_handler_of_a_session_has_no_effect_in_a_forked_child(broker: Broker) -> None:
     session = broker.official_session(lambda event: None)
     engine = session._engine
     with pytest.MonkeyPatch.context() as patch:
@@ -297,6 +297,6 @@ def test_in_a_forked_child_the_exit_of_the_parents_session_does_nothing(broker: 
 
 
 @pytest.mark.parametrize("timeout", [-1.0, 2.0 ** 63, float("inf")])
-def test_a_timeout_that_makes_no_sense_is_said_before_the_address_is_looked_at(timeout: float) -> None:
+def test_an_invalid_timeout_is_refused_before_the_address_is_parsed(timeout: float) -> None:
     with pytest.raises(ValueError, match="timeout must be greater than 0.0, was"):
         blazingmq.Session(lambda event: None, broker="some_uri", timeout=timeout)

@@ -1,4 +1,4 @@
-"""Errors of failed connections name the reason per address, and attempts leave time for the next address."""
+"""Failed connections: their errors name the reason for each address, and attempts leave time for the next address."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def closed_port() -> int:
     (twisted_errors.DNSLookupError("no"), "unknown host"),
     (twisted_errors.ConnectionDone(), "closed by the broker"),
     (ValueError("other"), "other"), (ValueError(), "ValueError")])
-def test_reasons_are_words(error: Exception, words: str) -> None:
+def test_connection_errors_have_readable_reasons(error: Exception, words: str) -> None:
     assert reason_of(error).startswith(words)
 
 
-def test_the_time_for_the_first_connection_is_that_of_all_addresses() -> None:
+def test_the_time_of_the_first_connection_is_divided_among_all_addresses() -> None:
     """The first address does not answer; the second is tried within the same timeout."""
     bench = Bench(SessionOptions(brokers=parse_brokers("tcp://hole:1,tcp://good:2"), connect_timeout_s=10.0,
                                  attempt_timeout_s=15.0))
@@ -57,7 +57,7 @@ def test_the_time_for_the_first_connection_is_that_of_all_addresses() -> None:
     assert bench.done["start"].result is Result.SUCCESS
 
 
-def test_rounds_may_be_limited_for_the_first_connection_and_never_for_later_ones() -> None:
+def test_the_limit_of_rounds_applies_only_to_the_first_connection() -> None:
     options = SessionOptions(brokers=parse_brokers("tcp://a:1,tcp://b:2"), connect_rounds_max=1)
     bench = Bench(options)
     bench.up = False
@@ -73,7 +73,7 @@ def test_rounds_may_be_limited_for_the_first_connection_and_never_for_later_ones
     assert bench.core.online
 
 
-def test_a_session_that_no_broker_wants_names_each_with_its_reason() -> None:
+def test_a_start_refused_by_all_brokers_names_each_with_its_reason() -> None:
     bench = Bench(SessionOptions(brokers=parse_brokers("tcp://a:1,tcp://b:2")))
     bench.refuse["clientIdentity"] = Category.E_REFUSED
     bench.start()
@@ -81,7 +81,7 @@ def test_a_session_that_no_broker_wants_names_each_with_its_reason() -> None:
     assert bench.done["start"].message == "tcp://a:1: go away; tcp://b:2: go away"
 
 
-def test_a_broker_that_says_nothing_is_named() -> None:
+def test_a_start_without_a_response_names_the_broker() -> None:
     bench = Bench(SessionOptions(connect_timeout_s=3.0))
     bench.silent.add("clientIdentity")
     bench.start()
@@ -91,7 +91,7 @@ def test_a_broker_that_says_nothing_is_named() -> None:
 
 
 @pytest.mark.parametrize("name", FRONTS)
-def test_each_session_raises_with_the_reasons(name: str) -> None:
+def test_every_front_raises_with_the_reasons(name: str) -> None:
     front: Front = FRONTS[name]()
     front.broker.faults.kill("negotiation", times=100)
 
@@ -102,7 +102,7 @@ def test_each_session_raises_with_the_reasons(name: str) -> None:
     front.run(scenario)
 
 
-def test_real_sockets_say_the_same() -> None:
+def test_real_sockets_give_the_same_reasons() -> None:
     refused, unknown = f"tcp://127.0.0.1:{closed_port()}", "tcp://no-such-host.invalid:1"
     expected = f"{refused}: connection refused; {unknown}: unknown host"
     with pytest.raises(SdkError) as raised:
@@ -117,7 +117,7 @@ def test_real_sockets_say_the_same() -> None:
     assert raised.value.message == expected
 
 
-def test_the_official_interface_says_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_official_interface_raises_with_the_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("BMQ_BROKER_URI", raising=False)
     address = f"tcp://127.0.0.1:{closed_port()}"
     with pytest.raises(BrokerTimeoutError, match=f"^Failed to start session: TIMEOUT: no connection .+{address}: "
@@ -125,7 +125,7 @@ def test_the_official_interface_says_it_too(monkeypatch: pytest.MonkeyPatch) -> 
         blazingmq.Session(lambda event: None, broker=address, timeout=blazingmq.Timeouts(connect_timeout=0.2))
 
 
-def test_tls_towards_a_port_without_it_is_named(tmp_path: Path) -> None:
+def test_tls_to_a_port_without_tls_is_reported(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         import threading
 
@@ -143,7 +143,7 @@ def test_tls_towards_a_port_without_it_is_named(tmp_path: Path) -> None:
         thread.join(DEADLINE)
 
 
-def test_kombu_gives_a_refused_address_up_at_once() -> None:
+def test_kombu_fails_at_once_for_a_refused_address() -> None:
     """kombu then tries the next address of its list."""
     from kombu import Connection
 

@@ -41,7 +41,7 @@ def test_post_raises_with_status_and_guid(front: Front) -> None:
     front.run(scenario)
 
 
-def test_post_many_raises_when_all_are_answered_or_gives_refusals_in_their_place(front: Front) -> None:
+def test_post_many_raises_after_all_acks_or_returns_refusals_in_their_place(front: Front) -> None:
     front.broker.faults.refuse("post", status=FULL, times=2)
 
     async def scenario() -> None:
@@ -55,19 +55,19 @@ def test_post_many_raises_when_all_are_answered_or_gives_refusals_in_their_place
         found = await w(queue.post_many([b"4", b"5"], return_exceptions=True))
         assert isinstance(found[0], PostRefused) and isinstance(found[1], Ack)
         assert [each.status for each in found] == [FULL, Result.SUCCESS] and found[0].guid != found[1].guid
-        await w(session.stop())  # all were told
+        await w(session.stop())  # all were reported
     front.run(scenario)
 
 
-async def left(thing: Any) -> None:
+async def exit_block(block: Any) -> None:
     """End a block without an error."""
-    if hasattr(thing, "__aexit__"):
-        await thing.__aexit__(None, None, None)
+    if hasattr(block, "__aexit__"):
+        await block.__aexit__(None, None, None)
     else:
-        thing.__exit__(None, None, None)
+        block.__exit__(None, None, None)
 
 
-def test_a_failure_that_nobody_waited_for_surfaces_when_the_queue_is_left(front: Front) -> None:
+def test_an_unreported_refusal_is_raised_at_the_end_of_the_queue_block(front: Front) -> None:
     front.broker.faults.refuse("post", status=FULL, times=1)
 
     async def scenario() -> None:
@@ -75,13 +75,13 @@ def test_a_failure_that_nobody_waited_for_surfaces_when_the_queue_is_left(front:
         queue = await w(session.open(URI, write=True))
         queue.post_nowait(b"x")
         with pytest.raises(PostsFailed):
-            await left(queue)
-        await left(session)
+            await exit_block(queue)
+        await exit_block(session)
     front.run(scenario)
 
 
 @pytest.mark.parametrize("closed", [False, True])
-def test_or_when_the_session_is_left(front: Front, closed: bool) -> None:
+def test_an_unreported_refusal_is_raised_at_the_end_of_the_session_block(front: Front, closed: bool) -> None:
     front.broker.faults.refuse("post", status=FULL, times=1)
 
     async def scenario() -> None:
@@ -89,15 +89,15 @@ def test_or_when_the_session_is_left(front: Front, closed: bool) -> None:
         queue = await w(session.open(URI, write=True))
         queue.post_nowait(b"x")
         await front.pass_time(1.0)
-        if closed and front.name != "simple":  # there close is a flush
+        if closed and front.name != "simple":  # their close is a flush
             await queue.close()
         with pytest.raises(PostsFailed, match="1 post.s. failed") as raised:
-            await left(session)
+            await exit_block(session)
         assert raised.value.status is FULL and session.core.state.value == "stopped"
     front.run(scenario)
 
 
-def test_a_queue_that_is_closed_too_early_is_told_as_well() -> None:
+def test_posts_pending_at_the_close_of_a_queue_are_raised_at_the_end_of_its_block() -> None:
     for name in ("aio", "tx"):
         front = FRONTS[name]()
         front.broker.faults.drop("ack")
@@ -113,50 +113,50 @@ def test_a_queue_that_is_closed_too_early_is_told_as_well() -> None:
         front.run(scenario)
 
 
-@pytest.mark.parametrize("told", ["on_ack", "on_nack", "flush", "no drain", "an error of the block"])
-def test_what_somebody_was_told_is_not_told_again(front: Front, told: str) -> None:
+@pytest.mark.parametrize("how", ["on_ack", "on_nack", "flush", "no drain", "an error of the block"])
+def test_a_reported_refusal_is_not_raised_again(front: Front, how: str) -> None:
     front.broker.faults.refuse("post", status=FULL, times=1)
-    heard: list[Ack] = []
+    received: list[Ack] = []
 
     async def scenario() -> None:
-        session = await front.start(**({"on_nack": heard.append} if told == "on_nack" else {}))
+        session = await front.start(**({"on_nack": received.append} if how == "on_nack" else {}))
         queue = await w(session.open(URI, write=True))
-        queue.post_nowait(b"x", on_ack=heard.append if told == "on_ack" else None)
-        if told == "flush":
+        queue.post_nowait(b"x", on_ack=received.append if how == "on_ack" else None)
+        if how == "flush":
             with pytest.raises(PostsFailed):
                 await w(queue.flush())
         await front.pass_time(1.0)
-        if told == "no drain":
+        if how == "no drain":
             await w(session.stop(False))
-        elif told == "an error of the block" and front.name == "simple":
+        elif how == "an error of the block" and front.name == "simple":
             session.__exit__(KeyError, None, None)
-        elif told == "an error of the block":
+        elif how == "an error of the block":
             await session.__aexit__(KeyError, None, None)
         else:
             await w(session.stop())
-        assert len(heard) == told.startswith("on_")
+        assert len(received) == how.startswith("on_")
     front.run(scenario)
 
 
-def test_a_blocking_session_that_is_forgotten_warns_of_what_it_lost() -> None:
+def test_an_unreferenced_blocking_session_warns_of_lost_and_refused_posts() -> None:
     broker = Broker()
     broker.faults.refuse("post", status=FULL, times=1)
     session = broker.blocking_session()
     session.open(URI, write=True).post_nowait(b"x")
     with pytest.warns(UserWarning) as found:
         session.__del__()
-    said = [str(each.message) for each in found]
-    assert len(said) == 2 and "was not stopped" in said[0] and not session.running
-    assert "has lost posts: LIMIT_MESSAGES: 1 post(s) failed" in said[1]
+    texts = [str(each.message) for each in found]
+    assert len(texts) == 2 and "was not stopped" in warnings[0] and not session.running
+    assert "has lost posts: LIMIT_MESSAGES: 1 post(s) failed" in texts[1]
 
 
 @pytest.mark.parametrize("lost", [0, 3])
-def test_a_session_on_a_loop_that_is_forgotten_warns(lost: int) -> None:
+def test_an_unreferenced_session_on_a_loop_warns(lost: int) -> None:
     broker = Broker()
 
     async def scenario() -> None:
         session = broker.session()
-        session.__del__()  # not started: nothing to say
+        session.__del__()  # not started: no warning
         await session.start()
         queue = await session.open(URI, write=True)
         with broker.faults.drop("ack"):
@@ -174,7 +174,7 @@ def test_a_session_on_a_loop_that_is_forgotten_warns(lost: int) -> None:
 
 
 @pytest.mark.parametrize("closed", [False, True])
-def test_a_session_on_a_loop_that_is_forgotten_warns_of_what_was_refused(closed: bool) -> None:
+def test_an_unreferenced_session_on_a_loop_warns_of_unreported_refusals(closed: bool) -> None:
     """All posts are acknowledged, but the refusals were not reported."""
     for name in ("aio", "tx"):
         front = FRONTS[name]()
@@ -191,5 +191,5 @@ def test_a_session_on_a_loop_that_is_forgotten_warns_of_what_was_refused(closed:
                 await w(queue.close())
             with pytest.warns(UserWarning, match="was not stopped: .+; LIMIT_MESSAGES: 2 post.s. failed"):
                 session.__del__()
-            await w(session.stop())  # they are told once
+            await w(session.stop())  # they are reported once
         front.run(scenario)

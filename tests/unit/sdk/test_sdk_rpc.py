@@ -11,17 +11,17 @@ from kit.sdk_fronts_kit import DOMAIN, URI, Front, w
 from bmqtwist.sdk import JsonCodec, Message, Result, SdkError, rpc
 
 
-def inner(front: Any) -> Any:
+def async_object(front: Any) -> Any:
     """Return the asynchronous object of the blocking front, else the object itself."""
     return getattr(front, "_requester", getattr(front, "_responder", front))
 
 
-async def entered(manager: Any) -> Any:
+async def enter(manager: Any) -> Any:
     """Enter `async with` or `with`."""
     return await w(manager.__aenter__() if hasattr(manager, "__aenter__") else manager.__enter__())
 
 
-async def left(manager: Any) -> None:
+async def leave(manager: Any) -> None:
     """Exit `async with` or `with`."""
     exits = manager.__aexit__ if hasattr(manager, "__aexit__") else manager.__exit__
     await w(exits(None, None, None))
@@ -46,7 +46,7 @@ class Service:
     async def begin(self) -> Service:
         """Start with a separate session."""
         self.session = await self.front.start()
-        self.responder = await entered(self.front.responder(self.session))
+        self.responder = await enter(self.front.responder(self.session))
         self.queue = await w(self.session.open(URI, read=True, on_message=self._serve))
         return self
 
@@ -64,20 +64,20 @@ class Service:
 
     async def end(self) -> None:
         """Stop."""
-        await left(self.responder)
+        await leave(self.responder)
         await w(self.session.stop())
 
 
-def test_a_request_has_its_reply(front: Front) -> None:
+def test_a_request_receives_its_reply(front: Front) -> None:
     async def scenario() -> None:
         service = await Service(front).begin()
         session = await front.start()
-        requester = await entered(front.requester(session))
+        requester = await enter(front.requester(session))
         queue = await w(session.open(URI, write=True))
         reply = await w(requester.request(queue, b"21", {"k": "v"}, timeout_s=5.0))
         assert (reply.payload, reply.properties["by"]) == (b"42", "service")
-        await left(requester)
-        assert not inner(requester)._waiting
+        await leave(requester)
+        assert not async_object(requester)._waiting
         await w(session.stop())
         await service.end()
     if front.name == "simple":
@@ -118,12 +118,12 @@ def test_requester_and_responders_may_share_a_session(loop_front: Front) -> None
                     await responder.reply(request, b"42")
                     request.confirm()
                     assert (await asking).payload == b"42"
-            assert inner(requester)._queue.is_open
+            assert async_object(requester)._queue.is_open
         await session.stop()
     front.run(scenario)
 
 
-def test_many_requests_at_a_time_by_several_workers_each_have_their_own_reply(loop_front: Front) -> None:
+def test_concurrent_requests_each_receive_their_own_reply(loop_front: Front) -> None:
     front = loop_front
 
     async def scenario() -> None:
@@ -140,8 +140,9 @@ def test_many_requests_at_a_time_by_several_workers_each_have_their_own_reply(lo
             for each in asking:
                 await each
             assert replies == {number: b"%d" % (2 * number) for number in range(200)}
-            assert not inner(requester)._waiting and len(inner(responder)._queues) == 1
-            assert not inner(responder)._replies_in_progress
+            assert not async_object(requester)._waiting
+            assert len(async_object(responder)._queues) == 1
+            assert not async_object(responder)._replies_in_progress
             await requests.close()
             for each in serving:
                 await each
@@ -154,7 +155,7 @@ def test_many_requests_at_a_time_by_several_workers_each_have_their_own_reply(lo
 def test_a_request_without_reply_times_out_and_a_late_one_is_ignored(front: Front) -> None:
     async def scenario() -> None:
         session = await front.start()
-        requester = await entered(front.requester(session))
+        requester = await enter(front.requester(session))
         queue = await w(session.open(URI, write=True))
         before = session.clock()
         with pytest.raises(SdkError, match="no reply within 2 s") as caught:
@@ -162,8 +163,8 @@ def test_a_request_without_reply_times_out_and_a_late_one_is_ignored(front: Fron
         assert caught.value.result is Result.TIMEOUT and 2.0 <= session.clock() - before < 2.5
         service = await Service(front).begin()
         await front.until(lambda: service.served == 1 and not front.broker.messages(URI))
-        await front.until(lambda: not front.broker.messages(requester.uri))  # confirmed, though nobody waits
-        await left(requester)
+        await front.until(lambda: not front.broker.messages(requester.uri))  # confirmed without a waiting caller
+        await leave(requester)
         await service.end()
         await w(session.stop())
     front.run(scenario)
@@ -172,7 +173,7 @@ def test_a_request_without_reply_times_out_and_a_late_one_is_ignored(front: Fron
 def test_a_refused_request_fails_at_once_with_its_status(front: Front) -> None:
     async def scenario() -> None:
         session = await front.start()
-        requester = await entered(front.requester(session))
+        requester = await enter(front.requester(session))
         queue = await w(session.open(URI, write=True))
         before = session.clock()
         with front.broker.faults.refuse("post", status=Result.LIMIT_BYTES), pytest.raises(SdkError) as caught:
@@ -180,18 +181,18 @@ def test_a_refused_request_fails_at_once_with_its_status(front: Front) -> None:
         assert caught.value.result is Result.LIMIT_BYTES and session.clock() - before < 1.0
         with pytest.raises(SdkError) as caught:
             await w(requester.request(queue, b""))
-        assert caught.value.result is Result.PAYLOAD_EMPTY and not inner(requester)._waiting
-        await left(requester)
+        assert caught.value.result is Result.PAYLOAD_EMPTY and not async_object(requester)._waiting
+        await leave(requester)
         with pytest.raises(SdkError, match="use the requester inside"):
             await w(requester.request(queue, b"1"))
         await w(session.stop())
     front.run(scenario)
 
 
-def test_a_request_that_finds_no_room_waits_no_longer_than_its_own_time(front: Front) -> None:
+def test_a_request_without_room_waits_no_longer_than_its_timeout(front: Front) -> None:
     async def scenario() -> None:
         session = await front.start(unacked_bytes_max=2000, post_wait_s=60.0)
-        requester = await entered(front.requester(session))
+        requester = await enter(front.requester(session))
         queue = await w(session.open(URI, write=True))
         with front.broker.faults.drop("ack"):
             queue.post_nowait(b"x" * 1900)
@@ -199,12 +200,12 @@ def test_a_request_that_finds_no_room_waits_no_longer_than_its_own_time(front: F
             with pytest.raises(SdkError) as caught:
                 await w(requester.request(queue, b"y" * 1000, timeout_s=1.0))
             assert caught.value.result is Result.BW_LIMIT and session.clock() - before < 2.0
-        await left(requester)
+        await leave(requester)
         await w(session.stop(drain=False))
     front.run(scenario)
 
 
-def test_a_closing_requester_tells_those_who_wait(loop_front: Front) -> None:
+def test_closing_a_requester_cancels_pending_requests(loop_front: Front) -> None:
     front = loop_front
 
     async def scenario() -> None:
@@ -226,14 +227,14 @@ def test_a_closing_requester_tells_those_who_wait(loop_front: Front) -> None:
     front.run(scenario)
 
 
-def test_a_service_goes_on_after_messages_it_cannot_answer(front: Front, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_service_continues_after_messages_that_cannot_be_answered(front: Front, caplog: pytest.LogCaptureFixture) -> None:
     seen: list[bytes] = []
 
     async def scenario() -> None:
         session = await front.start()
-        responder = await entered(front.responder(session))
+        responder = await enter(front.responder(session))
         queue = await w(session.open(URI, read=True))
-        front.broker.put(URI, b"1")  # asks for no reply
+        front.broker.put(URI, b"1")  # requests no reply
         front.broker.put(URI, b"2", {rpc.REPLY_TO: "bmq://nowhere.at.all/reply", rpc.REQUEST_ID: 1})
         front.broker.put(URI, b"3", {rpc.REPLY_TO: "no uri", rpc.REQUEST_ID: 1})
         front.broker.put(URI, b"4", {rpc.REPLY_TO: f"bmq://{DOMAIN}/replies", rpc.REQUEST_ID: 7})
@@ -249,7 +250,7 @@ def test_a_service_goes_on_after_messages_it_cannot_answer(front: Front, caplog:
         if front.name == "simple":
             from functools import partial
             counted = partial(_stop_after, handler, queue, 4)
-            with pytest.raises(_Enough):
+            with pytest.raises(_StopService):
                 responder.serve(queue, counted)
             front.broker.faults.clear()
         else:
@@ -257,7 +258,7 @@ def test_a_service_goes_on_after_messages_it_cannot_answer(front: Front, caplog:
             await front.until(lambda: not front.broker.messages(URI))
             await queue.close()
             await serving
-        await left(responder)
+        await leave(responder)
         await w(session.stop())
     front.run(scenario)
     assert seen == [b"1", b"2", b"3", b"4"]
@@ -267,18 +268,18 @@ def test_a_service_goes_on_after_messages_it_cannot_answer(front: Front, caplog:
         assert [(each.payload, each.properties[rpc.REQUEST_ID]) for each in reply] == [(b"reply", 7)]
 
 
-class _Enough(Exception):
+class _StopService(Exception):
     pass
 
 
 def _stop_after(handler: Any, queue: Any, count: int, message: Message) -> Any:
     answer = handler(message)
     if int(message.payload) == count:
-        raise _Enough  # a handler that raises ends the service
+        raise _StopService  # a handler that raises ends the service
     return answer
 
 
-def test_a_handler_that_raises_ends_the_service_and_its_message_comes_again(loop_front: Front) -> None:
+def test_an_exception_in_a_handler_ends_the_service_and_its_message_is_redelivered(loop_front: Front) -> None:
     front = loop_front
 
     async def scenario() -> None:
@@ -296,7 +297,7 @@ def test_a_handler_that_raises_ends_the_service_and_its_message_comes_again(loop
     assert len(front.broker.messages(URI)) == 1
 
 
-def test_replies_go_on_when_the_connection_was_lost_in_between(loop_front: Front) -> None:
+def test_replies_continue_after_a_reconnect(loop_front: Front) -> None:
     front = loop_front
 
     async def scenario() -> None:
@@ -312,7 +313,7 @@ def test_replies_go_on_when_the_connection_was_lost_in_between(loop_front: Front
     front.run(scenario)
 
 
-def test_only_so_many_reply_queues_are_kept_open(loop_front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_open_reply_queues_is_limited(loop_front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rpc, "QUEUES_MAX", 3)
     front = loop_front
 
@@ -325,14 +326,14 @@ def test_only_so_many_reply_queues_are_kept_open(loop_front: Front, monkeypatch:
                 message = await queue.get()
                 await responder.reply(message, b"x")
                 message.confirm()
-            assert len(inner(responder)._queues) == 3 and len(session.core.queues) == 4
+            assert len(async_object(responder)._queues) == 3 and len(session.core.queues) == 4
         assert len(session.core.queues) == 1
         await session.stop()
     front.run(scenario)
     assert all(len(front.broker.messages(f"bmq://{DOMAIN}/reply-{number}")) == 1 for number in range(10))
 
 
-def test_values_of_requests_and_replies_go_through_codecs(loop_front: Front) -> None:
+def test_requests_and_replies_are_encoded_with_codecs(loop_front: Front) -> None:
     front = loop_front
 
     async def scenario() -> None:

@@ -22,7 +22,7 @@ def bench() -> Bench:
     return Bench().start()
 
 
-def opened(bench: Bench, uri: str = URI, **more: object) -> object:
+def open_queue(bench: Bench, uri: str = URI, **more: object) -> object:
     queue = bench.open(uri, **more)  # type: ignore[arg-type]
     assert bench.done[("open", uri)].result is Result.SUCCESS
     return queue
@@ -30,8 +30,8 @@ def opened(bench: Bench, uri: str = URI, **more: object) -> object:
 
 @rule
 @pytest.mark.parametrize("moment", ["ready", "waiting", "connecting", "negotiating", "restoring"])
-def test_s1_a_post_is_accepted_in_any_connection_state_once_the_queue_was_opened(bench: Bench, moment: str) -> None:
-    queue = opened(bench)
+def test_s1_a_post_to_an_opened_queue_is_accepted_in_any_connection_state(bench: Bench, moment: str) -> None:
+    queue = open_queue(bench)
     if moment != "ready":
         bench.lose(up=False)
     if moment == "negotiating":
@@ -58,8 +58,8 @@ def test_s1_a_post_is_accepted_in_any_connection_state_once_the_queue_was_opened
 
 
 @rule
-def test_s2_every_put_has_a_guid_of_its_own_which_stays_the_same_when_it_is_sent_again(bench: Bench) -> None:
-    queue = opened(bench)
+def test_s2_each_put_has_its_own_guid_which_is_kept_at_a_retransmission(bench: Bench) -> None:
+    queue = open_queue(bench)
     bench.acks_at_once = False
     guids = [bench.post(queue, payload) for payload in (b"a", b"b")]
     bench.lose()
@@ -69,8 +69,8 @@ def test_s2_every_put_has_a_guid_of_its_own_which_stays_the_same_when_it_is_sent
 
 
 @rule
-def test_s3_a_put_that_wants_an_ack_is_kept_until_its_ack(bench: Bench) -> None:
-    queue = opened(bench)
+def test_s3_a_put_with_an_ack_request_is_kept_until_its_ack(bench: Bench) -> None:
+    queue = open_queue(bench)
     bench.acks_at_once = False
     bench.post(queue, b"a")
     for _ in range(3):
@@ -85,8 +85,8 @@ def test_s3_a_put_that_wants_an_ack_is_kept_until_its_ack(bench: Bench) -> None:
 
 
 @rule
-def test_s4_a_put_without_ack_is_kept_only_until_it_was_sent_once(bench: Bench) -> None:
-    queue = opened(bench)
+def test_s4_a_put_without_an_ack_request_is_kept_until_it_is_sent_once(bench: Bench) -> None:
+    queue = open_queue(bench)
     bench.core.post(queue, b"sent", bench.now, post=Post(ack=False))
     bench.turn()
     assert not bench.core.unacked
@@ -102,10 +102,10 @@ def test_s4_a_put_without_ack_is_kept_only_until_it_was_sent_once(bench: Bench) 
 
 
 @rule
-def test_s4_a_put_without_ack_that_still_waits_in_its_batch_was_not_sent() -> None:
+def test_s4_a_put_without_an_ack_request_in_an_unsent_batch_is_kept() -> None:
     """Other output during this time does not count."""
     bench = Bench(SessionOptions(batch_delay_s=5.0)).start()
-    queue = opened(bench, read=True)
+    queue = open_queue(bench, read=True)
     bench.push(b"m")
     bench.core.post(queue, b"waits", bench.now, post=Post(ack=False))
     bench.turn()
@@ -117,8 +117,8 @@ def test_s4_a_put_without_ack_that_still_waits_in_its_batch_was_not_sent() -> No
 
 
 @rule
-def test_s5_queues_are_reopened_and_configured_first_then_puts_go_in_order_before_newer_ones(bench: Bench) -> None:
-    writer, both = opened(bench), opened(bench, FANOUT, read=True)
+def test_s5_queues_are_reopened_first_then_pending_puts_are_sent_before_newer_ones(bench: Bench) -> None:
+    writer, both = open_queue(bench), open_queue(bench, FANOUT, read=True)
     bench.acks_at_once = False
     bench.post(writer, b"1")
     bench.post(both, b"2")
@@ -140,13 +140,13 @@ def test_s5_queues_are_reopened_and_configured_first_then_puts_go_in_order_befor
 
 
 @rule
-def test_s6_a_put_older_than_the_deduplication_time_fails_instead_of_being_sent_again() -> None:
+def test_s6_a_put_older_than_the_deduplication_time_fails_at_the_retransmission() -> None:
     bench = Bench(deduplication_ms=1500).start()
-    queue = opened(bench)
+    queue = open_queue(bench)
     bench.acks_at_once = False
     bench.post(queue, b"old")
     bench.advance(60.0)
-    assert not bench.acks  # time alone does nothing while connected
+    assert not bench.acks  # no timeout while connected
     bench.lose(up=False)
     assert [(ack.token, ack.status) for ack in bench.acks] == [(b"old", Result.UNKNOWN)]
     bench.post(queue, b"young")
@@ -159,9 +159,9 @@ def test_s6_a_put_older_than_the_deduplication_time_fails_instead_of_being_sent_
 
 
 @rule
-def test_s6_once_they_are_sent_again_time_alone_does_nothing_to_puts() -> None:
+def test_s6_retransmitted_puts_do_not_fail_by_age_while_connected() -> None:
     bench = Bench(deduplication_ms=2000).start()
-    queue = opened(bench)
+    queue = open_queue(bench)
     bench.acks_at_once = False
     bench.lose(up=False)
     bench.post(queue, b"while down")
@@ -173,10 +173,10 @@ def test_s6_once_they_are_sent_again_time_alone_does_nothing_to_puts() -> None:
 
 
 @rule
-def test_s6_a_machine_that_slept_during_a_reconnect_sends_nothing_that_is_too_old() -> None:
+def test_s6_after_a_suspend_of_the_machine_too_old_puts_fail() -> None:
     """No timer ran during this time: the age at the time of sending decides."""
     bench = Bench(SessionOptions(attempt_timeout_s=1e6), deduplication_ms=2000).start()
-    queue = opened(bench)
+    queue = open_queue(bench)
     bench.acks_at_once = False
     bench.lose(up=False)
     bench.post(queue, b"old")
@@ -191,8 +191,8 @@ def test_s6_a_machine_that_slept_during_a_reconnect_sends_nothing_that_is_too_ol
 
 
 @rule
-def test_s7_an_ack_given_twice_or_for_an_unknown_guid_is_ignored(bench: Bench) -> None:
-    queue = opened(bench)
+def test_s7_a_repeated_ack_or_one_for_an_unknown_guid_is_ignored(bench: Bench) -> None:
+    queue = open_queue(bench)
     bench.post(queue, b"a")
     put = bench.puts()[0]
     bench.ack(put)
@@ -204,7 +204,7 @@ def test_s7_an_ack_given_twice_or_for_an_unknown_guid_is_ignored(bench: Bench) -
 
 @rule
 def test_s8_a_lost_connection_fails_no_put(bench: Bench) -> None:
-    queue = opened(bench)
+    queue = open_queue(bench)
     bench.acks_at_once = False
     bench.post(queue, b"a")
     bench.lose(up=False)
@@ -213,8 +213,8 @@ def test_s8_a_lost_connection_fails_no_put(bench: Bench) -> None:
 
 
 @rule
-def test_s9_a_confirm_is_refused_while_there_is_no_connection_and_not_kept(bench: Bench) -> None:
-    opened(bench, read=True)
+def test_s9_a_confirm_without_a_connection_is_refused_and_not_kept(bench: Bench) -> None:
+    open_queue(bench, read=True)
     bench.push(b"m")
     bench.lose(up=False)
     with pytest.raises(SdkError) as caught:
@@ -228,14 +228,14 @@ def test_s9_a_confirm_is_refused_while_there_is_no_connection_and_not_kept(bench
     bench.silent.clear()
     bench.answer(bench.requests[-1])
     assert not bench.count(events.ConfirmMessage)
-    bench.messages[0].confirm()  # possibly delivered again meanwhile; the broker ignores what it does not know
+    bench.messages[0].confirm()  # possibly redelivered by now; the broker ignores unknown CONFIRMs
     bench.turn()
     assert bench.last(events.ConfirmMessage).guid == bench.messages[0].guid
 
 
 @rule
-def test_s9_a_confirm_that_has_not_left_when_the_connection_is_lost_is_not_sent_on_the_next_one(bench: Bench) -> None:
-    opened(bench, read=True)
+def test_s9_an_unsent_confirm_of_a_lost_connection_is_dropped(bench: Bench) -> None:
+    open_queue(bench, read=True)
     bench.push(b"m")
     bench.messages[0].confirm()
     bench.lose()
@@ -244,8 +244,8 @@ def test_s9_a_confirm_that_has_not_left_when_the_connection_is_lost_is_not_sent_
 
 
 @rule
-def test_s10_opens_and_configures_made_while_down_are_sent_later_and_pending_ones_again(bench: Bench) -> None:
-    reader = opened(bench, read=True)
+def test_s10_opens_and_configures_without_a_connection_are_sent_after_the_reconnect(bench: Bench) -> None:
+    reader = open_queue(bench, read=True)
     bench.silent |= {"openQueue", "configureStream"}
     bench.core.configure(reader, QueueOptions(max_unconfirmed_messages=7), "configure", bench.now)
     bench.open(FANOUT)
@@ -261,7 +261,7 @@ def test_s10_opens_and_configures_made_while_down_are_sent_later_and_pending_one
 
 @rule
 @pytest.mark.parametrize("phase", ["openQueue", "configureStream"])
-def test_s10_an_open_under_way_starts_over_on_the_next_connection(bench: Bench, phase: str) -> None:
+def test_s10_a_pending_open_restarts_on_the_next_connection(bench: Bench, phase: str) -> None:
     bench.silent.add(phase)
     bench.open(read=True)
     bench.lose(up=False)
@@ -274,9 +274,9 @@ def test_s10_an_open_under_way_starts_over_on_the_next_connection(bench: Bench, 
 
 
 @rule
-def test_s10_times_of_the_session_hold_where_a_request_gives_none() -> None:
+def test_s10_requests_without_a_timeout_have_that_of_the_session() -> None:
     bench = Bench(SessionOptions(open_timeout_s=5.0, configure_timeout_s=7.0)).start()
-    reader = opened(bench, read=True)
+    reader = open_queue(bench, read=True)
     bench.lose(up=False)
     bench.open(FANOUT)
     bench.core.configure(reader, QueueOptions(), "configure", bench.now)
@@ -287,8 +287,8 @@ def test_s10_times_of_the_session_hold_where_a_request_gives_none() -> None:
 
 
 @rule
-def test_s10_requests_made_while_down_still_time_out(bench: Bench) -> None:
-    reader = opened(bench, read=True)
+def test_s10_requests_without_a_connection_time_out(bench: Bench) -> None:
+    reader = open_queue(bench, read=True)
     bench.lose(up=False)
     bench.open(FANOUT, timeout_s=5.0)
     bench.core.configure(reader, QueueOptions(), "configure", bench.now, timeout_s=6.0)
@@ -302,8 +302,8 @@ def test_s10_requests_made_while_down_still_time_out(bench: Bench) -> None:
 
 
 @rule
-def test_s11_a_close_while_down_succeeds_and_the_queue_is_not_reopened(bench: Bench) -> None:
-    queue = opened(bench, read=True)
+def test_s11_a_close_without_a_connection_succeeds_and_the_queue_is_not_reopened(bench: Bench) -> None:
+    queue = open_queue(bench, read=True)
     bench.lose(up=False)
     bench.core.close(queue, "close", bench.now)
     bench.turn()
@@ -314,8 +314,8 @@ def test_s11_a_close_while_down_succeeds_and_the_queue_is_not_reopened(bench: Be
 
 
 @rule
-def test_s11_a_close_under_way_when_the_connection_is_lost_succeeds(bench: Bench) -> None:
-    queue = opened(bench, read=True)
+def test_s11_a_pending_close_succeeds_at_the_loss_of_the_connection(bench: Bench) -> None:
+    queue = open_queue(bench, read=True)
     bench.silent |= {"closeQueue"}
     bench.core.close(queue, "close", bench.now)
     bench.turn()
@@ -325,8 +325,8 @@ def test_s11_a_close_under_way_when_the_connection_is_lost_succeeds(bench: Bench
 
 
 @rule
-def test_s11_a_close_in_its_first_phase_when_the_connection_is_lost_succeeds_and_is_final(bench: Bench) -> None:
-    queue = opened(bench, read=True)
+def test_s11_a_pending_close_in_its_first_phase_succeeds_at_the_loss_of_the_connection(bench: Bench) -> None:
+    queue = open_queue(bench, read=True)
     bench.silent.add("configureStream")
     bench.core.close(queue, "close", bench.now)
     bench.turn()
@@ -340,8 +340,8 @@ def test_s11_a_close_in_its_first_phase_when_the_connection_is_lost_succeeds_and
 
 @rule
 @pytest.mark.parametrize("up", [True, False])
-def test_s12_closing_a_queue_fails_its_pending_puts_and_no_others(bench: Bench, up: bool) -> None:
-    queue, other = opened(bench), opened(bench, FANOUT)
+def test_s12_closing_a_queue_fails_only_its_own_pending_puts(bench: Bench, up: bool) -> None:
+    queue, other = open_queue(bench), open_queue(bench, FANOUT)
     bench.acks_at_once = False
     bench.post(queue, b"a")
     bench.post(other, b"b")
@@ -354,8 +354,8 @@ def test_s12_closing_a_queue_fails_its_pending_puts_and_no_others(bench: Bench, 
 
 
 @rule
-def test_s13_a_refused_reopen_closes_the_queue_says_so_and_fails_its_puts(bench: Bench) -> None:
-    queue = opened(bench)
+def test_s13_a_refused_reopen_closes_the_queue_with_an_event_and_fails_its_puts(bench: Bench) -> None:
+    queue = open_queue(bench)
     bench.acks_at_once = False
     bench.post(queue, b"a")
     bench.refuse["openQueue"] = Category.E_REFUSED
@@ -371,8 +371,8 @@ def test_s13_a_refused_reopen_closes_the_queue_says_so_and_fails_its_puts(bench:
 
 
 @rule
-def test_s13_a_reopen_whose_configuration_is_refused_is_given_back_and_closes_the_queue(bench: Bench) -> None:
-    queue = opened(bench, read=True)
+def test_s13_a_reopen_with_a_refused_configure_closes_the_queue(bench: Bench) -> None:
+    queue = open_queue(bench, read=True)
     bench.acks_at_once = False
     bench.post(queue, b"a")
     bench.refuse["configureStream"] = Category.E_INVALID_ARGUMENT
@@ -389,9 +389,8 @@ def test_s13_a_reopen_whose_configuration_is_refused_is_given_back_and_closes_th
 
 @rule
 @pytest.mark.parametrize("refused", ["openQueue", "configureStream"])
-def test_a_reopen_for_which_the_broker_had_no_primary_in_time_is_tried_again_on_another_connection(bench: Bench,
-                                                                                                   refused: str) -> None:
-    queue = opened(bench, read=True)
+def test_a_reopen_that_timed_out_at_the_broker_is_retried_on_another_connection(bench: Bench, refused: str) -> None:
+    queue = open_queue(bench, read=True)
     bench.acks_at_once = False
     bench.post(queue, b"a")
     bench.refuse[refused] = Category.E_TIMEOUT
@@ -407,7 +406,7 @@ def test_a_reopen_for_which_the_broker_had_no_primary_in_time_is_tried_again_on_
 
 
 @rule
-def test_s14_an_open_without_answer_resets_the_channel_and_leaves_the_queue_closed(bench: Bench) -> None:
+def test_s14_an_open_without_response_resets_the_connection_and_leaves_the_queue_closed(bench: Bench) -> None:
     bench.silent.add("openQueue")
     queue = bench.open(timeout_s=10.0)
     bench.silent.clear()
@@ -420,8 +419,8 @@ def test_s14_an_open_without_answer_resets_the_channel_and_leaves_the_queue_clos
 
 
 @rule
-def test_s14_a_close_without_answer_resets_the_channel_and_leaves_the_queue_closed(bench: Bench) -> None:
-    queue = opened(bench)
+def test_s14_a_close_without_response_resets_the_connection_and_leaves_the_queue_closed(bench: Bench) -> None:
+    queue = open_queue(bench)
     bench.silent.add("closeQueue")
     bench.core.close(queue, "close", bench.now, timeout_s=10.0)
     bench.advance(11.0)
@@ -430,9 +429,9 @@ def test_s14_a_close_without_answer_resets_the_channel_and_leaves_the_queue_clos
 
 
 @rule
-def test_s14_a_reopen_without_answer_resets_the_channel_and_is_tried_again() -> None:
+def test_s14_a_reopen_without_response_resets_the_connection_and_is_retried() -> None:
     bench = Bench(SessionOptions(open_timeout_s=10.0)).start()
-    queue = opened(bench)
+    queue = open_queue(bench)
     bench.silent.add("openQueue")
     bench.lose()
     bench.advance(11.0)
@@ -445,7 +444,8 @@ def test_s14_a_reopen_without_answer_resets_the_channel_and_is_tried_again() -> 
 
 @rule
 @pytest.mark.parametrize(("request_", "read"), [("openQueue", False), ("configureStream", True)])
-def test_s14_either_phase_of_an_open_may_be_the_one_without_answer(bench: Bench, request_: str, read: bool) -> None:
+def test_s14_a_missing_response_to_either_phase_of_an_open_resets_the_connection(bench: Bench, request_: str,
+                                                                                 read: bool) -> None:
     bench.silent.add(request_)
     queue = bench.open(read=read, timeout_s=10.0)
     bench.advance(10.0)
@@ -454,8 +454,8 @@ def test_s14_either_phase_of_an_open_may_be_the_one_without_answer(bench: Bench,
 
 
 @rule
-def test_s14_the_first_phase_of_a_close_may_be_the_one_without_answer(bench: Bench) -> None:
-    queue = opened(bench, read=True)
+def test_s14_a_missing_response_to_the_first_phase_of_a_close_resets_the_connection(bench: Bench) -> None:
+    queue = open_queue(bench, read=True)
     bench.silent.add("configureStream")
     bench.core.close(queue, "close", bench.now, timeout_s=10.0)
     bench.advance(10.0)
@@ -464,9 +464,9 @@ def test_s14_the_first_phase_of_a_close_may_be_the_one_without_answer(bench: Ben
 
 
 @rule
-def test_s14_the_second_phase_of_a_reopen_may_be_the_one_without_answer() -> None:
+def test_s14_a_missing_response_to_the_second_phase_of_a_reopen_resets_the_connection() -> None:
     bench = Bench(SessionOptions(open_timeout_s=10.0)).start()
-    queue = opened(bench, read=True)
+    queue = open_queue(bench, read=True)
     bench.silent.add("configureStream")
     bench.lose()
     bench.advance(11.0)
@@ -477,16 +477,16 @@ def test_s14_the_second_phase_of_a_reopen_may_be_the_one_without_answer() -> Non
 
 
 @rule
-def test_s15_a_channel_above_its_high_watermark_refuses_posts_until_it_is_below_the_low_one(bench: Bench) -> None:
+def test_s15_posts_are_refused_from_the_high_watermark_until_the_low_watermark(bench: Bench) -> None:
     """The core raises BW_LIMIT at once and adds RoomAvailable later; fronts wait between them."""
-    queue = opened(bench)
+    queue = open_queue(bench)
     bench.acks_at_once = False
     bench.post(queue, b"a")
     bench.core.pause_posts(bench.now)
     with pytest.raises(SdkError) as caught:
         bench.post(queue, b"b")
     assert caught.value.result is Result.BW_LIMIT
-    assert not bench.closes and not bench.acks and not bench.rooms  # no reset, nothing dropped
+    assert not bench.closes and not bench.acks and not bench.rooms  # no reset, no message dropped
     bench.core.resume_posts(bench.now)
     bench.turn()
     assert bench.rooms == 1
@@ -496,9 +496,9 @@ def test_s15_a_channel_above_its_high_watermark_refuses_posts_until_it_is_below_
 
 
 @rule
-def test_s15_unacknowledged_posts_are_bounded_connected_or_not() -> None:
+def test_s15_the_bytes_of_unacknowledged_posts_are_limited() -> None:
     bench = Bench(SessionOptions(unacked_bytes_max=1000), acks_at_once=False).start()
-    queue = opened(bench)
+    queue = open_queue(bench)
     bench.post(queue, b"a" * 600)
     bench.lose(up=False)
     with pytest.raises(SdkError) as caught:
@@ -511,9 +511,9 @@ def test_s15_unacknowledged_posts_are_bounded_connected_or_not() -> None:
 
 
 @rule
-def test_s16_events_come_in_the_documented_order(bench: Bench) -> None:
-    opened(bench)
-    opened(bench, FANOUT)
+def test_s16_events_are_raised_in_the_documented_order(bench: Bench) -> None:
+    open_queue(bench)
+    open_queue(bench, FANOUT)
     bench.lose()
     bench.come_back()
     assert bench.kinds() == [EventKind.CONNECTED, EventKind.CONNECTION_LOST, EventKind.RECONNECTED,
@@ -524,8 +524,8 @@ def test_s16_events_come_in_the_documented_order(bench: Bench) -> None:
 
 
 @rule
-def test_s17_messages_are_matched_by_the_current_ids_only(bench: Bench) -> None:
-    opened(bench, read=True)
+def test_s17_only_messages_with_current_subscription_ids_are_delivered(bench: Bench) -> None:
+    open_queue(bench, read=True)
     bench.push(b"first", s_id=1)
     bench.lose()
     bench.come_back()
@@ -537,8 +537,8 @@ def test_s17_messages_are_matched_by_the_current_ids_only(bench: Bench) -> None:
 
 
 @rule
-def test_s17_ids_of_a_lost_connection_mean_nothing_while_queues_are_being_reopened(bench: Bench) -> None:
-    opened(bench, read=True)
+def test_s17_subscription_ids_of_a_lost_connection_are_invalid_during_the_reopen(bench: Bench) -> None:
+    open_queue(bench, read=True)
     bench.silent.add("openQueue")
     bench.lose()
     bench.come_back()
@@ -547,8 +547,8 @@ def test_s17_ids_of_a_lost_connection_mean_nothing_while_queues_are_being_reopen
 
 
 @rule
-def test_s17_after_a_reconfiguration_only_its_ids_count(bench: Bench) -> None:
-    queue = opened(bench, read=True)
+def test_s17_after_a_reconfiguration_only_its_subscription_ids_are_valid(bench: Bench) -> None:
+    queue = open_queue(bench, read=True)
     bench.core.configure(queue, QueueOptions(7), "configure", bench.now)  # type: ignore[arg-type]
     bench.turn()
     bench.push(b"stale", s_id=1)
@@ -557,8 +557,8 @@ def test_s17_after_a_reconfiguration_only_its_ids_count(bench: Bench) -> None:
 
 
 @rule
-def test_s18_a_stop_request_is_invisible_until_the_connection_goes(bench: Bench) -> None:
-    queue = opened(bench)
+def test_s18_a_stop_request_of_the_broker_has_no_effect_until_the_connection_is_lost(bench: Bench) -> None:
+    queue = open_queue(bench)
     before = len(bench.events), len(bench.heard)
     bench.say(ControlMessage(5, "clusterMessage", ClusterMessage("stopRequest", StopRequest())))
     assert (len(bench.events), len(bench.heard)) == before
@@ -569,9 +569,9 @@ def test_s18_a_stop_request_is_invisible_until_the_connection_goes(bench: Bench)
 
 
 @rule
-def test_s19_stop_fails_what_is_outstanding_and_sends_nothing_again() -> None:
+def test_s19_stop_fails_pending_requests_and_posts_after_the_drain_time() -> None:
     bench = Bench(SessionOptions(drain_s=2.0), acks_at_once=False).start()
-    queue = opened(bench)
+    queue = open_queue(bench)
     bench.silent |= {"openQueue", "disconnect"}
     bench.open(FANOUT)
     bench.post(queue, b"a")
@@ -586,7 +586,7 @@ def test_s19_stop_fails_what_is_outstanding_and_sends_nothing_again() -> None:
     assert bench.done["stop"].result is Result.SUCCESS
     connects = len(bench.connects)
     bench.advance(1000.0)
-    assert bench.payloads() == [b"a"] and len(bench.connects) == connects  # nothing reconnects after stop
+    assert bench.payloads() == [b"a"] and len(bench.connects) == connects  # no reconnect after the stop
 
 
 @rule
@@ -594,7 +594,7 @@ def test_s19_stop_fails_what_is_outstanding_and_sends_nothing_again() -> None:
 def test_s19_a_connection_lost_while_stopping_ends_the_session(state: str) -> None:
     bench = Bench(SessionOptions(drain_s=10.0), acks_at_once=False).start()
     bench.silent.add("disconnect")
-    bench.post(opened(bench), b"a")
+    bench.post(open_queue(bench), b"a")
     bench.core.stop("stop", bench.now, drain=state == "draining")
     bench.turn()
     assert bench.core.state is State[state.upper()]
@@ -606,11 +606,11 @@ def test_s19_a_connection_lost_while_stopping_ends_the_session(state: str) -> No
 
 
 @rule
-def test_s19_requests_that_wait_are_cancelled_at_once_by_a_stop() -> None:
+def test_s19_stop_cancels_pending_requests_at_once() -> None:
     """With a connection, where posts are drained first, and without one."""
     for down in (False, True):
         bench = Bench(SessionOptions(drain_s=10.0), acks_at_once=False).start()
-        reader = opened(bench, read=True)
+        reader = open_queue(bench, read=True)
         bench.post(reader, b"a")  # type: ignore[arg-type]
         if down:
             bench.lose(up=False)
@@ -626,7 +626,7 @@ def test_s19_requests_that_wait_are_cancelled_at_once_by_a_stop() -> None:
 
 @rule
 @pytest.mark.parametrize("state", [State.IDLE, State.WAITING, State.CONNECTING, State.NEGOTIATING])
-def test_s19_a_stop_before_there_is_a_session_is_final(state: State) -> None:
+def test_s19_a_stop_before_the_negotiation_is_final(state: State) -> None:
     bench = Bench()
     bench.silent.add("clientIdentity")
     if state is not State.IDLE:
@@ -657,9 +657,9 @@ def test_s19_a_session_is_started_once(bench: Bench, stopped: bool) -> None:
 
 
 @rule
-def test_s19_a_stop_in_the_middle_of_a_reconnect_ends_it() -> None:
+def test_s19_a_stop_during_a_reconnect_ends_it() -> None:
     bench = Bench(acks_at_once=False).start()
-    queue = opened(bench)
+    queue = open_queue(bench)
     bench.post(queue, b"a")
     bench.lose(up=False)
     bench.core.stop("stop", bench.now)
@@ -671,7 +671,7 @@ def test_s19_a_stop_in_the_middle_of_a_reconnect_ends_it() -> None:
 
 
 @rule
-def test_s20_reconnecting_never_ends_backs_off_and_rotates_over_all_brokers() -> None:
+def test_s20_reconnects_continue_with_backoff_and_rotate_over_all_brokers() -> None:
     brokers = parse_brokers("tcp://a:1,tcp://b:2,tls://c:3")
     bench = Bench(SessionOptions(brokers=brokers)).start()
     bench.lose(up=False)
@@ -686,7 +686,7 @@ def test_s20_reconnecting_never_ends_backs_off_and_rotates_over_all_brokers() ->
 
 
 @rule
-def test_s20_pauses_grow_up_to_their_bound_and_start_over_after_a_success() -> None:
+def test_s20_the_backoff_grows_to_its_limit_and_restarts_after_a_success() -> None:
     bench = Bench(SessionOptions(backoff_first_s=1.0, backoff_max_s=8.0)).start()
     for _ in range(2):
         bench.lose(up=False)
@@ -696,14 +696,14 @@ def test_s20_pauses_grow_up_to_their_bound_and_start_over_after_a_success() -> N
             assert due is not None
             times.append(due - bench.now)
             bench.advance(due - bench.now)
-        assert times == [0.75, 1.5, 3.0, 6.0, 6.0]  # three quarters of 1, 2, 4, 8, 8: chance says one half here
+        assert times == [0.75, 1.5, 3.0, 6.0, 6.0]  # three quarters of 1, 2, 4, 8, 8: the random factor is one half here
         bench.up = True
         bench.advance(10.0)
         assert bench.core.state is State.READY
 
 
 @rule
-def test_s21_heartbeats_are_answered_and_a_dead_broker_is_noticed() -> None:
+def test_s21_heartbeats_are_answered_and_missing_ones_close_the_connection() -> None:
     bench = Bench(heartbeat_ms=3000, missed_max=10).start()
     bench.say(bytes.fromhex("000000084b020000"))
     assert bench.heard[-1] == "HEARTBEAT_RSP"
@@ -717,7 +717,7 @@ def test_s21_heartbeats_are_answered_and_a_dead_broker_is_noticed() -> None:
 
 
 @rule
-def test_s21_anything_received_counts_as_life() -> None:
+def test_s21_any_received_event_counts_as_a_heartbeat() -> None:
     bench = Bench(heartbeat_ms=3000, missed_max=2).start()
     for _ in range(10):
         bench.advance(6.0)
@@ -728,16 +728,16 @@ def test_s21_anything_received_counts_as_life() -> None:
 @rule
 def test_s22_guids_differ_between_clients_and_after_a_restart_within_one_tick() -> None:
     made = []
-    for client_id in (b"client", b"CLIENT"):  # two clients, or one that was started again: another client id
+    for client_id in (b"client", b"CLIENT"):  # two clients, or one that was restarted: different client ids
         bench = Bench(client_id=client_id).start()
-        queue = opened(bench)
+        queue = open_queue(bench)
         made += [bench.post(queue, b"x") for _ in range(100)]
     assert len(set(made)) == 200
 
 
 @rule
-def test_s23_after_a_reconnect_delivery_starts_over_with_the_first_unconfirmed_message(bench: Bench) -> None:
-    opened(bench, read=True)
+def test_s23_after_a_reconnect_delivery_restarts_with_the_first_unconfirmed_message(bench: Bench) -> None:
+    open_queue(bench, read=True)
     for number in range(3):
         bench.push(b"m%d" % number, guid=bytes(15) + bytes([number + 1]))
     bench.messages[0].confirm()

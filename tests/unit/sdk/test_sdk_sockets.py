@@ -1,4 +1,4 @@
-"""`interrupt_step` of a SocketPump that waits for its socket."""
+"""Socket pump: `interrupt_step` while it waits for its socket."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bmqtwist.sdk.pump import SocketPump
 WAIT_S = 30.0
 
 
-class Disturbed:
+class InterruptingSocket:
     """Receiving end of the socket pair; a second interrupt arrives just before it is read."""
 
     def __init__(self, transport: SocketPump, end: socket.socket) -> None:
@@ -23,11 +23,11 @@ class Disturbed:
         return self._end.recv(size)
 
 
-def test_an_interrupt_is_effective_after_one_that_was_read_together_with_another() -> None:
+def test_an_interrupt_after_two_concurrent_ones_ends_the_wait() -> None:
     """`interrupt_step` may be called without the lock, by a health monitor's thread or by the garbage collector."""
     transport = SocketPump(SessionOptions(), lambda effect: None)
     try:
-        transport._wakeup_reader = Disturbed(transport, transport._wakeup_reader)  # type: ignore[assignment]
+        transport._wakeup_reader = InterruptingSocket(transport, transport._wakeup_reader)  # type: ignore[assignment]
         for _ in range(3):
             transport.interrupt_step()
             began = time.monotonic()

@@ -19,7 +19,7 @@ def test_every_action_of_a_session_is_a_method_of_one_of_its_parts(state: State)
         assert action is ignore or action.__func__ is SESSION[state][what].action
 
 
-def test_entering_a_state_clears_the_timers_that_mean_nothing_there() -> None:
+def test_entering_a_state_clears_the_timers_of_other_states() -> None:
     core = Bench().core
     due = [what for what in Input if what.name.endswith("_DUE")]
     for state in State:
@@ -30,14 +30,14 @@ def test_entering_a_state_clears_the_timers_that_mean_nothing_there() -> None:
             each for each in due if SESSION[state][each].action is not ignore}
 
 
-def test_a_session_and_its_queues_keep_the_last_transitions_with_events_and_causes() -> None:
+def test_a_session_and_its_queues_have_a_transition_history() -> None:
     bench = Bench().start()
     queue = bench.open(read=True)
     bench.lose()
     bench.come_back()
-    told = [(each.event, each.change) for each in bench.core._state.history.transitions]
-    assert told[:3] == [("start", "idle -> connecting"), ("connected", "connecting -> negotiating"),
-                        ("control", "negotiating -> restoring")]
+    transitions = [(each.event, each.change) for each in bench.core._state.history.transitions]
+    assert transitions[:3] == [("start", "idle -> connecting"), ("connected", "connecting -> negotiating"),
+                               ("control", "negotiating -> restoring")]
     lost = next(each for each in bench.core._state.history.transitions if each.event == "lost")
     assert lost.change == "ready -> waiting" and lost.cause == "connection reset"
     assert [(each.event, each.change) for each in queue.history.transitions] == [
@@ -46,7 +46,7 @@ def test_a_session_and_its_queues_keep_the_last_transitions_with_events_and_caus
         ("granted", "reopening -> reconfiguring"), ("granted", "reconfiguring -> open")]
 
 
-def test_a_state_that_a_cell_does_not_name_is_found() -> None:
+def test_an_undeclared_transition_raises() -> None:
     core = Bench().start().core
     row = {**SESSION[State.READY], Input.LOST: to(SESSION[State.READY][Input.LOST].action)}
     core._state._table = {**SESSION, State.READY: row}
@@ -57,7 +57,7 @@ def test_a_state_that_a_cell_does_not_name_is_found() -> None:
 @pytest.mark.parametrize("state", State)
 @pytest.mark.parametrize("what", [Input.CONTROL, Input.AUTHENTICATION, Input.PUSH, Input.ACK, Input.HEARTBEAT_REQ,
                                   Input.OTHER])
-def test_garbage_from_a_broker_never_raises_in_any_state(state: State, what: Input) -> None:
+def test_malformed_events_of_a_broker_do_not_raise_in_any_state(state: State, what: Input) -> None:
     """Feeds invalid bodies in each state and for each event type."""
     kinds = {Input.CONTROL: 1, Input.AUTHENTICATION: 15, Input.PUSH: 4, Input.ACK: 5, Input.HEARTBEAT_REQ: 11,
              Input.OTHER: 8}

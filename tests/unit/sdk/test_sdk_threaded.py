@@ -1,4 +1,4 @@
-"""ThreadedCore: waiting calls end with the thread, and its exception is available."""
+"""Threaded session core: waiting calls end with the thread, and its exception is available."""
 
 from __future__ import annotations
 
@@ -12,42 +12,42 @@ from bmqtwist.sdk._adapters.threaded import ThreadedCore
 from bmqtwist.sdk.pump import Dispatch, SocketPump
 
 
-class Broken(SocketPump):
+class FailingPump(SocketPump):
     """Fails at its first step."""
 
     def step(self, timeout_s: float | None = None) -> None:
         raise OSError("no more descriptors")
 
 
-def made(options: SessionOptions, dispatch: Dispatch, tls: ssl.SSLContext | None) -> Broken:
-    return Broken(options, dispatch, tls)
+def make_failing_pump(options: SessionOptions, dispatch: Dispatch, tls: ssl.SSLContext | None) -> FailingPump:
+    return FailingPump(options, dispatch, tls)
 
 
-NOBODY = SessionOptions(brokers=parse_brokers("tcp://127.0.0.1:1"), connect_rounds_max=1)
+NO_BROKER = SessionOptions(brokers=parse_brokers("tcp://127.0.0.1:1"), connect_rounds_max=1)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_call_that_waits_ends_with_the_thread_and_the_error_is_kept() -> None:
-    threaded = ThreadedCore(NOBODY, lambda effect: None, make_transport=made)
+def test_a_waiting_call_ends_when_the_thread_fails_and_the_exception_is_available() -> None:
+    threaded = ThreadedCore(NO_BROKER, lambda effect: None, make_transport=make_failing_pump)
     threaded.start()
     assert not threaded.request(threaded.core.start, 10.0)
     threaded.join(10.0)
     assert isinstance(threaded.error, OSError)
 
 
-def test_a_request_that_fails_raises_and_effects_for_nobody_go_to_the_owner() -> None:
-    heard: list[object] = []
+def test_a_failed_request_raises_and_other_effects_go_to_the_dispatcher() -> None:
+    effects: list[object] = []
     threads: set[str] = set()
 
-    def hear(effect: object) -> None:
-        heard.append(effect)
+    def record_effect(effect: object) -> None:
+        effects.append(effect)
         threads.add(threading.current_thread().name)
-    threaded = ThreadedCore(NOBODY, hear, name="its own")
+    threaded = ThreadedCore(NO_BROKER, record_effect, name="its own")
     threaded.start()
     try:
         with pytest.raises(SdkError) as caught:
             threaded.request(threaded.core.start)
-        assert caught.value.result is Result.NOT_CONNECTED and threads == {"its own"} and heard
+        assert caught.value.result is Result.NOT_CONNECTED and threads == {"its own"} and effects
     finally:
         threaded.end_thread()
         threaded.join(10.0)

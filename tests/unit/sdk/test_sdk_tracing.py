@@ -1,4 +1,4 @@
-"""Trace contexts in message properties, and the Prometheus collector."""
+"""Tracing: trace contexts in message properties; and the Prometheus collector."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ PARENT = f"00-{TRACE}-{SPAN}-01"
 CONTEXT = TraceContext(bytes.fromhex(TRACE), bytes.fromhex(SPAN), 1, "congo=t61rcWkgMzE")
 
 
-def random(numbers: Iterator[int]) -> tracing.RandomBytes:
+def random_source(numbers: Iterator[int]) -> tracing.RandomBytes:
     return lambda size: bytes(size - 1) + bytes([next(numbers)])
 
 
-def test_a_traceparent_is_read_and_written() -> None:
+def test_a_traceparent_is_parsed_and_formatted() -> None:
     assert tracing.parse(PARENT, "congo=t61rcWkgMzE") == CONTEXT
     assert CONTEXT.traceparent == PARENT and CONTEXT.sampled
     assert tracing.parse(PARENT[:-1] + "0") == TraceContext(CONTEXT.trace_id, CONTEXT.span_id, 0)
@@ -39,17 +39,17 @@ def test_a_traceparent_is_read_and_written() -> None:
     "", "00", PARENT.upper(), PARENT + "-more", PARENT + " ", " " + PARENT, PARENT[:-1], "ff" + PARENT[2:],
     f"00-{'0' * 32}-{SPAN}-01", f"00-{TRACE}-{'0' * 16}-01", f"00-{TRACE[:-1]}g-{SPAN}-01", f"00_{TRACE}-{SPAN}-01",
     f"0-{TRACE}-{SPAN}-01", f"01-{TRACE}-{SPAN}-01more", PARENT + "\n"])
-def test_a_malformed_traceparent_is_none(text: str) -> None:
+def test_a_malformed_traceparent_is_ignored(text: str) -> None:
     assert tracing.parse(text, "a=1") is None
 
 
 @pytest.mark.parametrize("text", [f"01-{TRACE}-{SPAN}-01", f"fe-{TRACE}-{SPAN}-01-what-ever", f"cc-{TRACE}-{SPAN}-09-"])
-def test_a_later_version_is_read_as_far_as_it_is_known_and_passed_on_as_ours(text: str) -> None:
+def test_a_traceparent_of_a_later_version_is_forwarded_as_version_0(text: str) -> None:
     found = tracing.parse(text)
     assert found is not None and found.traceparent == PARENT
 
 
-def test_unknown_flags_are_not_passed_on() -> None:
+def test_unknown_trace_flags_are_not_forwarded() -> None:
     found = tracing.parse(f"00-{TRACE}-{SPAN}-ff")
     assert found is not None and found.traceparent == f"00-{TRACE}-{SPAN}-03"
 
@@ -60,52 +60,52 @@ def test_unknown_flags_are_not_passed_on() -> None:
     ("t@1s=x", ""), ("a" * 257 + "=1", ""), ("a=" + "x" * 257, ""), ("a=" + "x" * 256, "a=" + "x" * 256),
     (",".join(f"k{n}=1" for n in range(33)), ""), (",".join(f"k{n}=1" for n in range(32)),
                                                    ",".join(f"k{n}=1" for n in range(32)))])
-def test_a_tracestate_is_plain_or_nothing(text: str, plain: str) -> None:
+def test_an_invalid_tracestate_is_dropped(text: str, plain: str) -> None:
     assert tracing.parse_state(text) == plain
 
 
-def test_of_a_long_tracestate_long_members_go_first_then_the_last_ones() -> None:
+def test_a_long_tracestate_loses_long_members_first_then_the_last_ones() -> None:
     short = [f"k{n}={'x' * 100}" for n in range(6)]
     assert tracing.parse_state(",".join(["long=" + "y" * 200, *short])) == ",".join(short[:4])
     assert tracing.parse_state(",".join(["long=" + "y" * 200, *short[:4]])) == ",".join(short[:4])
 
 
-def test_ids_of_children_come_from_the_callers_random_and_are_never_zero() -> None:
-    made = tracing.start(random(iter((0, 7, 0, 0, 9))))
+def test_span_ids_are_made_by_the_given_random_source_and_are_not_zero() -> None:
+    made = tracing.start(random_source(iter((0, 7, 0, 0, 9))))
     assert (made.trace_id[-1], made.span_id[-1], made.traceparent[-2:]) == (7, 9, "03")
-    child = CONTEXT.child(random(iter((0, 5))))
+    child = CONTEXT.child(random_source(iter((0, 5))))
     assert (child.trace_id, child.span_id, child.state) == (CONTEXT.trace_id, bytes(7) + b"\5", CONTEXT.state)
     for wrong in ((bytes(16), bytes(7) + b"\1"), (b"x" * 15, b"x" * 8), (b"x" * 16, bytes(8)), (b"x" * 16, b"x")):
         with pytest.raises(LocalError):
             TraceContext(*wrong)
 
 
-def posted(bench: Bench) -> properties.Properties:
+def posted_properties(bench: Bench) -> properties.Properties:
     """Return the properties of the last PUT."""
     put = bench.puts()[-1]
     area, _ = open_data(put.data, bool(put.flags & 2), put.compression, put.schema_id)
     return properties.decode(area, put.schema_id != 0) if area else {}
 
 
-def test_posts_carry_the_context_they_are_made_in_only_if_that_is_asked_for() -> None:
+def test_posts_have_the_current_trace_context_only_with_the_trace_option() -> None:
     bench = Bench(SessionOptions(trace=tracing.ambient)).start()
     queue = bench.open()
     with tracing.use(CONTEXT):
         bench.post(queue, b"inside", values={"n": 1})
-        assert {name: value for name, (_, value) in posted(bench).items()} == {
+        assert {name: value for name, (_, value) in posted_properties(bench).items()} == {
             "n": 1, "traceparent": PARENT, "tracestate": CONTEXT.state}
-        assert posted(bench)["traceparent"][0] is properties.PropertyType.STRING
+        assert posted_properties(bench)["traceparent"][0] is properties.PropertyType.STRING
         bench.post(queue, b"their own", values={"traceparent": "mine"})
-        assert posted(bench) == {"traceparent": (properties.PropertyType.STRING, "mine")}
+        assert posted_properties(bench) == {"traceparent": (properties.PropertyType.STRING, "mine")}
     bench.post(queue, b"outside")
     assert not bench.puts()[-1].flags & 2
     silent = Bench().start()
     with tracing.use(CONTEXT):
         silent.post(silent.open(), b"not asked for")
-    assert not posted(silent)
+    assert not posted_properties(silent)
 
 
-def test_the_context_of_a_message_is_read_and_nonsense_is_none() -> None:
+def test_the_trace_context_of_a_message_is_parsed_and_an_invalid_one_is_none() -> None:
     bench = Bench().start()
     bench.open(read=True)
 
@@ -125,7 +125,7 @@ def test_the_context_of_a_message_is_read_and_nonsense_is_none() -> None:
     assert found == [CONTEXT, tracing.parse(PARENT), None, None, None]
 
 
-def test_the_current_context_ends_with_its_block() -> None:
+def test_the_current_trace_context_ends_with_its_block() -> None:
     with tracing.use(CONTEXT):
         with tracing.use(None):
             assert tracing.ambient() is None
@@ -133,21 +133,21 @@ def test_the_current_context_ends_with_its_block() -> None:
     assert tracing.current() is None
 
 
-def test_a_span_of_opentelemetry_comes_first() -> None:
+def test_a_current_opentelemetry_span_takes_precedence() -> None:
     span = opentelemetry.NonRecordingSpan(opentelemetry.SpanContext(
         int(TRACE, 16), int(SPAN, 16), is_remote=False, trace_flags=opentelemetry.TraceFlags(1),
         trace_state=opentelemetry.TraceState([("congo", "t61rcWkgMzE")])))
-    with tracing.use(tracing.start(random(count(1)))), opentelemetry.use_span(span):
+    with tracing.use(tracing.start(random_source(count(1)))), opentelemetry.use_span(span):
         assert tracing.ambient() == CONTEXT
 
 
-def test_without_opentelemetry_the_context_variable_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_opentelemetry_the_context_variable_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     with tracing.use(CONTEXT):
         assert tracing.ambient() is CONTEXT
 
 
-def test_a_registry_is_given_the_numbers_of_every_session() -> None:
+def test_the_prometheus_collector_exports_the_counters_of_all_sessions() -> None:
     one, two = Bench(acks_at_once=False).start(), Bench()
     queue = one.open()
     one.post(queue, b"a")

@@ -1,4 +1,4 @@
-"""What type checkers say about the client library: about itself, and about programs that use all of it.
+"""Type annotations of the client library: mypy on the library, and on programs that use all of it.
 
 pyright fetches itself from npm when it is first run, so it belongs to `make lint` and not here; it checks the same.
 """
@@ -50,7 +50,7 @@ def mypy(*arguments: str, path: str = "") -> subprocess.CompletedProcess[str]:
                           capture_output=True, timeout=600, check=False, env={"MYPYPATH": path, "PATH": "/usr/bin:/bin"})
 
 
-def test_the_package_and_programs_that_use_all_of_it_are_clean() -> None:
+def test_mypy_reports_no_error_in_the_library_and_its_programs() -> None:
     assert (ROOT / "bmqtwist" / "py.typed").is_file()
     assert "bmqtwist = py.typed" in (ROOT / "setup.cfg").read_text(encoding="utf-8")
     done = mypy("-p", "bmqtwist.sdk")
@@ -59,11 +59,11 @@ def test_the_package_and_programs_that_use_all_of_it_are_clean() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_each_wrong_use_is_found(tmp_path: Path) -> None:
+def test_mypy_reports_each_wrong_use(tmp_path: Path) -> None:
     """Proves that the check detects errors."""
     program = tmp_path / "wrong.py"
     program.write_text(WRONG, encoding="utf-8")
     done = mypy("--disable-error-code=func-returns-value", str(program), path=str(PROGRAMS))
-    said = {int(line.split(":")[1]) for line in done.stdout.splitlines() if ": error:" in line}
+    reported = {int(line.split(":")[1]) for line in done.stdout.splitlines() if ": error:" in line}
     wanted = {number for number, line in enumerate(WRONG.splitlines(), 1) if line.endswith("# wrong")}
-    assert said == wanted, done.stdout
+    assert reported == wanted, done.stdout

@@ -1,5 +1,5 @@
-"""The client library against recordings of the official ones: for the same calls it says the same (compared decoded; see
-`sdk_playback` for what is meant to differ), and it understands every answer, of stand-ins and of the original broker."""
+"""Recordings of the official client libraries: for the same calls this library sends the same events (compared decoded;
+`sdk_playback` lists the intended differences), and it processes every response, of stand-ins and of the original broker."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from bmqtwist.sdk import EventKind, Result
 from bmqtwist.wire import control, schema
 
 ALL = sorted({path.name.split(".")[0] for path in (VECTORS / "client").glob("*.seq.txt")})
-LATE = "open_late_response"  # played apart: our client does something else there, on purpose
+LATE = "open_late_response"  # played separately: this library behaves differently there, intentionally
 OF_ORIGINAL = ["sdk_producer_consumer", "sdk_zlib", "sdk_fanout", "sdk_refused", "bmqtool_subscriptions"]
 SESSIONS = [pytest.param(name, number, id=f"{name}-{number}") for name in OF_ORIGINAL
             for number in range(len(against_real_broker(name)))]
 
 
-def played(name: str) -> Playback:
+def play(name: str) -> Playback:
     """Play a recording against a stand-in."""
     return Playback(against_stand_in(name), java=name.startswith("java")).run()
 
 
-def understood(playback: Playback) -> None:
+def assert_all_processed(playback: Playback) -> None:
     """Check that every message of the broker was processed: none dropped, no answer unused."""
     bench, core = playback.bench, playback.core
     assert not core.counters().dropped and EventKind.ERROR not in bench.kinds()
@@ -31,22 +31,22 @@ def understood(playback: Playback) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in ALL if name != LATE])
-def test_for_the_same_calls_the_same_is_said_and_every_answer_is_understood(name: str) -> None:
-    playback = played(name)
-    said = sum(len(decoded(raw, not index)) for connection in playback.connections
+def test_the_same_calls_send_the_recorded_events_and_all_responses_are_processed(name: str) -> None:
+    playback = play(name)
+    sent = sum(len(decoded(raw, not index)) for connection in playback.connections
                for index, raw in enumerate(raw for mine, raw in connection if mine))
-    assert playback.compared == said > 0
-    understood(playback)
+    assert playback.compared == sent > 0
+    assert_all_processed(playback)
 
 
 @pytest.mark.parametrize(("name", "number"), SESSIONS)
-def test_the_original_broker_is_understood_and_told_the_same(name: str, number: int) -> None:
+def test_recordings_with_the_original_broker_are_reproduced(name: str, number: int) -> None:
     playback = Playback([against_real_broker(name)[number]]).run()
     assert playback.compared >= 2
-    understood(playback)
+    assert_all_processed(playback)
 
 
-def test_after_an_open_that_was_answered_too_late_the_same_is_said_on_another_connection() -> None:
+def test_after_a_late_open_response_the_recorded_events_are_sent_on_another_connection() -> None:
     """The official client closes a queue that was opened late. This library closes the connection at the timeout, so the
     late answer is dropped and the broker has no handle; the next open is as recorded, including the queue id."""
     connection, = against_stand_in(LATE)
@@ -69,31 +69,31 @@ def test_after_an_open_that_was_answered_too_late_the_same_is_said_on_another_co
     first, = decoded(rest[0][1], False)
     assert isinstance(first.value, schema.OpenQueue) and first.value.handle_parameters.q_id == 1
     playback.play(rest, True)
-    understood(playback)
+    assert_all_processed(playback)
     assert playback.compared == 1 + 3
 
 
 @pytest.mark.parametrize("name", [name for name in ALL if "consumer" in name])
-def test_every_recorded_delivery_can_be_read(name: str) -> None:
+def test_every_recorded_delivery_can_be_decoded(name: str) -> None:
     """Old-style and new-style properties, schema ids that repeat, zlib, an empty payload, headers without a schema id."""
-    messages = played(name).bench.messages
+    messages = play(name).bench.messages
     assert messages
     for message in messages:
         assert set(message.properties) == set(message.property_types) and len(message.payload) >= 0
 
 
-def test_all_sixteen_ack_statuses_are_understood() -> None:
-    acks = played("producer_ack_codes").bench.acks
+def test_all_sixteen_ack_statuses_are_decoded() -> None:
+    acks = play("producer_ack_codes").bench.acks
     known = {0: Result.SUCCESS, 1: Result.LIMIT_MESSAGES, 2: Result.LIMIT_BYTES, 6: Result.STORAGE_FAILURE,
              7: Result.NOT_READY}
     assert [ack.status for ack in acks] == [known.get(status, Result.UNKNOWN) for status in range(16)]
 
 
-def test_a_refused_negotiation_ends_the_start_with_its_reason() -> None:
-    assert played("negotiation_refused").bench.done["start"].result is Result.REFUSED
+def test_a_refused_negotiation_fails_the_start() -> None:
+    assert play("negotiation_refused").bench.done["start"].result is Result.REFUSED
 
 
 @pytest.mark.parametrize("name", ["open_refused", "configure_refused"])
-def test_a_refused_open_ends_with_the_brokers_status(name: str) -> None:
-    done = played(name).bench.done
+def test_a_refused_open_has_the_status_of_the_broker(name: str) -> None:
+    done = play(name).bench.done
     assert {each.result for key, each in done.items() if key[0] == "open"} <= {Result.REFUSED, Result.UNKNOWN}

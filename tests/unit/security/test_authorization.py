@@ -1,4 +1,4 @@
-"""Authorization by rules and plug-ins."""
+"""Authorization: rules and the default authorizer."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from bmqtwist.report import ListReport
 from bmqtwist.security.authorization import Action, DefaultAuthorizer, RulesAuthorizer
 
 
-def row(principal: str, actions: tuple[str, ...], domain: str, effect: str) -> RuleConfig:
+def rule(principal: str, actions: tuple[str, ...], domain: str, effect: str) -> RuleConfig:
     """Return a rule."""
     return RuleConfig(principal=principal, actions=actions, domain=domain, effect=effect)  # type: ignore[arg-type]
 
 
-TABLE = (row("BASIC_USER-ops*", ("*",), "*", "allow"),
-         row("BASIC_USER-alice", ("QueueWrite",), "t.orders", "allow"),
-         row("*", ("QueueRead",), "t.*", "allow"),
-         row("*", ("QueueRead", "QueueWrite"), "*", "deny"),
-         row("evil", ("ConnectClient", "ConnectAdmin"), "nowhere", "deny"))
+TABLE = (rule("BASIC_USER-ops*", ("*",), "*", "allow"),
+         rule("BASIC_USER-alice", ("QueueWrite",), "t.orders", "allow"),
+         rule("*", ("QueueRead",), "t.*", "allow"),
+         rule("*", ("QueueRead", "QueueWrite"), "*", "deny"),
+         rule("evil", ("ConnectClient", "ConnectAdmin"), "nowhere", "deny"))
 
 
 def test_the_default_authorizer_allows_everything_and_logs_it() -> None:
@@ -28,7 +28,7 @@ def test_the_default_authorizer_allows_everything_and_logs_it() -> None:
     assert len(report.lines) == len(Action)
 
 
-def test_the_first_rule_that_matches_decides() -> None:
+def test_the_first_matching_rule_determines_the_result() -> None:
     """Permission to read one domain must not permit writing, or reading another domain."""
     report = ListReport()
     table = RulesAuthorizer(TABLE, "allow", report)
@@ -41,21 +41,21 @@ def test_the_first_rule_that_matches_decides() -> None:
     assert len(report.texts("WARN")) == 2
 
 
-def test_a_domain_pattern_counts_for_queues_only() -> None:
+def test_a_domain_pattern_applies_only_to_queue_actions() -> None:
     """A connection has no domain, so the domain of a rule does not matter for it."""
     table = RulesAuthorizer(TABLE, "allow", ListReport())
     assert not table.authorize("evil", Action.CONNECT_ADMIN)
     assert table.authorize("good", Action.CONNECT_ADMIN)
 
 
-def test_what_no_rule_speaks_of_is_decided_by_the_default() -> None:
+def test_actions_without_matching_rule_get_the_default() -> None:
     """The default is `allow` or `deny`."""
     assert RulesAuthorizer((), "allow", ListReport()).authorize("x", Action.EXECUTE_ADMIN_COMMAND)
     assert not RulesAuthorizer((), "deny", ListReport()).authorize("x", Action.EXECUTE_ADMIN_COMMAND)
 
 
-def test_patterns_are_case_sensitive() -> None:
+def test_rule_patterns_are_case_sensitive() -> None:
     """Domain names are case-sensitive, too."""
-    table = RulesAuthorizer((row("u", ("*",), "T.a", "allow"),), "deny", ListReport())
+    table = RulesAuthorizer((rule("u", ("*",), "T.a", "allow"),), "deny", ListReport())
     assert table.authorize("u", Action.QUEUE_WRITE, "T.a")
     assert not table.authorize("u", Action.QUEUE_WRITE, "t.a")

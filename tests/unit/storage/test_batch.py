@@ -1,4 +1,4 @@
-"""Merging of batches before they are sent to replicas."""
+"""Batches of records: batches without messages are merged before they are sent to replicas."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ import pytest
 from bmqtwist.storage.partition_log import Batch, joined
 
 
-def confirms(first: int, count: int) -> Batch:
+def confirm_batch(first: int, count: int) -> Batch:
     return Batch(first, [b"c%d" % number for number in range(first, first + count)], [], [])
 
 
-def message(first: int) -> Batch:
+def message_batch(first: int) -> Batch:
     return Batch(first, [b"m%d" % first], [b"payload"], [])
 
 
 @pytest.mark.parametrize(("batches", "whole"), [
     ([], []),
-    ([message(1)], [(1, 1)]),
-    ([confirms(1, 2), confirms(3, 1)], [(1, 3)]),
-    ([confirms(1, 2), message(3)], [(1, 3)]),
-    ([message(1), confirms(2, 1), message(3)], [(1, 1), (2, 2)]),
-    ([confirms(1, 3), confirms(4, 2), message(6)], [(1, 3), (4, 3)]),
+    ([message_batch(1)], [(1, 1)]),
+    ([confirm_batch(1, 2), confirm_batch(3, 1)], [(1, 3)]),
+    ([confirm_batch(1, 2), message_batch(3)], [(1, 3)]),
+    ([message_batch(1), confirm_batch(2, 1), message_batch(3)], [(1, 1), (2, 2)]),
+    ([confirm_batch(1, 3), confirm_batch(4, 2), message_batch(6)], [(1, 3), (4, 3)]),
 ])
-def test_confirms_join_the_next_message_up_to_a_limit(batches: list[Batch], whole: list[tuple[int, int]]) -> None:
+def test_batches_of_confirms_are_merged_with_the_next_message_up_to_a_limit(batches: list[Batch],
+                                                                            whole: list[tuple[int, int]]) -> None:
     found = joined(batches, records_max=4)
     assert [(batch.first, len(batch.journal)) for batch in found] == whole
     for what in ("journal", "data", "qlist"):

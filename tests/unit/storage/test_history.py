@@ -1,4 +1,4 @@
-"""GUID history: every GUID is held for the window, and dropped soon afterwards."""
+"""GUID history: each GUID is held for the deduplication time, and dropped at most an eighth of it later."""
 
 import sys
 
@@ -16,35 +16,35 @@ def guid(tick, client=CLIENT, counter=0):
     return (1 << 22 | counter).to_bytes(3, "big") + tick.to_bytes(7, "big") + client
 
 
-def test_a_guid_is_seen_the_second_time():
+def test_a_repeated_guid_is_reported_as_seen():
     history = GuidHistory(300)
     assert not history.seen_or_add(guid(5), 0.0)
     assert history.seen_or_add(guid(5), 1.0)
     assert len(history) == 1
 
 
-def test_guids_of_one_tick_with_different_counters_are_different():
+def test_guids_of_one_tick_with_different_counters_are_distinct():
     history = GuidHistory(300)
     assert [history.seen_or_add(guid(5, counter=n), 0.0) for n in (0, 1, 1, 0)] == [False, False, True, True]
 
 
-def test_an_older_tick_that_was_never_seen_is_new():
+def test_a_guid_with_an_older_tick_is_new():
     history = GuidHistory(300)
     assert [history.seen_or_add(guid(tick), 0.0) for tick in (9, 3, 3, 9)] == [False, False, True, True]
 
 
-def test_a_guid_is_remembered_through_the_whole_window_and_forgotten_an_eighth_later():
-    for quiet in (True, False):
+def test_a_guid_is_held_for_the_whole_time_and_dropped_an_eighth_later():
+    for idle in (True, False):
         history = GuidHistory(8)
         history.seen_or_add(guid(1), 100.0)
-        if not quiet:
+        if not idle:
             for second in range(101, 108):
                 history.seen_or_add(guid(second), float(second))
         assert history.seen_or_add(guid(1), 108.0)
         assert not history.seen_or_add(guid(1), 109.1)
 
 
-def test_expire_frees_what_an_idle_queue_remembers():
+def test_expire_drops_the_guids_of_an_idle_queue():
     history = GuidHistory(8)
     for tick in range(50):
         history.seen_or_add(guid(tick), 0.0)
@@ -54,13 +54,13 @@ def test_expire_frees_what_an_idle_queue_remembers():
     assert len(history) == 0
 
 
-def test_a_window_of_zero_remembers_nothing():
+def test_a_deduplication_time_of_zero_holds_no_guid():
     history = GuidHistory(0)
     assert not history.seen_or_add(guid(1), 0.0) and not history.seen_or_add(guid(1), 0.0)
     assert len(history) == 0
 
 
-def test_a_discarded_guid_is_new_again():
+def test_a_discarded_guid_is_new():
     history = GuidHistory(300)
     history.seen_or_add(guid(5), 0.0)
     history.discard(guid(5))
@@ -68,14 +68,14 @@ def test_a_discarded_guid_is_new_again():
     assert history.seen_or_add(guid(5), 0.0)
 
 
-def test_recovered_guids_are_seen_even_before_the_clock_started_and_out_of_order():
+def test_recovered_guids_with_earlier_times_in_any_order_are_seen():
     history = GuidHistory(300)
     for tick, arrived in ((1, -200.0), (2, -250.0), (3, -10.0)):
         history.add(guid(tick), arrived)
     assert [history.seen_or_add(guid(tick), 20.0) for tick in (1, 2, 3, 4)] == [True, True, True, False]
 
 
-def test_old_guids_cost_sixteen_bytes_each():
+def test_old_guids_take_sixteen_bytes_each():
     history = GuidHistory(300)
     count = 3 * module.BUCKET_GUIDS_MAX
     for tick in range(count):
@@ -86,7 +86,7 @@ def test_old_guids_cost_sixteen_bytes_each():
     assert all(history.seen_or_add(guid(tick), 300.0) for tick in range(0, count, 997))
 
 
-def test_a_guid_that_two_others_hold_across_their_border_is_found_only_if_it_was_added():
+def test_a_guid_formed_by_two_adjacent_stored_guids_is_not_reported_as_seen():
     low, high = b"\1" * 8 + b"\5" * 8, b"\7" * 16
     across = low[8:] + high[:8]
     for added in (False, True):
@@ -98,17 +98,17 @@ def test_a_guid_that_two_others_hold_across_their_border_is_found_only_if_it_was
         assert history.seen_or_add(across, 300.0) is added
 
 
-def test_a_higher_tick_was_never_added_and_a_lower_one_may_have_been_long_ago():
+def test_only_a_guid_above_the_highest_tick_of_its_client_was_never_added():
     history = GuidHistory(8)
     for tick in (5, 7):
         assert not history.seen_or_add(guid(tick), 0.0) and history.never_added
     assert not history.seen_or_add(guid(6), 0.0) and not history.never_added
-    assert not history.seen_or_add(guid(5), 100.0) and not history.never_added, "forgotten, but added once"
-    assert not history.seen_or_add(guid(1, b"others"), 100.0) and history.never_added, "each client has its own"
+    assert not history.seen_or_add(guid(5), 100.0) and not history.never_added, "dropped, but added before"
+    assert not history.seen_or_add(guid(1, b"others"), 100.0) and history.never_added, "ticks are compared within one client"
     assert history.was_never_added(guid(8)) and not history.was_never_added(guid(7))
 
 
-def test_a_client_id_that_was_let_go_may_have_added_all_up_to_the_highest_tick(monkeypatch):
+def test_an_evicted_client_id_may_have_added_any_guid_up_to_the_highest_tick(monkeypatch):
     monkeypatch.setattr(module, "CLIENTS_MAX", 2)
     history = GuidHistory(8)
     for tick, client in ((1000, b"clienA"), (5, b"clienB"), (7, b"clienC")):
@@ -117,14 +117,14 @@ def test_a_client_id_that_was_let_go_may_have_added_all_up_to_the_highest_tick(m
     assert not history.seen_or_add(guid(1001, b"clienA"), 100.0) and history.never_added
 
 
-def test_a_window_of_zero_knows_nothing_and_what_was_added_meanwhile_may_come_again():
+def test_no_guid_counts_as_never_added_after_a_deduplication_time_of_zero():
     history = GuidHistory(0)
     assert not history.seen_or_add(guid(5), 0.0) and not history.never_added
     history.set_window(8, 1.0)
     assert not history.seen_or_add(guid(5), 1.0) and not history.never_added
 
 
-def test_a_client_id_that_was_let_go_cannot_slip_a_repetition_through(monkeypatch):
+def test_a_repeated_guid_of_an_evicted_client_id_is_seen(monkeypatch):
     monkeypatch.setattr(module, "CLIENTS_MAX", 4)
     history = GuidHistory(300)
     history.seen_or_add(guid(1000), 0.0)
@@ -135,7 +135,7 @@ def test_a_client_id_that_was_let_go_cannot_slip_a_repetition_through(monkeypatc
     assert len(history._ticks) <= 4
 
 
-class Model:
+class ReferenceHistory:
     """Model of the history: a plain dict."""
 
     def __init__(self, window):
@@ -169,7 +169,7 @@ def test_history_agrees_with_a_plain_dict(bucket, clients, steps):
     saved = module.BUCKET_GUIDS_MAX, module.CLIENTS_MAX
     module.BUCKET_GUIDS_MAX, module.CLIENTS_MAX = bucket, clients
     try:
-        history, model, now = GuidHistory(8.0), Model(8.0), 0.0
+        history, model, now = GuidHistory(8.0), ReferenceHistory(8.0), 0.0
         for tick, client, counter, wait in steps:
             now += wait / 2
             if counter and tick == 0:

@@ -26,22 +26,22 @@ def world(tmp_path: Path) -> MemoryWorld:
 
 
 @pytest.fixture
-def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def read_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Record the size of each read."""
     read, found = Payloads.beginning, list[int]()
 
-    def noted(self: Payloads, *arguments: Any) -> bytes:
+    def record_read(self: Payloads, *arguments: Any) -> bytes:
         data = read(self, *arguments)
         found.append(len(data))
         return data
 
-    monkeypatch.setattr(Payloads, "beginning", noted)
+    monkeypatch.setattr(Payloads, "beginning", record_read)
     monkeypatch.setattr(Payloads, "whole", lambda self, message: pytest.fail("the whole message was read"))
     return found
 
 
 def post_malformed(producer: Queue, area: bytes) -> None:
-    """Return a message whose flags announce properties."""
+    """Post a message whose flags announce properties."""
     client, guid = producer.client, producer.client.new_guid()
     message = bytearray(codec.put_message(producer.q_id, guid, area + LONG))
     message[0] |= codec.HAS_PROPERTIES << 4
@@ -50,17 +50,17 @@ def post_malformed(producer: Queue, area: bytes) -> None:
 
 
 @pytest.mark.parametrize("text_bytes", [10, BEGINNING_BYTES, 4 * BEGINNING_BYTES])
-def test_properties_are_read_whatever_they_take_and_the_payload_is_not(world: MemoryWorld, sizes: list[int],
-                                                                       text_bytes: int) -> None:
+def test_properties_of_any_size_are_read_without_the_payload(world: MemoryWorld, read_sizes: list[int],
+                                                             text_bytes: int) -> None:
     producer = world.producer()
     producer.post(LONG, properties={"text": "t" * text_bytes, "x": 5})
-    world.consumer(x="x > 7")  # it asks, and gets nothing
-    assert text_bytes < sizes[-1] < text_bytes + BEGINNING_BYTES + 100
+    world.consumer(x="x > 7")  # evaluates the expression, receives no message
+    assert text_bytes < read_sizes[-1] < text_bytes + BEGINNING_BYTES + 100
 
 
 @pytest.mark.parametrize("area", [EMPTY_AREA, bytes.fromhex("18ffffff0100000c00000000")])
-def test_no_more_is_read_of_what_only_says_that_it_has_properties(world: MemoryWorld, sizes: list[int],
-                                                                  area: bytes) -> None:
+def test_a_message_with_malformed_properties_is_read_only_at_its_beginning(world: MemoryWorld, read_sizes: list[int],
+                                                                           area: bytes) -> None:
     post_malformed(world.producer(), area)
     world.consumer(x="x > 7")
-    assert sizes == [BEGINNING_BYTES]
+    assert read_sizes == [BEGINNING_BYTES]

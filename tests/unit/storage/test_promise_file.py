@@ -1,4 +1,4 @@
-"""File of a node's promises, and the encoding of partition messages between nodes."""
+"""Promise file of a node, and the encoding of partition messages between nodes."""
 
 from __future__ import annotations
 
@@ -26,85 +26,85 @@ from bmqtwist.wire.cluster_schema import Decline, ImagePart, Keepalive, Prepare,
 from bmqtwist.wire.control import Encoding, decode_control
 from bmqtwist.wire.fast import EVENT_TYPE_MASK, EventType
 
-PLACE = "/storage"
+DIRECTORY = "/storage"
 
 
-def promises(*leases: int) -> list[StoredPromise]:
+def stored_promises(*leases: int) -> list[StoredPromise]:
     return [StoredPromise(lease, lease % 2 == 1) for lease in leases]
 
 
-def test_without_a_file_nothing_was_promised() -> None:
-    assert PromiseFile(MemoryDisk(), PLACE).read() == ((), False)
+def test_without_a_file_there_are_no_promises() -> None:
+    assert PromiseFile(MemoryDisk(), DIRECTORY).read() == ((), False)
 
 
 @pytest.mark.spec("cluster", 81)
-def test_what_was_promised_last_is_read() -> None:
+def test_the_last_written_promises_are_read() -> None:
     disk = MemoryDisk()
-    file = PromiseFile(disk, PLACE)
+    file = PromiseFile(disk, DIRECTORY)
     file.read()
     for lease in range(5):
-        file.write(promises(lease, 2 * lease, 7))
+        file.write(stored_promises(lease, 2 * lease, 7))
     file.close()
-    again = PromiseFile(disk, PLACE)
-    assert again.read() == (promises(4, 8, 7), False)
-    again.write(promises(5))
-    assert PromiseFile(disk, PLACE).read() == (promises(5), False)
+    again = PromiseFile(disk, DIRECTORY)
+    assert again.read() == (stored_promises(4, 8, 7), False)
+    again.write(stored_promises(5))
+    assert PromiseFile(disk, DIRECTORY).read() == (stored_promises(5), False)
 
 
 @pytest.mark.spec("cluster", 81)
 @pytest.mark.parametrize("seed", range(30))
-def test_a_write_that_a_loss_of_power_tears_leaves_the_one_before(seed: int) -> None:
+def test_a_write_torn_by_a_loss_of_power_leaves_the_previous_promises(seed: int) -> None:
     random, disk = Random(seed), MemoryDisk()
-    file = PromiseFile(disk, PLACE)
+    file = PromiseFile(disk, DIRECTORY)
     many = [*range(300)]
-    file.write(promises(*many))
+    file.write(stored_promises(*many))
     disk.fail = lambda operation, path: errno.EIO if operation == "sync" else None
     with pytest.raises(OSError, match="."):
-        file.write(promises(*(each + 1 for each in many)))
+        file.write(stored_promises(*(each + 1 for each in many)))
     disk.fail = lambda operation, path: None
     disk.crash(random)
-    found, lost = PromiseFile(disk, PLACE).read()
-    assert not lost and found in (promises(*many), promises(*(each + 1 for each in many)))
+    found, lost = PromiseFile(disk, DIRECTORY).read()
+    assert not lost and found in (stored_promises(*many), stored_promises(*(each + 1 for each in many)))
 
 
 @pytest.mark.spec("cluster", 81)
 @pytest.mark.parametrize("fails", ["write", "sync", "sync_directory"])
-def test_a_first_write_that_failed_leaves_a_file_whose_name_the_next_write_makes_durable(fails: str) -> None:
+def test_after_a_failed_first_write_the_next_write_makes_the_file_name_durable(fails: str) -> None:
     disk = MemoryDisk()
-    file = PromiseFile(disk, PLACE)
+    file = PromiseFile(disk, DIRECTORY)
     disk.fail = lambda operation, path: errno.ENOSPC if operation == fails else None
     with pytest.raises(OSError, match="."):
-        file.write(promises(1))
+        file.write(stored_promises(1))
     disk.fail = lambda operation, path: None
-    file.write(promises(2))
+    file.write(stored_promises(2))
     disk.crash()
-    assert PromiseFile(disk, PLACE).read() == (promises(2), False)
+    assert PromiseFile(disk, DIRECTORY).read() == (stored_promises(2), False)
 
 
 @pytest.mark.spec("cluster", 81)
 @pytest.mark.parametrize("operation", ["sync", "sync_directory"])
-def test_what_a_process_reads_it_may_rely_on_though_the_one_before_was_killed_before_it_was_synced(operation: str) -> None:
+def test_promises_read_by_a_new_process_are_durable_though_the_killed_one_had_not_synced(operation: str) -> None:
     disk = MemoryDisk()
-    file = PromiseFile(disk, PLACE)
-    disk.fail = lambda what, path: errno.EIO if what == operation else None  # the process dies there
+    file = PromiseFile(disk, DIRECTORY)
+    disk.fail = lambda what, path: errno.EIO if what == operation else None  # the process is killed there
     with pytest.raises(OSError, match="."):
-        file.write(promises(3))
+        file.write(stored_promises(3))
     disk.fail = lambda what, path: None
     disk.kill()
-    found = PromiseFile(disk, PLACE).read()
+    found = PromiseFile(disk, DIRECTORY).read()
     disk.crash()
-    assert PromiseFile(disk, PLACE).read() == found == (promises(3), False)
+    assert PromiseFile(disk, DIRECTORY).read() == found == (stored_promises(3), False)
 
 
-def test_two_damaged_slots_are_told() -> None:
+def test_two_damaged_slots_are_reported() -> None:
     disk = MemoryDisk()
-    file = PromiseFile(disk, PLACE)
-    file.write(promises(1))
-    file.write(promises(2))
-    disk.flip(f"{PLACE}/{PromiseFile.name}", 24)
-    assert PromiseFile(disk, PLACE).read()[1] is False
-    disk.flip(f"{PLACE}/{PromiseFile.name}", PromiseFile.distance + 24)
-    assert PromiseFile(disk, PLACE).read() == ((), True)
+    file = PromiseFile(disk, DIRECTORY)
+    file.write(stored_promises(1))
+    file.write(stored_promises(2))
+    disk.flip(f"{DIRECTORY}/{PromiseFile.name}", 24)
+    assert PromiseFile(disk, DIRECTORY).read()[1] is False
+    disk.flip(f"{DIRECTORY}/{PromiseFile.name}", PromiseFile.distance + 24)
+    assert PromiseFile(disk, DIRECTORY).read() == ((), True)
 
 
 LOG = LogSummary((5, 9), (4, 2), ((4, 7), (5, 9)))
@@ -119,7 +119,7 @@ MESSAGES: list[PartitionTalk | Decline | Yield] = [
     Decline(7, True, 9, successor=3), Yield(7, 3)]
 
 
-def read(event: bytes) -> Any:
+def decode_event(event: bytes) -> Any:
     """Decode an event as a member does."""
     kind = EventType(event[4] & EVENT_TYPE_MASK)
     if kind is EventType.CONTROL:
@@ -128,20 +128,20 @@ def read(event: bytes) -> Any:
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda each: type(each).__name__)
-def test_a_message_comes_as_it_was_said(message: PartitionTalk | Decline | Yield) -> None:
-    assert read(encode_partition_message(31, message)) == (31, message)
+def test_a_partition_message_is_unchanged_by_a_round_trip(message: PartitionTalk | Decline | Yield) -> None:
+    assert decode_event(encode_partition_message(31, message)) == (31, message)
 
 
 @pytest.mark.spec("cluster", 72)
 @pytest.mark.parametrize("message", [
     Records(2, 7, (4, 7), RUN), ImagePart(2, 7, 3, (5, 9), True, b"journal", b"data", b"qlist")],
                          ids=lambda each: type(each).__name__)
-def test_records_that_changed_on_their_way_are_refused(message: PartitionTalk) -> None:
+def test_records_with_a_wrong_checksum_are_refused(message: PartitionTalk) -> None:
     with pytest.raises(PeerError, match="checksum"):
-        read(encode_partition_message(31, message).replace(b"data", b"dato"))
+        decode_event(encode_partition_message(31, message).replace(b"data", b"dato"))
 
 
-def test_records_are_where_the_layout_says() -> None:
+def test_partition_messages_have_the_declared_layout() -> None:
     """The declared layout parses the bytes of the struct."""
     event = encode_partition_message(31, Records(2, 7, (4, 7), RUN))
     assert layout.EVENT_HEADER.parse(event).length == len(event)
@@ -157,19 +157,19 @@ def test_records_are_where_the_layout_says() -> None:
 
 @pytest.mark.parametrize("message", [Records(2, 7, (4, 7), RUN), ReplicaReceipt(2, 7, (5, 9), (4, 7), 4, 1 << 40)],
                          ids=lambda each: type(each).__name__)
-def test_an_event_of_another_size_is_refused(message: PartitionTalk) -> None:
+def test_a_partition_message_of_a_wrong_size_is_refused(message: PartitionTalk) -> None:
     event = encode_partition_message(31, message)
     for size in range(8, len(event)):
         with pytest.raises(PeerError):
-            read(event[:size])
+            decode_event(event[:size])
     with pytest.raises(PeerError):
-        read(event + bytes(4))
+        decode_event(event + bytes(4))
 
 
-def test_records_whose_sizes_do_not_fit_are_refused() -> None:
+def test_records_with_inconsistent_sizes_are_refused() -> None:
     """The checksum covers only the records."""
     event = bytearray(encode_partition_message(31, Records(2, 7, (4, 7), RUN)))
     at = 8 + layout.RECORD_RUN.offset("qlist_bytes")
     event[at:at + 4] = (1000).to_bytes(4, "big")
     with pytest.raises(PeerError, match="sizes do not fit"):
-        read(bytes(event))
+        decode_event(bytes(event))

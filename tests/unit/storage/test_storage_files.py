@@ -1,4 +1,4 @@
-"""Disk of the operating system: lengths, preallocation, locks, partial reads; agreement with the simulated disk."""
+"""Disk of the operating system: file lengths, preallocation, locks, partial reads, and agreement with the simulated disk."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def open_real(root: str, **options: int) -> Partition:
     return partition
 
 
-def test_open_files_have_their_full_size_and_closed_ones_their_length(root: str) -> None:
+def test_open_files_are_preallocated_and_closed_files_are_truncated(root: str) -> None:
     partition = open_real(root)
     sizes = {path.suffix: path.stat().st_size for path in Path(root).glob("bmq_0*")}
     assert sizes == {".bmq_journal": TINY.journal, ".bmq_data": TINY.data, ".bmq_qlist": TINY.qlist}
@@ -45,7 +45,7 @@ def test_open_files_have_their_full_size_and_closed_ones_their_length(root: str)
     assert sizes == {".bmq_journal": 44 + 120, ".bmq_data": 40, ".bmq_qlist": 36}
 
 
-def test_the_real_and_the_simulated_disk_hold_the_same_bytes_after_the_same_life(root: str) -> None:
+def test_the_real_and_the_simulated_disk_hold_the_same_bytes_after_the_same_operations(root: str) -> None:
     memory = MemoryDisk()
     contents = []
     for disk, place in ((RealDisk(), root), (memory, "/l")):
@@ -84,7 +84,7 @@ def test_messages_survive_a_restart(root: str) -> None:
     assert len(guids(recovered)) == 100 and recovered.alarms == []
 
 
-def test_a_batch_of_thousands_of_parts_is_written_whole(root: str) -> None:
+def test_a_write_of_thousands_of_parts_is_complete(root: str) -> None:
     file = RealDisk().create(f"{root}/x")
     parts = [bytes([n % 251]) * (n % 97) for n in range(5000)]
     file.write(10, parts)
@@ -108,7 +108,7 @@ def test_a_short_write_is_continued(root: str, monkeypatch: pytest.MonkeyPatch) 
     assert file.read(3, 200_000) == data
 
 
-def test_a_disk_that_takes_nothing_more_is_an_error(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_of_zero_bytes_is_a_disk_full_error(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     file = RealDisk().create(f"{root}/x")
     monkeypatch.setattr("bmqtwist.storage.files.os.pwrite", lambda fd, data, offset: 0)
     with pytest.raises(OSError) as caught:
@@ -116,7 +116,7 @@ def test_a_disk_that_takes_nothing_more_is_an_error(root: str, monkeypatch: pyte
     assert caught.value.errno == errno.ENOSPC
 
 
-def test_one_directory_one_broker_across_processes(root: str) -> None:
+def test_a_directory_is_locked_against_brokers_of_other_processes(root: str) -> None:
     lock = RealDisk().lock(root)
     with pytest.raises(DirectoryBusy, match="another broker"):
         RealDisk().lock(root)
@@ -129,11 +129,11 @@ def test_one_directory_one_broker_across_processes(root: str) -> None:
     assert subprocess.run(run, check=False).returncode == 0
 
 
-def test_a_deleted_lock_file_lets_no_second_broker_in(root: str) -> None:
+def test_a_directory_stays_locked_when_its_lock_file_is_deleted(root: str) -> None:
     """A new lock file in its place does not either."""
     lock = RealDisk().lock(root)
     os.unlink(f"{root}/{LOCK_NAME}")
-    for _ in range(2):  # the first try makes the file anew
+    for _ in range(2):  # the first attempt creates the file again
         with pytest.raises(DirectoryBusy, match="another broker"):
             RealDisk().lock(root)
     lock.close()
@@ -141,7 +141,7 @@ def test_a_deleted_lock_file_lets_no_second_broker_in(root: str) -> None:
     RealDisk().lock(root).close()
 
 
-def test_where_directories_cannot_be_locked_the_lock_file_must_do(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lock_file_is_locked_where_directories_cannot_be(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def flock(descriptor: int, operation: int) -> None:
         if os.path.isdir(f"/proc/self/fd/{descriptor}"):
             raise OSError(errno.EBADF, "as network file systems say")
@@ -158,7 +158,7 @@ def test_where_directories_cannot_be_locked_the_lock_file_must_do(root: str, mon
     assert os.listdir("/proc/self/fd") == open_descriptors
 
 
-def test_what_is_stored_is_for_the_user_of_the_broker_only(root: str) -> None:
+def test_storage_files_are_readable_only_by_the_user_of_the_broker(root: str) -> None:
     open_real(root).rollover(WALL)
     RealDisk().lock(root).close()
     modes = {path.name: path.stat().st_mode & 0o777 for path in Path(root).rglob("*") if path.is_file()}
@@ -171,7 +171,7 @@ def test_free_space_is_a_number_of_bytes(root: str) -> None:
     assert isinstance(RealDisk().open(__file__), RealFile)
 
 
-def test_names_that_are_taken_are_not_overwritten(root: str) -> None:
+def test_creating_an_existing_file_is_an_error(root: str) -> None:
     for disk, place in ((RealDisk(), root), (MemoryDisk(), "/l")):
         disk.create(f"{place}/x")
         with pytest.raises(FileExistsError):
@@ -185,23 +185,23 @@ def test_names_that_are_taken_are_not_overwritten(root: str) -> None:
 
 @pytest.mark.parametrize("sizes", [(1183, 1 << 20, 1 << 20), (1 << 20, 40, 1 << 20), (1 << 20, 1 << 20, 36),
                                    (1 << 35, 1 << 20, 1 << 20), (1 << 20, 1 << 36, 1 << 20)])
-def test_sizes_the_format_cannot_hold_are_refused(sizes: tuple[int, int, int]) -> None:
+def test_file_sizes_beyond_the_format_are_refused(sizes: tuple[int, int, int]) -> None:
     with pytest.raises(StorageError):
         FileSizes(*sizes)
 
 
-def test_what_was_preallocated_and_never_written_need_not_be_read(tmp_path: Path) -> None:
+def test_data_after_skips_preallocated_unwritten_ranges(tmp_path: Path) -> None:
     file = RealDisk().create(str(tmp_path / "f"))
     file.resize(8 << 20, True)
     file.write(0, [b"head"])
     file.write(3 << 20, [b"later"])
     after = file.data_after(1 << 20)
-    assert after is not None and 1 << 20 <= after <= 3 << 20, "never beyond what was written"
-    assert file.data_after((3 << 20) + 8192) in (None, (3 << 20) + 8192), "unless the file system knows nothing of holes"
+    assert after is not None and 1 << 20 <= after <= 3 << 20, "not after the written data"
+    assert file.data_after((3 << 20) + 8192) in (None, (3 << 20) + 8192), "the same offset without holes"
     file.close()
 
 
-def test_a_scan_looks_at_everything_that_was_written_and_at_nothing_else() -> None:
+def test_a_scan_reads_all_written_ranges_and_skips_holes() -> None:
     """Bytes far after the end are found although the holes between are skipped."""
     disk = MemoryDisk()
     partition, _ = start(disk, TINY)
@@ -211,12 +211,12 @@ def test_a_scan_looks_at_everything_that_was_written_and_at_nothing_else() -> No
     content = disk.content(path)
     read: list[int] = []
 
-    def counted(offset: int, size: int) -> bytes:
+    def recording_read(offset: int, size: int) -> bytes:
         read.append(offset)
         return content[offset:offset + size]
 
     end = 44 + 60 * 2
-    scan = JournalScan(counted, len(content), lambda offset: offset if offset < end else None)
+    scan = JournalScan(recording_read, len(content), lambda offset: offset if offset < end else None)
     assert len(list(scan)) == 2 and not scan.stale and max(read) <= end + 60
     far = content[:9004] + b"x" + content[9005:]
     scan = JournalScan(lambda offset, size: far[offset:offset + size], len(far),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from bmqtwist.storage.gate import Gate
 
 
-class Waiting:
+class NumberedEffect:
     """An effect with a number."""
 
     def __init__(self, number: int, position: int) -> None:
@@ -17,7 +17,7 @@ class Waiting:
 
 @given(st.lists(st.sampled_from(["append", "hold", "hold", "write", "tick", "release", "begin", "end", "roll", "want"]),
                 max_size=80))
-def test_every_effect_is_released_once_in_order_and_only_when_durable(steps: list[str]) -> None:
+def test_each_effect_is_released_once_in_order_when_its_records_are_durable(steps: list[str]) -> None:
     gate, held, position, written, durable, covers, token = Gate(), 0, 0, 0, 0, 0, None
     matter = 0  # the newest record that an effect can wait for
     needs: list[int] = []  # per effect: the record that must be durable
@@ -28,7 +28,7 @@ def test_every_effect_is_released_once_in_order_and_only_when_durable(steps: lis
             position += 1
             matter = position
         elif step == "hold":
-            gate.waiting.append(Waiting(held, position))
+            gate.waiting.append(NumberedEffect(held, position))
             held += 1
             needs.append(matter)
         elif step == "write":
@@ -65,11 +65,11 @@ def test_every_effect_is_released_once_in_order_and_only_when_durable(steps: lis
 
 
 @given(st.lists(st.integers(0, 3), max_size=30), st.integers(0, 60))
-def test_a_mark_releases_what_waits_for_it_and_nothing_behind(steps: list[int], mark: int) -> None:
+def test_a_written_position_releases_only_the_effects_up_to_it(steps: list[int], mark: int) -> None:
     gate, position = Gate(), 0
     for number, more in enumerate(steps):
         position += more
-        gate.waiting.append(Waiting(number, position))
+        gate.waiting.append(NumberedEffect(number, position))
     gate.written = min(mark, position)
     first = gate.release_written()
     assert all(effect.position <= mark for effect in first)

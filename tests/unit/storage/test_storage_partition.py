@@ -1,4 +1,4 @@
-"""Partition of a single broker: turns, gate and syncs, space, payload cache, disk errors."""
+"""Partition of a single node: batches, durability gate and syncs, space, payload cache, disk errors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from bmqtwist.storage.partition import Partition, PartitionUnavailable
 from bmqtwist.storage.store import FileSizes
 
 
-def running(disk: MemoryDisk, sizes: FileSizes = SMALL, **options: Any) -> Partition:
+def started_partition(disk: MemoryDisk, sizes: FileSizes = SMALL, **options: Any) -> Partition:
     """Return a partition with one queue."""
     partition, _ = start(disk, sizes, **options)
     partition.queues.create(KEY, "bmq://d/q", DEFAULT, WALL)
@@ -42,14 +42,14 @@ def running(disk: MemoryDisk, sizes: FileSizes = SMALL, **options: Any) -> Parti
     return partition
 
 
-def put(partition: Partition, number: int, payload: bytes = b"payload", key: bytes = KEY) -> Any:
+def append(partition: Partition, number: int, payload: bytes = b"payload", key: bytes = KEY) -> Any:
     """Append one message."""
     message = make_message(number, payload)
     partition.append_message(key, message, WALL)
     return message
 
 
-def writes(disk: MemoryDisk) -> list[str]:
+def take_operations(disk: MemoryDisk) -> list[str]:
     """Return the operations on each kind of file since the last call."""
     done = [f"{operation} {path.rpartition('_')[2]}" for operation, path in disk.log]
     disk.log.clear()
@@ -58,23 +58,23 @@ def writes(disk: MemoryDisk) -> list[str]:
 
 # ---- turns and gates -------------------------------------------------------------------------------------------------
 
-def test_a_turn_is_one_write_per_file_data_before_journal() -> None:
+def test_a_flush_makes_one_write_per_file_data_before_journal() -> None:
     disk = MemoryDisk()
-    partition = running(disk, durability="none")
-    writes(disk)
+    partition = started_partition(disk, durability="none")
+    take_operations(disk)
     for number in range(50):
-        put(partition, number)
-    assert writes(disk) == []
+        append(partition, number)
+    assert take_operations(disk) == []
     partition.flush(WALL)
-    assert writes(disk) == ["write data", "write journal"]
+    assert take_operations(disk) == ["write data", "write journal"]
     partition.flush(WALL)
-    assert writes(disk) == []
+    assert take_operations(disk) == []
 
 
-def test_without_durability_effects_come_back_from_the_flush() -> None:
+def test_with_durability_none_the_flush_releases_effects() -> None:
     disk = MemoryDisk()
-    partition = running(disk, durability="none")
-    put(partition, 1)
+    partition = started_partition(disk, durability="none")
+    append(partition, 1)
     partition.hold(Held("a"))
     partition.hold(Held("b"))
     assert partition.flush(WALL) == ["a", "b"]
@@ -82,28 +82,28 @@ def test_without_durability_effects_come_back_from_the_flush() -> None:
     assert partition.wants_sync() is None
 
 
-def test_always_syncs_data_before_journal_within_the_turn() -> None:
+def test_with_durability_always_the_flush_syncs_data_before_journal() -> None:
     disk = MemoryDisk()
-    partition = running(disk, durability="always")
-    writes(disk)
-    put(partition, 1)
+    partition = started_partition(disk, durability="always")
+    take_operations(disk)
+    append(partition, 1)
     partition.hold(Held("a"))
     assert partition.flush(WALL) == ["a"]
-    assert writes(disk) == ["write data", "write journal", "sync data", "sync journal"]
+    assert take_operations(disk) == ["write data", "write journal", "sync data", "sync journal"]
     partition.hold(Held("nothing to write"))
     assert partition.flush(WALL) == ["nothing to write"]
-    assert writes(disk) == []
+    assert take_operations(disk) == []
 
 
-def test_a_group_waits_for_a_sync_that_began_after_its_records_were_written() -> None:
+def test_with_durability_group_effects_wait_for_a_sync_started_after_their_write() -> None:
     disk = MemoryDisk()
-    partition = running(disk)
-    put(partition, 1)
+    partition = started_partition(disk)
+    append(partition, 1)
     partition.hold(Held("first"))
     assert partition.flush(WALL) == []
     token = partition.wants_sync()
     assert token is not None and partition.wants_sync() is None, "one sync at a time"
-    put(partition, 2)
+    append(partition, 2)
     partition.hold(Held("second"))
     assert partition.flush(WALL) == [] and partition.wants_sync() is None
     partition.sync()
@@ -118,9 +118,9 @@ def test_a_group_waits_for_a_sync_that_began_after_its_records_were_written() ->
     assert partition.flush(WALL) == ["no records"]
 
 
-def test_an_effect_of_a_turn_without_records_waits_for_the_records_before_it() -> None:
-    partition = running(MemoryDisk())
-    put(partition, 1)
+def test_an_effect_without_records_waits_for_the_sync_of_earlier_records() -> None:
+    partition = started_partition(MemoryDisk())
+    append(partition, 1)
     partition.flush(WALL)
     partition.hold(Held("later"))
     assert partition.flush(WALL) == []
@@ -130,24 +130,24 @@ def test_an_effect_of_a_turn_without_records_waits_for_the_records_before_it() -
 
 def test_acknowledged_messages_survive_a_loss_of_power() -> None:
     disk = MemoryDisk()
-    partition = running(disk)
+    partition = started_partition(disk)
     for number in range(1, 6):
-        put(partition, number)
+        append(partition, number)
     partition.hold(Held("acks"))
     partition.flush(WALL)
     token = partition.wants_sync()
     partition.sync()
     assert partition.synced(token or 0, WALL) == ["acks"]
-    put(partition, 6)
+    append(partition, 6)
     partition.flush(WALL)
     disk.crash()
     assert len(guids(reread(disk))) == 5
 
 
-def test_a_sync_point_is_written_once_per_tick_and_only_after_a_write() -> None:
+def test_a_sync_point_is_written_only_after_other_records() -> None:
     disk = MemoryDisk()
-    partition = running(disk)
-    put(partition, 1)
+    partition = started_partition(disk)
+    append(partition, 1)
     partition.flush(WALL)
     before = partition.sequence
     partition.sync_point(WALL + 1)
@@ -160,7 +160,7 @@ def test_a_sync_point_is_written_once_per_tick_and_only_after_a_write() -> None:
 
 def test_a_lease_must_be_newer_than_the_last_one() -> None:
     disk = MemoryDisk()
-    partition = running(disk, lease=4)
+    partition = started_partition(disk, lease=4)
     partition.stop(WALL)
     for lease in (3, 4):
         with pytest.raises(LocalError):
@@ -169,10 +169,10 @@ def test_a_lease_must_be_newer_than_the_last_one() -> None:
     assert (recovered.lease, partition.lease, partition.sequence) == (4, 5, 1)
 
 
-def test_a_stop_leaves_files_of_exact_length_ending_in_a_sync_point() -> None:
+def test_a_stop_truncates_the_files_and_ends_the_journal_with_a_sync_point() -> None:
     disk = MemoryDisk()
-    partition = running(disk)
-    put(partition, 1)
+    partition = started_partition(disk)
+    append(partition, 1)
     partition.hold(Held("ack"))
     assert partition.stop(WALL) == ["ack"]
     journal = disk.content(path_of(disk, "journal"))
@@ -184,8 +184,8 @@ def test_a_stop_leaves_files_of_exact_length_ending_in_a_sync_point() -> None:
 
 # ---- live records ----------------------------------------------------------------------------------------------------
 
-def test_outstanding_bytes_count_live_records_only() -> None:
-    partition = running(MemoryDisk())
+def test_outstanding_bytes_include_only_live_records() -> None:
+    partition = started_partition(MemoryDisk())
     empty = partition.state.outstanding()
     message = make_message(1, b"x" * 100, ref_count=2, options=b"opts")
     partition.append_message(KEY, message, WALL)
@@ -193,16 +193,16 @@ def test_outstanding_bytes_count_live_records_only() -> None:
     assert partition.state.outstanding() == (empty[0] + 120, empty[1] + 120, empty[2])
     partition.append_deletion(KEY, message, 0, WALL)
     assert partition.state.outstanding() == empty and message.live_key == -1
-    put(partition, 2)
+    append(partition, 2)
     at_once(partition.queues.purge(KEY, None, None, WALL))
     assert partition.state.outstanding() == (empty[0] + 60, *empty[1:]), "the PURGE record itself"
     partition.queues.delete(KEY, WALL)
     assert partition.state.outstanding() == (44, 40, 36) and not partition.state.live
 
 
-def test_auto_confirms_belong_to_the_message_that_follows() -> None:
+def test_auto_confirms_belong_to_the_following_message() -> None:
     disk = MemoryDisk()
-    partition = running(disk)
+    partition = started_partition(disk)
     partition.queues.create(OTHER, "bmq://d/f", FANOUT, WALL)
     partition.append_auto_confirm(OTHER, FANOUT[0][1], b"g" * 16, WALL)  # without its message
     message = make_message(2, ref_count=1)
@@ -216,9 +216,9 @@ def test_auto_confirms_belong_to_the_message_that_follows() -> None:
     assert len(partition.state.live) == 2
 
 
-def test_payloads_beyond_the_ceiling_are_dropped_and_read_back() -> None:
+def test_payloads_beyond_the_cache_limit_are_dropped_and_read_from_data() -> None:
     disk = MemoryDisk()
-    partition = running(disk, cache_bytes=250)
+    partition = started_partition(disk, cache_bytes=250)
     messages = [make_message(number, bytes([number]) * 100, options=b"opt!") for number in range(5)]
     for message in messages:
         partition.append_message(KEY, message, WALL)
@@ -228,24 +228,24 @@ def test_payloads_beyond_the_ceiling_are_dropped_and_read_back() -> None:
     assert [partition.payloads.whole(message) for message in messages] == [bytes([n]) * 100 for n in range(5)]
     for message in messages:
         partition.append_deletion(KEY, message, 0, WALL)
-    again = put(partition, 9, b"z" * 250)
+    again = append(partition, 9, b"z" * 250)
     partition.flush(WALL)
     assert again.payload is not None, "deleted messages no longer count"
 
 
-def test_a_message_deleted_in_the_turn_of_its_arrival_frees_its_share_of_the_cache_once() -> None:
-    partition = running(MemoryDisk(), cache_bytes=10)
-    message = put(partition, 1, b"x" * 100)
+def test_a_message_deleted_before_the_flush_frees_its_cache_bytes_once() -> None:
+    partition = started_partition(MemoryDisk(), cache_bytes=10)
+    message = append(partition, 1, b"x" * 100)
     partition.append_deletion(KEY, message, 0, WALL)
     partition.flush(WALL)
-    kept = put(partition, 2, b"y" * 10)
+    kept = append(partition, 2, b"y" * 10)
     partition.flush(WALL)
     assert kept.payload == b"y" * 10
 
 
 # ---- space -----------------------------------------------------------------------------------------------------------
 
-def fill(partition: Partition, keys: list[bytes], size: int = 8) -> dict[bytes, list[Any]]:
+def fill_partition(partition: Partition, keys: list[bytes], size: int = 8) -> dict[bytes, list[Any]]:
     """Append messages to the queues alternately until the partition refuses one."""
     stored: dict[bytes, list[Any]] = {key: [] for key in keys}
     number = 0
@@ -253,32 +253,32 @@ def fill(partition: Partition, keys: list[bytes], size: int = 8) -> dict[bytes, 
         while True:
             number += 1
             key = keys[number % len(keys)]
-            stored[key].append(put(partition, number, b"x" * size, key))
+            stored[key].append(append(partition, number, b"x" * size, key))
             partition.flush(WALL)
     except PartitionUnavailable:
         return stored
 
 
-def test_a_journal_full_of_live_records_is_read_only_until_a_whole_queue_is_purged() -> None:
+def test_a_journal_full_of_live_records_is_read_only_until_a_queue_is_purged() -> None:
     disk = MemoryDisk()
-    partition = running(disk, TINY, durability="none")
+    partition = started_partition(disk, TINY, durability="none")
     partition.queues.create(OTHER, "bmq://d/o", DEFAULT, WALL)
-    stored = fill(partition, [KEY, OTHER])
+    stored = fill_partition(partition, [KEY, OTHER])
     assert [kind.category for kind, _ in partition.take_alarms()] == ["PARTITION_READONLY"]
     assert not partition.available
     with pytest.raises(PartitionUnavailable):
-        put(partition, 9999)
+        append(partition, 9999)
     with pytest.raises(PartitionUnavailable):
         at_once(partition.queues.purge(KEY, DEFAULT[0][1], stored[KEY][0], WALL))
     gone = stored[KEY].pop(0)
     partition.append_deletion(KEY, gone, 0, WALL)
     partition.flush(WALL)
-    assert gone.guid not in partition.state.queues[KEY].messages, "owed, but it counts"
+    assert gone.guid not in partition.state.queues[KEY].messages, "its record is not written, but it is deleted"
     assert partition.take_alarms() == [], "once per file set"
     assert partition.tail.positions()[0] <= TINY.journal - 1140 + 60
     at_once(partition.queues.purge(KEY, None, None, WALL))
     assert partition.available
-    put(partition, 10000)
+    append(partition, 10000)
     partition.flush(WALL)
     assert partition.take_alarms() == []
     assert partition.tail.positions()[0] < TINY.journal // 2 + 400
@@ -286,27 +286,27 @@ def test_a_journal_full_of_live_records_is_read_only_until_a_whole_queue_is_purg
     assert len(recovered.queues[OTHER].messages) == len(stored[OTHER]) and len(recovered.queues[KEY].messages) == 1
 
 
-def test_a_full_data_file_refuses_messages_but_takes_confirms() -> None:
-    partition = running(MemoryDisk(), FileSizes(1 << 20, 10000, 1 << 16), durability="none")
-    stored = fill(partition, [KEY], 500)[KEY]
+def test_a_full_data_file_refuses_messages_and_accepts_deletions() -> None:
+    partition = started_partition(MemoryDisk(), FileSizes(1 << 20, 10000, 1 << 16), durability="none")
+    stored = fill_partition(partition, [KEY], 500)[KEY]
     assert [kind.category for kind, _ in partition.take_alarms()] == ["PARTITION_READONLY"]
     assert partition.available
     for message in stored[:len(stored) // 2]:
         partition.append_deletion(KEY, message, 0, WALL)
-    put(partition, 777, b"x" * 500)
+    append(partition, 777, b"x" * 500)
     assert partition.take_alarms() == []
 
 
 def test_a_message_larger_than_the_data_file_is_refused() -> None:
-    partition = running(MemoryDisk(), FileSizes(1 << 20, 10000, 1 << 16))
+    partition = started_partition(MemoryDisk(), FileSizes(1 << 20, 10000, 1 << 16))
     with pytest.raises(PartitionUnavailable):
-        put(partition, 1, b"x" * 20000)
-    put(partition, 2)
+        append(partition, 1, b"x" * 20000)
+    append(partition, 2)
 
 
-def test_a_full_qlist_rolls_over_when_queues_are_gone() -> None:
+def test_a_full_qlist_rolls_over_if_queues_were_deleted() -> None:
     disk = MemoryDisk()
-    partition = running(disk, FileSizes(1 << 20, 1 << 16, 2000), durability="none")
+    partition = started_partition(disk, FileSizes(1 << 20, 1 << 16, 2000), durability="none")
     for number in range(100):
         partition.queues.create(OTHER, f"bmq://d/{number}", DEFAULT, WALL + number)
         partition.queues.delete(OTHER, WALL + number)
@@ -315,12 +315,12 @@ def test_a_full_qlist_rolls_over_when_queues_are_gone() -> None:
     assert [queue.uri for queue in reread(disk).queues.values()] == ["bmq://d/q"]
 
 
-def test_the_soft_alarm_names_the_biggest_queues_and_keeps_quiet_for_a_while() -> None:
-    partition = running(MemoryDisk(), FileSizes(1 << 20, 10000, 1 << 16))
+def test_the_space_alarm_names_the_largest_queues_and_is_repeated_after_15_minutes() -> None:
+    partition = started_partition(MemoryDisk(), FileSizes(1 << 20, 10000, 1 << 16))
     partition.check_space(WALL)
     assert partition.take_alarms() == []
     for number in range(12):
-        put(partition, number, b"x" * 500)
+        append(partition, number, b"x" * 500)
     partition.check_space(WALL)
     partition.check_space(WALL + 899)
     (kind, text), = partition.take_alarms()
@@ -329,96 +329,96 @@ def test_the_soft_alarm_names_the_biggest_queues_and_keeps_quiet_for_a_while() -
     assert len(partition.take_alarms()) == 1
 
 
-def test_an_operator_may_close_and_open_a_partition() -> None:
-    partition = running(MemoryDisk())
+def test_a_partition_can_be_disabled_and_enabled() -> None:
+    partition = started_partition(MemoryDisk())
     partition.disable()
     with pytest.raises(PartitionUnavailable, match="operator"):
-        put(partition, 1)
+        append(partition, 1)
     with pytest.raises(PartitionUnavailable):
         at_once(partition.queues.purge(KEY, None, None, WALL))
     partition.enable()
-    put(partition, 1)
+    append(partition, 1)
 
 
 # ---- failing disks ---------------------------------------------------------------------------------------------------
 
-def failing(disk: MemoryDisk, *operations: str, code: int = errno.EIO) -> None:
+def fail_operations(disk: MemoryDisk, *operations: str, code: int = errno.EIO) -> None:
     """Let operations fail from now on; without arguments, stop the faults."""
     disk.fail = lambda operation, path: code if operation in operations else None
 
 
 @pytest.mark.spec("storage", 13)
-def test_a_failed_write_holds_back_the_effects_and_is_repeated() -> None:
+def test_effects_wait_for_the_retry_of_a_failed_write() -> None:
     disk = MemoryDisk()
-    partition = running(disk, durability="none")
-    message = put(partition, 1)
+    partition = started_partition(disk, durability="none")
+    message = append(partition, 1)
     partition.hold(Held("ack"))
-    failing(disk, "write", code=errno.ENOSPC)
+    fail_operations(disk, "write", code=errno.ENOSPC)
     assert partition.flush(WALL) == [] and partition.flush(WALL) == []
     assert [kind.category for kind, _ in partition.take_alarms()] == ["FILE_IO"]
     with pytest.raises(PartitionUnavailable):
-        put(partition, 2)
+        append(partition, 2)
     assert partition.payloads.whole(message) == b"payload"
-    failing(disk)
+    fail_operations(disk)
     assert partition.flush(WALL) == ["ack"]
-    put(partition, 2)
+    append(partition, 2)
     partition.flush(WALL)
     assert len(guids(reread(disk))) == 2
 
 
-def test_a_write_that_fails_between_data_and_journal_is_repeated_at_the_same_place() -> None:
+def test_a_failed_journal_write_after_a_data_write_is_repeated_at_the_same_offset() -> None:
     disk = MemoryDisk()
-    partition = running(disk, durability="none")
-    put(partition, 1)
+    partition = started_partition(disk, durability="none")
+    append(partition, 1)
     disk.fail = lambda operation, path: errno.EIO if operation == "write" and path.endswith("journal") else None
     partition.flush(WALL)
-    failing(disk)
+    fail_operations(disk)
     partition.flush(WALL)
     partition.stop(WALL)
     recovered = reread(disk)
     assert (recovered.alarms, len(guids(recovered))) == ([], 1)
 
 
-def test_after_a_failed_sync_nothing_is_promised_any_more() -> None:
+def test_after_a_failed_sync_no_effect_is_released() -> None:
     disk = MemoryDisk()
-    partition = running(disk)
-    put(partition, 1)
+    partition = started_partition(disk)
+    append(partition, 1)
     partition.hold(Held("ack"))
     partition.flush(WALL)
     token = partition.wants_sync()
-    failing(disk, "sync")
+    fail_operations(disk, "sync")
     with pytest.raises(OSError) as caught:
         partition.sync()
     partition.sync_failed(token or 0, caught.value)
-    failing(disk)
+    fail_operations(disk)
     assert partition.flush(WALL) == [] and partition.wants_sync() is None
     assert not partition.available
     assert [kind.category for kind, _ in partition.take_alarms()] == ["FILE_IO"]
     assert partition.stop(WALL) == []
 
 
-def test_always_closes_the_partition_when_the_sync_fails() -> None:
+def test_with_durability_always_a_failed_sync_closes_the_partition() -> None:
     disk = MemoryDisk()
-    partition = running(disk, durability="always")
-    put(partition, 1)
+    partition = started_partition(disk, durability="always")
+    append(partition, 1)
     partition.hold(Held("ack"))
-    failing(disk, "sync")
+    fail_operations(disk, "sync")
     assert partition.flush(WALL) == []
-    failing(disk)
+    fail_operations(disk)
     assert partition.flush(WALL) == [] and not partition.available
 
 
 @pytest.mark.spec("storage", 13)
-def test_a_disk_without_room_for_a_new_set_does_not_lose_the_old_one() -> None:
+def test_a_rollover_without_disk_space_keeps_the_old_file_set() -> None:
     disk = MemoryDisk()
-    partition = running(disk, TINY, durability="none")
+    partition = started_partition(disk, TINY, durability="none")
     disk.capacity = 2 * sum(TINY.each) - 1
     message, refused_at = None, 0
     for number in range(1, 1000):
         try:
             if message is not None:
                 partition.append_deletion(KEY, message, 0, WALL)
-            message = put(partition, number)
+            message = append(partition, number)
         except PartitionUnavailable:
             refused_at = number
             break
@@ -427,7 +427,7 @@ def test_a_disk_without_room_for_a_new_set_does_not_lose_the_old_one() -> None:
     assert len(disk.paths()) == 3 and partition.available
     disk.capacity = None
     with pytest.raises(PartitionUnavailable):
-        put(partition, 5000)
+        append(partition, 5000)
     assert partition.take_alarms() == [], "not tried again at once"
     late = make_message(5000)
     partition.append_message(KEY, late, WALL + 5)
@@ -435,7 +435,7 @@ def test_a_disk_without_room_for_a_new_set_does_not_lose_the_old_one() -> None:
     assert late.guid.hex().upper() in guids(reread(disk, TINY))
 
 
-def test_two_brokers_cannot_share_a_directory() -> None:
+def test_a_second_broker_cannot_lock_the_directory() -> None:
     disk = MemoryDisk()
     lock = disk.lock("/l")
     with pytest.raises(LocalError, match="another broker"):
@@ -453,55 +453,56 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "PREWRITE_BYTES", 1000)
 
 
-def test_a_large_message_is_written_over_several_turns_and_its_record_last(small_steps: None) -> None:
+def test_a_large_message_is_written_in_slices_and_its_record_last(small_steps: None) -> None:
     disk = MemoryDisk()
-    partition = running(disk, durability="none")
-    writes(disk)
-    put(partition, 1)
-    put(partition, 2, b"x" * 3500)
+    partition = started_partition(disk, durability="none")
+    take_operations(disk)
+    append(partition, 1)
+    append(partition, 2, b"x" * 3500)
     partition.hold(Held("a"))
-    assert partition.flush(WALL) == [] and partition.tail.large and writes(disk) == ["write data"]
-    put(partition, 3)  # while it is under way
+    assert partition.flush(WALL) == [] and partition.tail.large and take_operations(disk) == ["write data"]
+    append(partition, 3)  # while the large batch is in progress
     partition.hold(Held("b"))
-    assert partition.flush(WALL) == [] and writes(disk) == ["write data"]
+    assert partition.flush(WALL) == [] and take_operations(disk) == ["write data"]
     while not (released := partition.flush(WALL)):
         assert partition.busy() and partition.tail.large
-    assert released == ["a", "b"] and writes(disk)[-2:] == ["write data", "write journal"] and not partition.tail.large
+    assert released == ["a", "b"] and not partition.tail.large
+    assert take_operations(disk)[-2:] == ["write data", "write journal"]
     assert guids(reread(disk)) == [make_message(number, b"").guid.hex().upper() for number in (1, 2, 3)]
     assert partition.payloads.whole(next(iter(reread(disk).queues[KEY].messages.values()))) == b"payload"
 
 
-def test_a_sync_point_waits_for_a_large_batch_that_is_under_way(small_steps: None) -> None:
+def test_a_sync_point_waits_for_a_large_batch_in_progress(small_steps: None) -> None:
     disk = MemoryDisk()
-    partition = running(disk, durability="none")
-    put(partition, 1, b"x" * 3500)
+    partition = started_partition(disk, durability="none")
+    append(partition, 1, b"x" * 3500)
     assert partition.flush(WALL) == [] and partition.tail.large
-    writes(disk)
+    take_operations(disk)
     partition.sync_point(WALL)
-    assert writes(disk) == [] and partition.tail.large
+    assert take_operations(disk) == [] and partition.tail.large
     while partition.busy():
         partition.flush(WALL)
-    assert writes(disk)[-2:] == ["write data", "write journal"]
+    assert take_operations(disk)[-2:] == ["write data", "write journal"]
     partition.sync_point(WALL)
-    assert writes(disk) == ["write journal"]
+    assert take_operations(disk) == ["write journal"]
     assert guids(reread(disk)) == [make_message(1, b"").guid.hex().upper()]
 
 
 @pytest.mark.parametrize("turns", range(6))
-def test_a_crash_or_a_failure_while_a_large_batch_is_written_takes_nothing_else_along(small_steps: None, turns: int) -> None:
+def test_a_crash_or_error_during_a_large_batch_loses_no_other_message(small_steps: None, turns: int) -> None:
     disk = MemoryDisk()
-    partition = running(disk, durability="none")
-    put(partition, 1)
+    partition = started_partition(disk, durability="none")
+    append(partition, 1)
     partition.flush(WALL)
-    put(partition, 2, b"x" * 3500)
+    append(partition, 2, b"x" * 3500)
     for _ in range(turns):
         partition.flush(WALL)
     found = guids(reread(disk))
     assert found in ([make_message(each, b"").guid.hex().upper() for each in range(1, 2 + count)] for count in (0, 1))
-    failing(disk, "write")
-    put(partition, 3)
+    fail_operations(disk, "write")
+    append(partition, 3)
     partition.flush(WALL)
-    failing(disk)
+    fail_operations(disk)
     while partition.busy():
         partition.flush(WALL)
     assert len(guids(reread(disk))) == 3
@@ -509,17 +510,17 @@ def test_a_crash_or_a_failure_while_a_large_batch_is_written_takes_nothing_else_
 
 def test_a_stop_writes_the_rest_of_a_large_batch_at_once(small_steps: None) -> None:
     disk = MemoryDisk()
-    partition = running(disk, durability="none")
-    put(partition, 1, b"x" * 3500)
+    partition = started_partition(disk, durability="none")
+    append(partition, 1, b"x" * 3500)
     partition.flush(WALL)
     partition.stop(WALL, True)
     assert len(guids(reread(disk))) == 1
 
 
-def test_of_a_long_message_no_more_is_read_than_its_beginning() -> None:
+def test_only_the_requested_beginning_of_a_long_message_is_read() -> None:
     disk = MemoryDisk()
-    partition = running(disk, durability="none", cache_bytes=0)
-    long, short = put(partition, 1, b"x" * 3500), put(partition, 2, b"y" * 100)
+    partition = started_partition(disk, durability="none", cache_bytes=0)
+    long, short = append(partition, 1, b"x" * 3500), append(partition, 2, b"y" * 100)
     partition.flush(WALL)
     assert long.payload is None and short.payload is None
     assert partition.payloads.beginning(long, 100) == b"x" * 100 and partition.payloads.beginning(short, 101) == b"y" * 100

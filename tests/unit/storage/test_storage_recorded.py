@@ -36,7 +36,7 @@ from bmqtwist.storage.store import FileSizes
 
 @pytest.mark.spec("storage", 15)
 @pytest.mark.parametrize("path", journals(), ids=name_of)
-def test_a_recorded_set_recovers_without_a_complaint_and_ends_where_the_writer_ended(path: Path) -> None:
+def test_a_recorded_file_set_recovers_without_alarms_up_to_its_end(path: Path) -> None:
     pid = int(path.name[4])
     disk = disk_with(path)
     files = open_files(disk, pid)
@@ -49,7 +49,7 @@ def test_a_recorded_set_recovers_without_a_complaint_and_ends_where_the_writer_e
         assert "crash" in str(path) or "live" in str(path) or len(content) == end
 
 
-def purged(path: Path) -> set[str]:
+def purged_guids(path: Path) -> set[str]:
     """Return the GUIDs removed by purges of whole queues, read without the code under test."""
     gone, stored = set(), {}
     for offset, head, _, _, _ in entries(path.read_bytes()):
@@ -63,37 +63,37 @@ def purged(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("path", [p for p in journals(archives=False) if "golden" not in str(p)
                                   and (p.parent / f"p{p.name[4]}.outstanding.human.txt").exists()], ids=name_of)
-def test_outstanding_messages_are_those_the_storage_tool_prints(path: Path) -> None:
+def test_outstanding_messages_equal_the_output_of_the_original_tool(path: Path) -> None:
     text = (path.parent / f"p{path.name[4]}.outstanding.human.txt").read_text()
     printed = re.findall(r"^([0-9A-F]{32})$", text, re.M)
     found = guids(recover(open_files(disk_with(path), int(path.name[4]))))
     assert len(printed) == len(set(printed))
-    assert set(found) == set(printed) - purged(path)
+    assert set(found) == set(printed) - purged_guids(path)
     assert len(found) == len(set(found))
 
 
-def pending(case: str) -> dict[str, tuple[list[str], list[list[str]]]]:
+def pending_apps(case: str) -> dict[str, tuple[list[str], list[list[str]]]]:
     path = next(RECORDED.joinpath(case).glob("bmq_0*.bmq_journal"))
     found = state(recover(open_files(disk_with(path))))
     return {uri: (apps, [waiting for _, waiting in messages]) for uri, (apps, messages) in found.items()}
 
 
-def test_each_app_gets_back_what_it_had_not_confirmed() -> None:
-    assert pending("fanout-partial/n1") == {
+def test_recovery_restores_the_unconfirmed_messages_of_each_app() -> None:
+    assert pending_apps("fanout-partial/n1") == {
         "bmq://d.fan/f": (["foo", "bar", "baz"], [["baz"]] * 2 + [["bar", "baz"]] * 3)}
-    assert pending("app-added-removed/n1") == {"bmq://d.fan/f": (["b", "c"], [["b"]] + [["b", "c"]] * 3)}
-    assert pending("auto-confirm/n1") == {"bmq://d.sub/s": (["foo", "bar"], [["bar"], ["foo"]])}
-    assert pending("poison/n1") == {"bmq://d.poi/x": (["__default"], [["__default"]]),
-                                    "bmq://d.poif/y": (["foo", "bar"], [["bar"]])}
-    assert pending("purge/n1") == {"bmq://d.fan/f": (["foo", "bar", "baz"], [["baz"]] * 3 + [["bar", "baz"]]),
-                                   "bmq://d.prio/a": (["__default"], []),
-                                   "bmq://d.prio/b": (["__default"], [["__default"]])}
-    assert pending("rollover/n1") == {"bmq://d.prio/r": (["__default"], [["__default"]] * 2),
-                                      "bmq://d.fan/f": (["a", "b"], [["b"], ["a", "b"], ["a", "b"]])}
-    assert pending("in-memory/n1") == {"bmq://d.mem/m": (["__default"], []), "bmq://d.bc/b": (["__default"], [])}
+    assert pending_apps("app-added-removed/n1") == {"bmq://d.fan/f": (["b", "c"], [["b"]] + [["b", "c"]] * 3)}
+    assert pending_apps("auto-confirm/n1") == {"bmq://d.sub/s": (["foo", "bar"], [["bar"], ["foo"]])}
+    assert pending_apps("poison/n1") == {"bmq://d.poi/x": (["__default"], [["__default"]]),
+                                         "bmq://d.poif/y": (["foo", "bar"], [["bar"]])}
+    assert pending_apps("purge/n1") == {"bmq://d.fan/f": (["foo", "bar", "baz"], [["baz"]] * 3 + [["bar", "baz"]]),
+                                        "bmq://d.prio/a": (["__default"], []),
+                                        "bmq://d.prio/b": (["__default"], [["__default"]])}
+    assert pending_apps("rollover/n1") == {"bmq://d.prio/r": (["__default"], [["__default"]] * 2),
+                                           "bmq://d.fan/f": (["a", "b"], [["b"], ["a", "b"], ["a", "b"]])}
+    assert pending_apps("in-memory/n1") == {"bmq://d.mem/m": (["__default"], []), "bmq://d.bc/b": (["__default"], [])}
 
 
-def test_payloads_and_properties_are_read_back_as_stored() -> None:
+def test_recovered_payloads_and_properties_are_as_stored() -> None:
     path = next(RECORDED.joinpath("payload-60k/n1").glob("*.bmq_journal"))
     files = open_files(disk_with(path))
     recovered = recover(files)
@@ -110,7 +110,7 @@ def test_payloads_and_properties_are_read_back_as_stored() -> None:
 
 # ---- the same operations give the same bytes -------------------------------------------------------------------------
 
-class Replay:
+class JournalReplay:
     """Repeats the operations of recorded journals with a Partition."""
 
     def __init__(self, paths: list[Path], sizes: FileSizes) -> None:
@@ -160,7 +160,7 @@ class Replay:
             partition.sync_point(wall, force=True)
         elif kind == 5:
             partition.flush(wall)
-            return  # the next append finds that the journal is full
+            return  # the next append detects that the journal is full
         else:
             self.queue_op(record, wall)
         partition.flush(wall)
@@ -189,23 +189,23 @@ ONE_SET = ["props-zlib/n1", "fanout-partial/n1", "purge/n1", "ttl/n1", "poison/n
 @pytest.mark.spec("storage", 8)
 @pytest.mark.parametrize("path", [p for case in ONE_SET for p in sorted(RECORDED.joinpath(case).glob("*.bmq_journal"))],
                          ids=name_of)
-def test_the_same_operations_write_the_same_files(path: Path) -> None:
-    replay = Replay([path], SMALL)
+def test_replayed_operations_write_the_same_files(path: Path) -> None:
+    replay = JournalReplay([path], SMALL)
     for kind in KINDS:
         assert replay.disk.content(path_of(replay.disk, kind)) == path.with_suffix(f".bmq_{kind}").read_bytes(), kind
     assert replay.partition.take_alarms() == []
 
 
-def test_two_rollovers_happen_where_the_original_rolled_over_and_write_the_same_files() -> None:
+def test_replayed_rollovers_happen_at_the_same_records_and_write_the_same_files() -> None:
     case = RECORDED / "rollover/n1"
     paths = [*sorted((case / "archive").glob("*.bmq_journal")), *case.glob("*.bmq_journal")]
-    replay = Replay(paths, TINY)
+    replay = JournalReplay(paths, TINY)
     assert replay.partition.take_alarms() == []
     for kind in KINDS:
-        ours = sorted(path for path in replay.disk.paths() if path.startswith("/a/") and path.endswith(kind))
-        ours.append(path_of(replay.disk, kind))
-        assert len(ours) == 3
-        for mine, theirs in zip(ours, paths, strict=True):
+        replayed = sorted(path for path in replay.disk.paths() if path.startswith("/a/") and path.endswith(kind))
+        replayed.append(path_of(replay.disk, kind))
+        assert len(replayed) == 3
+        for mine, theirs in zip(replayed, paths, strict=True):
             assert sections(replay.disk.content(mine), kind) == sections(
                 theirs.with_suffix(f".bmq_{kind}").read_bytes(), kind), mine
 
@@ -217,7 +217,7 @@ def sections(content: bytes, kind: str) -> list[bytes]:
     return [content[:44]] + [content[offset:offset + 60] for offset in range(44, len(content), 60)]
 
 
-def test_a_recorded_crash_image_is_carried_on() -> None:
+def test_a_recorded_crash_image_can_be_continued() -> None:
     path = next(RECORDED.joinpath("crash-single/n1").glob("*.bmq_journal"))
     after = next(RECORDED.joinpath("crash-single/n1-after-restart").glob("*.bmq_journal"))
     disk = disk_with(path)
@@ -229,7 +229,7 @@ def test_a_recorded_crash_image_is_carried_on() -> None:
         assert disk.content(path_of(disk, kind)) == after.with_suffix(f".bmq_{kind}").read_bytes(), kind
 
 
-def test_a_queue_the_ledger_does_not_know_comes_back_with_the_names_of_qlist() -> None:
+def test_a_queue_missing_in_the_ledger_is_restored_with_the_names_of_qlist() -> None:
     path = next(RECORDED.joinpath("fanout-partial/n1").glob("*.bmq_journal"))
     recovered = reread(disk_with(path), known={})
     queue = next(iter(recovered.queues.values()))

@@ -46,13 +46,13 @@ LAYOUTS = [
 
 
 @pytest.mark.parametrize(("name", "fields", "recorded"), LAYOUTS, ids=[each[0] for each in LAYOUTS])
-def test_what_is_stored_is_these_bytes_for_the_parser_and_for_the_struct(name: str, fields: dict[str, Any],
-                                                                         recorded: str) -> None:
+def test_parser_and_struct_of_each_record_agree_with_the_literal_bytes(name: str, fields: dict[str, Any],
+                                                                       recorded: str) -> None:
     declared, data = getattr(layout, name), bytes.fromhex(recorded)
     parsed = declared.parse(data)
     assert {field: parsed[field] for field in fields} == fields
     assert declared.build(**fields) == data
-    if fields.get("file_key", bytes(5)) == bytes(5):  # the structs write no other
+    if fields.get("file_key", bytes(5)) == bytes(5):  # the structs write only keys of zeros
         assert declared.struct.pack(*declared.struct.unpack(data)) == data
     values = zip((part for part in declared.parts if not part.code.endswith("x")), declared.struct.unpack(data), strict=True)
     for part, value in values:
@@ -62,7 +62,7 @@ def test_what_is_stored_is_these_bytes_for_the_parser_and_for_the_struct(name: s
                         fields[field] == value >> declared.shift(field) & declared.mask(field))
 
 
-def test_packers_write_these_records() -> None:
+def test_packers_write_the_literal_bytes() -> None:
     sequence, lease, wall = PSN.values()
     recorded = {name: data for name, _, data in LAYOUTS}
     assert records.MESSAGE.pack(records.MESSAGE_HEAD | 0x345 << 48 | sequence, lease, wall, 0x12, 1, b"queue", 77, GUID,
@@ -82,17 +82,17 @@ def test_packers_write_these_records() -> None:
     (FileType.JOURNAL, "4882" "00000000000000000000" "00000006" "0000000000000000" "030f0000" "0000000000000000"),
     (FileType.DATA, "4881" "00000000000000000000" "00000006" "0000000000000000" "0200000000000000"),
     (FileType.QLIST, "4883" "00000000000000000000" "00000006" "0000000000000000" "01000000")])
-def test_file_headers_are_these_bytes(kind: FileType, expected: str) -> None:
+def test_file_headers_have_the_literal_bytes(kind: FileType, expected: str) -> None:
     assert records.file_headers(kind, 6).hex() == "21626d71424d5121" + expected
 
 
-def test_the_mark_is_where_the_drawing_puts_it() -> None:
+def test_the_rollover_mark_is_at_its_offset_in_the_journal_header() -> None:
     headers = bytearray(records.file_headers(FileType.JOURNAL, 0))
     headers[records.MARK_OFFSET:records.MARK_OFFSET + 8] = records.pack_mark(764)
     assert headers[32:].hex() == "030f0000" "00000000000000bf"
 
 
-def test_the_body_of_a_record_is_read_without_its_header_and_magic() -> None:
+def test_record_bodies_are_unpacked_without_header_and_magic() -> None:
     body = bytes.fromhex(dict((name, data) for name, _, data in LAYOUTS)["MESSAGE_RECORD"])[20:56]
     assert records.MESSAGE_BODY.unpack(body) == (0x12, 1, b"queue", 77, GUID, 0xC99465AA)
     assert {each.size for each in (records.MESSAGE_BODY, records.CONFIRM_BODY, records.DELETION_BODY,
@@ -102,7 +102,7 @@ def test_the_body_of_a_record_is_read_without_its_header_and_magic() -> None:
 @pytest.mark.parametrize("uri", ["bmq://d/q", "bmq://d/qq", "bmq://d/qqq", "bmq://d/qqqq", "bmq://d.~tier/ä"])
 @pytest.mark.parametrize("apps", [
     [], [("__default", b"0\0\0\0\0")], [("a", b"aaaaa"), ("four", b"bbbbb"), ("", b"c" * 5)]])
-def test_a_queue_record_is_packed_as_drawn_and_parsed_back(uri: str, apps: list[tuple[str, bytes]]) -> None:
+def test_a_queue_record_is_packed_in_the_declared_layout_and_parsed_back(uri: str, apps: list[tuple[str, bytes]]) -> None:
     packed = records.pack_queue_record(uri, b"queue", apps)
     drawn = QUEUE_RECORD.parse(packed)
     assert drawn.header.record_words * 4 == len(packed)
@@ -112,7 +112,7 @@ def test_a_queue_record_is_packed_as_drawn_and_parsed_back(uri: str, apps: list[
     assert records.parse_queue_record(b"xx" + packed, 2) == (uri, b"queue", apps, len(packed))
 
 
-def test_a_cut_queue_record_is_refused_at_every_length() -> None:
+def test_a_truncated_queue_record_is_refused_at_every_length() -> None:
     packed = records.pack_queue_record("bmq://d/q", b"queue", [("a", b"aaaaa")])
     for length in range(len(packed)):
         with pytest.raises(ValueError):
@@ -126,7 +126,7 @@ def test_padding_is_never_empty() -> None:
 
 @pytest.mark.spec("storage", 7)
 @pytest.mark.parametrize("path", journals(), ids=name_of)
-def test_recorded_files_parse_as_drawn_and_build_back_to_the_same_bytes(path) -> None:  # type: ignore[no-untyped-def]
+def test_recorded_files_are_parsed_and_built_to_the_same_bytes(path) -> None:  # type: ignore[no-untyped-def]
     journal = path.read_bytes()
     assert layout.FILE_HEADER.parse(journal).type == 2
     assert layout.JOURNAL_FILE_HEADER.parse(journal[32:]).record_words == 15
@@ -167,7 +167,7 @@ def repack_journal(journal: bytes) -> bytes:
 @pytest.mark.spec("storage", 2)
 @pytest.mark.spec("storage", 3)
 @pytest.mark.spec("storage", 4)
-def test_the_sample_of_the_format_description_is_reproduced() -> None:
+def test_the_sample_of_the_format_documentation_is_reproduced() -> None:
     assert records.file_headers(FileType.JOURNAL, 0).hex() == (
         "21626d71424d51214882" + "00" * 22 + "030f0000" + "00" * 8)
     key = bytes.fromhex("26dacdc974")

@@ -20,7 +20,7 @@ from bmqtwist.storage.memory import MemoryDisk
 from bmqtwist.storage.partition import Durability
 
 
-def killed(durability: Durability = "group") -> tuple[MemoryDisk, bytes]:
+def killed_disk(durability: Durability = "group") -> tuple[MemoryDisk, bytes]:
     """Return a disk whose process died after the write of a message and before its sync."""
     disk = MemoryDisk()
     partition, _ = start(disk, durability=durability)
@@ -33,9 +33,9 @@ def killed(durability: Durability = "group") -> tuple[MemoryDisk, bytes]:
 
 
 @pytest.mark.parametrize("durability", ["group", "always"])
-def test_a_recovered_message_survives_a_loss_of_power_right_after_the_restart(durability: Durability) -> None:
+def test_a_recovered_message_survives_a_loss_of_power_after_the_restart(durability: Durability) -> None:
     """It is delivered at once, and a repeated PUT receives an ACK."""
-    disk, guid = killed(durability)
+    disk, guid = killed_disk(durability)
     partition, recovered = start(disk, lease=None, durability=durability)
     assert guids(recovered) == [guid.hex().upper()]
     partition.hold(Held("the ACK of the repeated PUT"))
@@ -44,15 +44,15 @@ def test_a_recovered_message_survives_a_loss_of_power_right_after_the_restart(du
     assert guids(reread(disk)) == [guid.hex().upper()]
 
 
-def test_without_durability_nothing_is_synced_at_the_start() -> None:
-    disk, _ = killed("none")
+def test_with_durability_none_the_start_syncs_no_file() -> None:
+    disk, _ = killed_disk("none")
     before = len(disk.log)
     start(disk, lease=None, durability="none")
     assert not [path for operation, path in disk.log[before:] if operation == "sync"]
 
 
-def test_a_partition_whose_first_sync_fails_takes_nothing() -> None:
-    disk, _ = killed()
+def test_a_partition_is_unavailable_if_its_first_sync_fails() -> None:
+    disk, _ = killed_disk()
     disk.fail = lambda operation, path: errno.EIO if operation == "sync" else None
     partition, _ = start(disk, lease=None, durability="group")
     assert not partition.available

@@ -1,4 +1,4 @@
-"""Rollover in one step: copied records, crashes at each step, and the selection of the set afterwards."""
+"""Rollover in one step: copied records, crashes at each step, and the file set that recovery selects afterwards."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from bmqtwist.storage.partition import Partition, PartitionUnavailable
 from bmqtwist.storage.recovery import recover
 
 
-def prepare() -> tuple[MemoryDisk, Partition]:
+def prepare_partition() -> tuple[MemoryDisk, Partition]:
     """Create two queues with live and deleted messages, partial confirms, a removed app; all durable."""
     disk = MemoryDisk()
     partition, _ = start(disk, TINY)
@@ -57,13 +57,13 @@ def prepare() -> tuple[MemoryDisk, Partition]:
     return disk, partition
 
 
-def contents(partition: Partition, recovered: Any) -> dict[bytes, bytes]:
+def payloads_by_guid(partition: Partition, recovered: Any) -> dict[bytes, bytes]:
     """Return GUID -> payload of the outstanding messages."""
     return {message.guid: partition.payloads.whole(message) for message in stored(recovered)}
 
 
-def test_a_rollover_carries_the_state_and_nothing_else() -> None:
-    disk, partition = prepare()
+def test_a_rollover_copies_only_live_records() -> None:
+    disk, partition = prepare_partition()
     before = state(reread(disk, TINY))
     sequence = partition.sequence
     partition.rollover(WALL + 1)
@@ -78,16 +78,17 @@ def test_a_rollover_carries_the_state_and_nothing_else() -> None:
     live, data, qlist = partition.state.outstanding()
     assert (live + 120, data, qlist) == partition.tail.positions()
     assert (recovered.state.data_bytes, recovered.state.qlist_bytes) == (data, qlist)
-    assert all(payload == bytes([payload[0]]) * (guid[-1]) for guid, payload in contents(partition, recovered).items())
+    payloads = payloads_by_guid(partition, recovered)
+    assert all(payload == bytes([payload[0]]) * (guid[-1]) for guid, payload in payloads.items())
 
 
-def test_messages_move_with_the_rollover_in_memory_too() -> None:
-    disk, partition = prepare()
+def test_payloads_are_readable_at_their_new_offsets_after_a_rollover() -> None:
+    disk, partition = prepare_partition()
     partition.stop(WALL)
     partition, recovered = start(disk, TINY, lease=2)
-    expected = contents(partition, recovered)
+    expected = payloads_by_guid(partition, recovered)
     partition.rollover(WALL + 1)
-    assert contents(partition, recovered) == expected
+    assert payloads_by_guid(partition, recovered) == expected
     for queue in recovered.queues.values():
         for message in list(queue.messages.values()):
             partition.append_deletion(queue.key, message, 0, WALL)
@@ -96,8 +97,8 @@ def test_messages_move_with_the_rollover_in_memory_too() -> None:
     assert partition.state.outstanding()[1] == 40
 
 
-def test_what_waits_in_the_turn_goes_along() -> None:
-    disk, partition = prepare()
+def test_unwritten_records_are_part_of_the_rollover() -> None:
+    disk, partition = prepare_partition()
     message = make_message(99, b"z" * 30)
     partition.append_message(KEY, message, WALL)
     partition.hold(Held("ack"))
@@ -108,7 +109,7 @@ def test_what_waits_in_the_turn_goes_along() -> None:
 
 
 def steps_of_a_rollover() -> list[tuple[str, str]]:
-    disk, partition = prepare()
+    disk, partition = prepare_partition()
     begin = disk.steps
     partition.rollover(WALL + 1)
     return disk.log[begin:]
@@ -117,8 +118,8 @@ def steps_of_a_rollover() -> list[tuple[str, str]]:
 STEPS = steps_of_a_rollover()
 
 
-def interrupted(step: int) -> MemoryDisk:
-    disk, partition = prepare()
+def disk_after_crash(step: int) -> MemoryDisk:
+    disk, partition = prepare_partition()
     disk.stop_after = disk.steps + step
     with pytest.raises(Died):
         partition.rollover(WALL + 1)
@@ -128,29 +129,29 @@ def interrupted(step: int) -> MemoryDisk:
 @pytest.mark.spec("storage", 10)
 @pytest.mark.parametrize("step", range(len(STEPS)), ids=lambda step: f"{step}-{STEPS[step][0]}")
 @pytest.mark.parametrize("how", ["killed", "power", "torn1", "torn2", "torn3"])
-def test_a_rollover_may_die_before_every_step(step: int, how: str) -> None:
-    expected = state(reread(prepare()[0], TINY))
-    disk = interrupted(step)
+def test_a_crash_before_any_step_of_a_rollover_keeps_the_state(step: int, how: str) -> None:
+    expected = state(reread(prepare_partition()[0], TINY))
+    disk = disk_after_crash(step)
     if how == "killed":
         disk.kill()
     else:
         disk.crash(Random(int(how[-1])) if how != "power" else None)
-    for life in range(2):
-        partition, recovered = start(disk, TINY, lease=None, wall=WALL + 10 + life)
+    for attempt in range(2):
+        partition, recovered = start(disk, TINY, lease=None, wall=WALL + 10 + attempt)
         assert state(recovered) == expected
-        assert not recovered.quarantined and contents(partition, recovered)
-        kept = contents(partition, recovered)
+        assert not recovered.quarantined and payloads_by_guid(partition, recovered)
+        kept = payloads_by_guid(partition, recovered)
         assert all(payload == bytes([payload[0]]) * guid[-1] for guid, payload in kept.items())
         partition.append_message(KEY, message := make_message(99, b"z" * 99), WALL)
         partition.append_deletion(KEY, message, 0, WALL)
-        partition.rollover(WALL + 10 + life)
-        partition.stop(WALL + 20 + life)
+        partition.rollover(WALL + 10 + attempt)
+        partition.stop(WALL + 20 + attempt)
     assert len([path for path in disk.paths() if path.startswith("/l/")]) == 3
     final = reread(disk, TINY)
     assert state(final) == expected and final.alarms == []
 
 
-def test_the_mark_is_written_after_everything_it_vouches_for_is_synced() -> None:
+def test_the_rollover_mark_is_written_after_the_sync_of_the_copied_records() -> None:
     done = [(operation, path.rpartition("_")[2]) for operation, path in STEPS]
     mark = len(done) - 1 - done[::-1].index(("rename", "data"))
     before = done[:mark]
@@ -161,9 +162,9 @@ def test_the_mark_is_written_after_everything_it_vouches_for_is_synced() -> None
 
 
 @pytest.mark.parametrize("step", range(len(STEPS)), ids=lambda step: f"{step}-{STEPS[step][0]}")
-def test_a_rollover_may_meet_a_failing_disk_at_every_step(step: int) -> None:
-    expected = state(reread(prepare()[0], TINY))
-    disk, partition = prepare()
+def test_a_disk_error_at_any_step_of_a_rollover_keeps_the_state(step: int) -> None:
+    expected = state(reread(prepare_partition()[0], TINY))
+    disk, partition = prepare_partition()
     count = iter(range(10000))
     disk.fail = lambda operation, path: errno.EIO if next(count) == step else None
     try:
@@ -181,7 +182,7 @@ def test_a_rollover_may_meet_a_failing_disk_at_every_step(step: int) -> None:
     assert found == expected and not recovered.quarantined
 
 
-def test_the_archive_keeps_as_many_sets_as_configured() -> None:
+def test_the_archive_keeps_the_configured_number_of_file_sets() -> None:
     for keep in (0, 1, 3):
         disk = MemoryDisk()
         files = open_files(disk, sizes=TINY, keep=keep)
@@ -194,7 +195,7 @@ def test_the_archive_keeps_as_many_sets_as_configured() -> None:
         assert len(disk.paths()) == 3 * keep + 3
 
 
-def test_two_sets_of_one_second_get_different_names() -> None:
+def test_file_sets_of_the_same_second_have_different_names() -> None:
     disk = MemoryDisk()
     partition, _ = start(disk, TINY)
     partition.rollover(WALL)
@@ -203,13 +204,13 @@ def test_two_sets_of_one_second_get_different_names() -> None:
     assert names == {"20261121_050206", "20261121_050207", "20261121_050208"}
 
 
-def test_a_year_is_a_calendar_year() -> None:
+def test_file_names_contain_the_calendar_year() -> None:
     disk = MemoryDisk()
     open_files(disk, wall=1735516800)  # 30 December 2024, in the first ISO week of 2025
     assert disk.names("/l")[0].startswith("bmq_0.20241230_000000.")
 
 
-def test_other_partitions_of_the_directory_are_left_alone() -> None:
+def test_opening_a_partition_does_not_change_the_files_of_others() -> None:
     disk = MemoryDisk()
     for partition_id in (0, 1, 11):
         open_files(disk, partition_id, TINY)

@@ -1,4 +1,4 @@
-"""Rollover in slices under traffic: copied records, crashes and disk errors at every step, no interference."""
+"""Rollover in slices under traffic: copied records, and crashes and disk errors at every step."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stored_state, "MESSAGES_AT_ONCE", 2)
 
 
-class Life:
+class Workload:
     """A partition under random traffic, with syncs and jobs that complete at random.
 
     states: what was stored after the last two batches. acked: messages whose effects were released and that were not
@@ -48,8 +48,8 @@ class Life:
     def __init__(self, seed: int, durability: Any = "group", disk: MemoryDisk | None = None, live: int = 150) -> None:
         self.random = Random(seed)
         self.disk = disk or MemoryDisk()
-        self.live = live  # about so many messages are kept
-        self.slices = 4  # of a rollover in a turn
+        self.live = live  # target number of live messages
+        self.slices = 4  # slices of a rollover in each turn
         self.partition: Partition = start(self.disk, SIZES, durability=durability)[0]
         self.number = 0
         self.messages: list[Message] = []
@@ -60,8 +60,8 @@ class Life:
         self.phases: Counter[Phase] = Counter()
         self._write, self.partition.log.write = self.partition.log.write, self.write  # type: ignore[method-assign]
         self.keys: list[bytes] = []
-        self.steps: list[MessageSteps] = []  # of purges under way
-        self.faulty = False  # the disk may fail, and the partition refuse
+        self.steps: list[MessageSteps] = []  # of purges in progress
+        self.faulty = False  # disk errors and refusals are allowed
         self.queue()
         self.turn()
 
@@ -217,7 +217,7 @@ class Life:
             message.payload = kept
 
 
-def readable(partition: Partition, recovered: Any) -> dict[bytes, bytes]:
+def payloads_by_guid(partition: Partition, recovered: Any) -> dict[bytes, bytes]:
     """Return GUID -> payload of all recovered messages; check each payload."""
     found = {message.guid: partition.payloads.whole(message) for queue in recovered.queues.values()
              for message in queue.messages.values()}
@@ -230,18 +230,18 @@ def readable(partition: Partition, recovered: Any) -> dict[bytes, bytes]:
 
 @pytest.mark.parametrize("event", RolloverEvent)
 @pytest.mark.parametrize("phase", Phase)
-def test_any_event_in_any_phase_leaves_a_partition_that_goes_on(phase: Phase, event: RolloverEvent) -> None:
-    life = Life(3)
-    life.until(phase)
-    partition, roll = life.partition, life.partition.roll
+def test_the_partition_continues_after_any_rollover_event_in_any_phase(phase: Phase, event: RolloverEvent) -> None:
+    workload = Workload(3)
+    workload.until(phase)
+    partition, roll = workload.partition, workload.partition.roll
     if event is RolloverEvent.STEP:
         roll.step(WALL)
     elif event is RolloverEvent.DONE:
-        job, life.job = life.job or Job(lambda: None), None
+        job, workload.job = workload.job or Job(lambda: None), None
         job.run()
         roll.done(job, WALL)
     elif event is RolloverEvent.FAILED:
-        roll.failed(life.job or Job(lambda: None), OSError(errno.EIO, "EIO"), WALL)
+        roll.failed(workload.job or Job(lambda: None), OSError(errno.EIO, "EIO"), WALL)
     elif event is RolloverEvent.FINISH:
         assert partition.log.write() and roll.finish(WALL) and roll.phase is Phase.IDLE
     elif event is RolloverEvent.UNMIRRORED:
@@ -254,26 +254,26 @@ def test_any_event_in_any_phase_leaves_a_partition_that_goes_on(phase: Phase, ev
         roll.stop(WALL)
         assert roll.phase is Phase.IDLE and not partition.files.rolling
     for _ in range(60):
-        life.round()
-    life.check_payloads()
+        workload.round()
+    workload.check_payloads()
     expected = state(partition.state)  # type: ignore[arg-type]
     partition.stop(WALL)
-    assert state(reread(life.disk, SIZES)) == expected
+    assert state(reread(workload.disk, SIZES)) == expected
 
 
-def test_an_operator_gets_a_large_partition_rolled_in_slices_and_a_small_one_at_once(monkeypatch: Any) -> None:
-    life = Life(3)
-    base = life.partition.files.current.base
-    life.partition.rollover(WALL)
-    assert life.partition.files.current.base != base and life.partition.roll.phase is Phase.IDLE
-    base = life.partition.files.current.base
+def test_a_requested_rollover_runs_in_slices_only_for_a_large_partition(monkeypatch: Any) -> None:
+    workload = Workload(3)
+    base = workload.partition.files.current.base
+    workload.partition.rollover(WALL)
+    assert workload.partition.files.current.base != base and workload.partition.roll.phase is Phase.IDLE
+    base = workload.partition.files.current.base
     monkeypatch.setattr("bmqtwist.storage.rollover.SMALL_RECORDS", 0)
-    life.partition.rollover(WALL)
-    assert life.partition.files.current.base == base and life.partition.roll.phase is Phase.CREATING
-    life.partition.rollover(WALL)  # once more while it is under way: nothing else happens
-    life.until(Phase.IDLE)
-    assert life.partition.files.current.base != base
-    life.check_payloads()
+    workload.partition.rollover(WALL)
+    assert workload.partition.files.current.base == base and workload.partition.roll.phase is Phase.CREATING
+    workload.partition.rollover(WALL)  # a second request during the rollover has no effect
+    workload.until(Phase.IDLE)
+    assert workload.partition.files.current.base != base
+    workload.check_payloads()
 
 
 # -- under traffic
@@ -281,42 +281,42 @@ def test_an_operator_gets_a_large_partition_rolled_in_slices_and_a_small_one_at_
 
 @pytest.mark.parametrize("durability", ["group", "always", "none"])
 @pytest.mark.parametrize("seed", range(8))
-def test_the_state_survives_rollovers_in_slices_and_so_does_every_payload(seed: int, durability: Any) -> None:
-    life = Life(seed, durability)
-    told: list[str] = []
-    life.partition.files.reports.listener = lambda text: told.append(text) if "PURGE" not in text else None
-    life.slices = 16
+def test_state_and_payloads_are_unchanged_by_rollovers_in_slices(seed: int, durability: Any) -> None:
+    workload = Workload(seed, durability)
+    lines: list[str] = []
+    workload.partition.files.reports.listener = lambda text: lines.append(text) if "PURGE" not in text else None
+    workload.slices = 16
     for _ in range(5):
-        life.until(Phase.RETIRING)
-        assert "Partition [0]: ROLLOVER COMPLETE: " in told[-1] and "Partition [0]: Initiating rollover: " in told[-2]
-        life.check_payloads()
-        life.until(Phase.IDLE)
-        life.check_payloads()
-    assert all("Initiating" in text for text in told[::2]) and all("COMPLETE" in text for text in told[1::2])
-    assert len(told[1::2]) >= 5, "some may be done at once"
-    assert set(life.phases) == set(Phase), "it went through all of them"
-    life.turn()
-    expected, psn = state(life.partition.state), (life.partition.lease, life.partition.sequence)  # type: ignore[arg-type]
-    recovered = reread(life.disk, SIZES)
+        workload.until(Phase.RETIRING)
+        assert "Partition [0]: ROLLOVER COMPLETE: " in lines[-1] and "Partition [0]: Initiating rollover: " in lines[-2]
+        workload.check_payloads()
+        workload.until(Phase.IDLE)
+        workload.check_payloads()
+    assert all("Initiating" in text for text in lines[::2]) and all("COMPLETE" in text for text in lines[1::2])
+    assert len(lines[1::2]) >= 5, "a rollover may be complete at once"
+    assert set(workload.phases) == set(Phase), "every phase occurred"
+    workload.turn()
+    expected, psn = state(workload.partition.state), (workload.partition.lease, workload.partition.sequence)  # type: ignore[arg-type]
+    recovered = reread(workload.disk, SIZES)
     assert state(recovered) == expected and not recovered.alarms and (recovered.lease, recovered.sequence) == psn
-    while life.steps:
-        at_once(life.steps.pop())
-    assert not life.partition.state.leaving
-    assert len(recovered.state.live) == len(life.partition.state.live)
-    assert (recovered.state.data_bytes, recovered.state.qlist_bytes) == life.partition.state.outstanding()[1:]
-    life.partition.stop(WALL)
-    partition, recovered = start(life.disk, SIZES, lease=None)
-    assert state(recovered) == expected and len(readable(partition, recovered)) == len(life.messages)
-    assert not [text for category, text in life.partition.take_alarms() if "failed" in text]
+    while workload.steps:
+        at_once(workload.steps.pop())
+    assert not workload.partition.state.leaving
+    assert len(recovered.state.live) == len(workload.partition.state.live)
+    assert (recovered.state.data_bytes, recovered.state.qlist_bytes) == workload.partition.state.outstanding()[1:]
+    workload.partition.stop(WALL)
+    partition, recovered = start(workload.disk, SIZES, lease=None)
+    assert state(recovered) == expected and len(payloads_by_guid(partition, recovered)) == len(workload.messages)
+    assert not [text for category, text in workload.partition.take_alarms() if "failed" in text]
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_behind_the_mark_every_record_has_the_next_number_and_in_front_of_it_numbers_rise(seed: int) -> None:
-    life = Life(seed)
-    life.until(Phase.RETIRING)
+def test_sequence_numbers_increase_before_the_mark_and_are_contiguous_after_it(seed: int) -> None:
+    workload = Workload(seed)
+    workload.until(Phase.RETIRING)
     for _ in range(30):
-        life.round()
-    journal = life.disk.content(path_of(life.disk, "journal"))
+        workload.round()
+    journal = workload.disk.content(path_of(workload.disk, "journal"))
     mark = int.from_bytes(journal[36:44], "big") * 4
     numbers = [(offset, (lease, head & (1 << 48) - 1)) for offset, head, lease, _, _ in entries(journal)]
     copied = [psn for offset, psn in numbers if offset <= mark]
@@ -325,193 +325,194 @@ def test_behind_the_mark_every_record_has_the_next_number_and_in_front_of_it_num
     assert later == [(later[0][0], number) for number in range(later[0][1], later[0][1] + len(later))]
 
 
-def test_both_sets_hold_the_same_records_while_both_are_written() -> None:
-    life = Life(5)
-    life.until(Phase.MARKING)
+def test_both_file_sets_hold_the_same_state_while_both_are_written() -> None:
+    workload = Workload(5)
+    workload.until(Phase.MARKING)
     for _ in range(10):
-        life.traffic()
-        life.turn()
-    assert life.partition.roll.phase is Phase.MARKING
+        workload.traffic()
+        workload.turn()
+    assert workload.partition.roll.phase is Phase.MARKING
     found = []
-    for base in sorted({path.split(".")[1] for path in life.disk.paths() if path.startswith("/l/")}):
+    for base in sorted({path.split(".")[1] for path in workload.disk.paths() if path.startswith("/l/")}):
         alone = MemoryDisk()
-        for path in life.disk.paths():
+        for path in workload.disk.paths():
             if path.split(".")[1] == base:
-                alone.put(path, life.disk.content(path))
+                alone.put(path, workload.disk.content(path))
         recovered = reread(alone, SIZES)
         found.append((state(recovered), recovered.lease, recovered.sequence, recovered.alarms))
     assert len(found) == 2 and found[0] == found[1] and found[0][3] == []
-    assert found[0][0] == state(life.partition.state)  # type: ignore[arg-type]
+    assert found[0][0] == state(workload.partition.state)  # type: ignore[arg-type]
 
 
-def test_what_is_acknowledged_while_both_sets_are_written_is_safe_in_both() -> None:
+def test_messages_acknowledged_during_marking_are_durable_in_both_file_sets() -> None:
     """The old set may be archived before the next sync of the new one."""
-    life = Life(16)
-    life.until(Phase.MARKING)
-    marking, life.job = life.job, None
+    workload = Workload(16)
+    workload.until(Phase.MARKING)
+    marking, workload.job = workload.job, None
     assert marking is not None
     marking.run()  # the mark is durable, but not reported yet
-    life.put(50)
-    message = life.messages[-1]
-    while message.guid not in life.acked:
-        life.turn()
-        life.perform(1.0)
-    life.partition.roll.done(marking, WALL)
-    life.turn()
-    retiring, life.job = life.job, None
-    assert retiring is not None and life.partition.roll.phase is Phase.RETIRING
+    workload.put(50)
+    message = workload.messages[-1]
+    while message.guid not in workload.acked:
+        workload.turn()
+        workload.perform(1.0)
+    workload.partition.roll.done(marking, WALL)
+    workload.turn()
+    retiring, workload.job = workload.job, None
+    assert retiring is not None and workload.partition.roll.phase is Phase.RETIRING
     retiring.run()
-    life.disk.crash()
-    partition, recovered = start(life.disk, SIZES, lease=None)
-    assert not [guid for guid in life.acked if guid not in readable(partition, recovered)]
+    workload.disk.crash()
+    partition, recovered = start(workload.disk, SIZES, lease=None)
+    assert not [guid for guid in workload.acked if guid not in payloads_by_guid(partition, recovered)]
 
 
 def test_a_small_partition_rolls_over_in_one_step_when_a_record_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rollover, "SMALL_BYTES", 1 << 20)
     monkeypatch.setattr(rollover, "SMALL_RECORDS", 400)
-    life = Life(6, live=8)
+    workload = Workload(6, live=8)
     for _ in range(2000):
-        life.round()
-    assert set(life.phases) == {Phase.IDLE} and [path for path in life.disk.paths() if path.startswith("/a/")]
+        workload.round()
+    assert set(workload.phases) == {Phase.IDLE} and [path for path in workload.disk.paths() if path.startswith("/a/")]
 
 
-def test_a_rollover_does_not_begin_where_it_would_free_too_little() -> None:
-    life = Life(7, live=100_000)
+def test_a_rollover_that_would_free_too_little_does_not_start() -> None:
+    workload = Workload(7, live=100_000)
     with pytest.raises(PartitionUnavailable):
         for _ in range(100_000):
-            life.put(10)
-            if life.number % 7 == 0:
-                life.turn()
-    assert life.partition.roll.phase is Phase.IDLE and not [path for path in life.disk.paths() if path.startswith("/a/")]
+            workload.put(10)
+            if workload.number % 7 == 0:
+                workload.turn()
+    assert workload.partition.roll.phase is Phase.IDLE
+    assert not [path for path in workload.disk.paths() if path.startswith("/a/")]
 
 
-def test_a_slice_is_bounded_in_records_and_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    life = Life(8)
-    life.until(Phase.CREATING)
+def test_a_slice_is_limited_in_records_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    workload = Workload(8)
+    workload.until(Phase.CREATING)
     written: list[tuple[int, int]] = []
     append = FileSet.append
 
-    def counted(files: FileSet, journal: list[bytes], data: list[bytes], qlist: list[bytes]) -> None:
-        if life.partition.files.rolling and files is life.partition.files.coming:
+    def recording_step(files: FileSet, journal: list[bytes], data: list[bytes], qlist: list[bytes]) -> None:
+        if workload.partition.files.rolling and files is workload.partition.files.coming:
             written.append((len(journal), sum(map(len, data))))
         append(files, journal, data, qlist)
 
-    monkeypatch.setattr(FileSet, "append", counted)
-    life.put(3000)
-    life.slices = 1
+    monkeypatch.setattr(FileSet, "append", recording_step)
+    workload.put(3000)
+    workload.slices = 1
     for _ in range(400):
-        life.perform()
+        workload.perform()
         before = len(written)
-        life.turn()
-        if life.partition.roll.phase is Phase.MARKING:
+        workload.turn()
+        if workload.partition.roll.phase is Phase.MARKING:
             break
-        assert sum(records for records, _ in written[before:]) <= 9 + 1, "a slice, and the sync point behind the last one"
+        assert sum(records for records, _ in written[before:]) <= 9 + 1, "a slice and the sync point after the last one"
         assert sum(size for _, size in written[before:]) < 900 + 900 + 32
-    assert life.partition.roll.phase is Phase.MARKING
-    assert any(size == 900 for _, size in written), "a large message goes in pieces"
+    assert workload.partition.roll.phase is Phase.MARKING
+    assert any(size == 900 for _, size in written), "a large message is written in parts"
 
 
-def test_a_large_message_that_dies_while_it_is_copied_leaves_a_whole_data_record() -> None:
-    life = Life(9, live=60)
-    life.until(Phase.CREATING)
-    life.put(20_000)
-    large, life.slices = life.messages[-1], 1
-    while not (life.partition.roll.copy is not None and life.partition.roll.copy._large is not None
-               and life.partition.roll.copy._large[0] is large):
-        life.perform()
-        life.turn()
-    life.messages.remove(large)
-    life.acked.pop(large.guid, None)
-    life.partition.append_deletion(large.queue_key, large, 0, WALL)
-    life.slices = 16
-    life.until(Phase.RETIRING)
-    life.turn()
-    recovered = reread(life.disk, SIZES)
-    assert state(recovered) == life.states[-1] and not recovered.alarms
+def test_a_large_message_deleted_during_its_copy_leaves_a_complete_data_record() -> None:
+    workload = Workload(9, live=60)
+    workload.until(Phase.CREATING)
+    workload.put(20_000)
+    large, workload.slices = workload.messages[-1], 1
+    while not (workload.partition.roll.copy is not None and workload.partition.roll.copy._large is not None
+               and workload.partition.roll.copy._large[0] is large):
+        workload.perform()
+        workload.turn()
+    workload.messages.remove(large)
+    workload.acked.pop(large.guid, None)
+    workload.partition.append_deletion(large.queue_key, large, 0, WALL)
+    workload.slices = 16
+    workload.until(Phase.RETIRING)
+    workload.turn()
+    recovered = reread(workload.disk, SIZES)
+    assert state(recovered) == workload.states[-1] and not recovered.alarms
 
 
 # -- in the way of it
 
 
 @pytest.mark.parametrize("phase", [Phase.CREATING, Phase.COPYING, Phase.MARKING, Phase.SWITCHING, Phase.RETIRING])
-def test_a_file_that_is_full_before_the_copy_is_through_is_rolled_over_at_once(phase: Phase) -> None:
-    life = Life(10)
-    life.until(phase)
-    archived = len([path for path in life.disk.paths() if path.startswith("/a/")])
-    while life.partition.roll.phase is phase:
-        life.put(100)  # with neither turns nor jobs: nothing goes on
-        if len(life.messages) > 150:
-            life.delete()
-    assert life.partition.roll.phase is Phase.IDLE
-    assert len([path for path in life.disk.paths() if path.startswith("/a/")]) > archived
+def test_a_file_full_during_a_rollover_in_slices_is_rolled_over_at_once(phase: Phase) -> None:
+    workload = Workload(10)
+    workload.until(phase)
+    archived = len([path for path in workload.disk.paths() if path.startswith("/a/")])
+    while workload.partition.roll.phase is phase:
+        workload.put(100)  # without turns and jobs the rollover does not continue
+        if len(workload.messages) > 150:
+            workload.delete()
+    assert workload.partition.roll.phase is Phase.IDLE
+    assert len([path for path in workload.disk.paths() if path.startswith("/a/")]) > archived
     if phase in (Phase.COPYING, Phase.MARKING):
-        assert any("done at once" in text for _, text in life.partition.take_alarms())
-    job, life.job = life.job, None
+        assert any("done at once" in text for _, text in workload.partition.take_alarms())
+    job, workload.job = workload.job, None
     if job is not None:  # its result is ignored
-        steps = life.disk.steps
+        steps = workload.disk.steps
         job.run()
-        life.partition.roll.done(job, WALL)
-        assert life.disk.steps == steps and life.partition.roll.phase is Phase.IDLE
-    life.turn()
-    life.check_payloads()
-    assert state(reread(life.disk, SIZES)) == life.states[-1]
+        workload.partition.roll.done(job, WALL)
+        assert workload.disk.steps == steps and workload.partition.roll.phase is Phase.IDLE
+    workload.turn()
+    workload.check_payloads()
+    assert state(reread(workload.disk, SIZES)) == workload.states[-1]
 
 
 @pytest.mark.parametrize("phase", [Phase.CREATING, Phase.COPYING, Phase.MARKING, Phase.SWITCHING, Phase.RETIRING])
-def test_a_partition_may_stop_at_any_time(phase: Phase) -> None:
-    life = Life(11)
-    life.until(phase)
-    expected = state(life.partition.state)  # type: ignore[arg-type]
-    life.partition.stop(WALL)  # with a batch that is not written yet
-    steps = life.disk.steps
-    if life.job is not None:
-        life.job.run()
-    assert life.disk.steps == steps and len([path for path in life.disk.paths() if path.startswith("/l/")]) == 3
-    recovered = reread(life.disk, SIZES)
+def test_a_partition_can_stop_in_any_phase_of_a_rollover(phase: Phase) -> None:
+    workload = Workload(11)
+    workload.until(phase)
+    expected = state(workload.partition.state)  # type: ignore[arg-type]
+    workload.partition.stop(WALL)  # with a batch that is not written yet
+    steps = workload.disk.steps
+    if workload.job is not None:
+        workload.job.run()
+    assert workload.disk.steps == steps and len([path for path in workload.disk.paths() if path.startswith("/l/")]) == 3
+    recovered = reread(workload.disk, SIZES)
     assert state(recovered) == expected and not recovered.alarms
 
 
-def steps_of_a_rollover(seed: int) -> tuple[int, int]:
+def compute_rollover_steps(seed: int) -> tuple[int, int]:
     """Return the first and last disk operation of a rollover in slices, traffic included."""
-    life = Life(seed, live=90)
-    life.until(Phase.CREATING)
-    first = life.disk.steps
-    life.until(Phase.IDLE)
-    return first, life.disk.steps
+    workload = Workload(seed, live=90)
+    workload.until(Phase.CREATING)
+    first = workload.disk.steps
+    workload.until(Phase.IDLE)
+    return first, workload.disk.steps
 
 
 @cache
-def steps_of(seed: int) -> tuple[int, int]:
+def rollover_steps(seed: int) -> tuple[int, int]:
     """Cache `steps_of_a_rollover`."""
-    return steps_of_a_rollover(seed)
+    return compute_rollover_steps(seed)
 
 
 @pytest.mark.parametrize("part", range(10))
 @pytest.mark.parametrize("how", ["killed", "power", "torn1", "torn2"])
-def test_a_broker_may_die_before_every_step_of_a_rollover_in_slices(part: int, how: str) -> None:
-    first, last = steps_of(12)
+def test_a_crash_before_any_step_of_a_rollover_in_slices_keeps_the_state(part: int, how: str) -> None:
+    first, last = rollover_steps(12)
     assert last - first > 100
     for step in range(first + part, last, 10):
         disk = MemoryDisk()
         disk.stop_after = step
-        life = None
+        workload = None
         try:
-            life = Life(12, disk=disk, live=90)
-            life.until(Phase.CREATING)
-            life.until(Phase.IDLE)
+            workload = Workload(12, disk=disk, live=90)
+            workload.until(Phase.CREATING)
+            workload.until(Phase.IDLE)
         except Died:
             pass
-        assert life is not None
+        assert workload is not None
         if how == "killed":
             disk.kill()
         else:
             disk.crash(Random(int(how[-1]) * 1000 + step) if how != "power" else None)
         partition, recovered = start(disk, SIZES, lease=None)
-        found = readable(partition, recovered)
+        found = payloads_by_guid(partition, recovered)
         assert how.startswith("torn") or not recovered.quarantined, step
-        assert not [guid for guid in life.acked if guid not in found], f"step {step}: acknowledged, and lost"
+        assert not [guid for guid in workload.acked if guid not in found], f"step {step}: acknowledged, and lost"
         if how == "killed":
-            assert state(recovered) in life.states, step
+            assert state(recovered) in workload.states, step
         kept = state(recovered)
         partition.stop(WALL)
         again = reread(disk, SIZES)
@@ -520,69 +521,70 @@ def test_a_broker_may_die_before_every_step_of_a_rollover_in_slices(part: int, h
 
 
 @pytest.mark.parametrize("part", range(10))
-def test_a_disk_may_fail_at_every_step_of_a_rollover_in_slices(part: int) -> None:
-    first, last = steps_of(13)
+def test_a_disk_error_at_any_step_of_a_rollover_in_slices_keeps_the_state(part: int) -> None:
+    first, last = rollover_steps(13)
     for step in range(first + part, last, 20):
-        life = Life(13, live=90)
+        workload = Workload(13, live=90)
         failed: list[str] = []
 
-        def fail(operation: str, path: str, failed: list[str] = failed, disk: MemoryDisk = life.disk,
+        def fail(operation: str, path: str, failed: list[str] = failed, disk: MemoryDisk = workload.disk,
                  step: int = step) -> int | None:
             if disk.steps < step or failed:
                 return None
             failed.append(operation)
             return errno.EIO
 
-        life.disk.fail, life.faulty = fail, True
+        workload.disk.fail, workload.faulty = fail, True
         while not failed:
-            life.round()
+            workload.round()
         for _ in range(100):
-            life.round()
-        life.check_payloads()
-        acked = dict(life.acked)
-        life.partition.stop(WALL)
-        left = life.partition.log.broken or any("could not write" in text for _, text in life.partition.take_alarms())
-        partition, recovered = start(life.disk, SIZES, lease=None)
-        found = readable(partition, recovered)
+            workload.round()
+        workload.check_payloads()
+        acked = dict(workload.acked)
+        workload.partition.stop(WALL)
+        alarms = [text for _, text in workload.partition.take_alarms()]
+        interrupted = workload.partition.log.broken or any("could not write" in text for text in alarms)
+        partition, recovered = start(workload.disk, SIZES, lease=None)
+        found = payloads_by_guid(partition, recovered)
         assert not [guid for guid in acked if guid not in found] and not recovered.quarantined, (step, failed)
-        if not left:
-            assert state(recovered) == state(life.partition.state), step  # type: ignore[arg-type]
+        if not interrupted:
+            assert state(recovered) == state(workload.partition.state), step  # type: ignore[arg-type]
 
 
 # -- the copier by itself
 
 
-def test_a_copy_of_few_among_many_dead_keys_lists_them_instead_of_counting_through() -> None:
-    life = Life(14)
-    state_ = life.partition.state
+def test_a_copy_of_few_live_records_lists_their_keys() -> None:
+    workload = Workload(14)
+    state_ = workload.partition.state
     for _ in range(400):
-        life.put(0)
-        life.delete()
-        life.turn()
-    life.partition.files.begin_roll(WALL)
-    copy = LiveCopy(life.partition.files, state_)
+        workload.put(0)
+        workload.delete()
+        workload.turn()
+    workload.partition.files.begin_roll(WALL)
+    copy = LiveCopy(workload.partition.files, state_)
     assert isinstance(copy._keys, list) and len(copy._keys) == len(state_.live)
     copy.run()
     assert copy.progress == 1.0
-    life.partition.files.abandon_roll()
+    workload.partition.files.abandon_roll()
 
 
-def test_a_next_set_never_outranks_the_current_one_before_it_is_marked() -> None:
+def test_recovery_prefers_the_current_file_set_until_the_next_one_is_marked() -> None:
     """The last record of the current set is copied, too: both sets have the same PSN, but only one is complete."""
-    life = Life(15)
-    life.until(Phase.COPYING)
-    while len(entries(life.disk.content(next(path for path in life.disk.paths() if path.endswith("journal"))))) < 2:
-        life.turn()
-    copy = life.partition.roll.copy
+    workload = Workload(15)
+    workload.until(Phase.COPYING)
+    while len(entries(workload.disk.content(next(path for path in workload.disk.paths() if path.endswith("journal"))))) < 2:
+        workload.turn()
+    copy = workload.partition.roll.copy
     assert copy is not None
-    life.put(10)
-    life.turn()
+    workload.put(10)
+    workload.turn()
     copy.run()
-    journals = sorted(path for path in life.disk.paths() if path.endswith("journal") and path.startswith("/l/"))
-    reach = [entries(life.disk.content(path))[-1][1] & (1 << 48) - 1 for path in journals]
+    journals = sorted(path for path in workload.disk.paths() if path.endswith("journal") and path.startswith("/l/"))
+    reach = [entries(workload.disk.content(path))[-1][1] & (1 << 48) - 1 for path in journals]
     assert reach[0] == reach[1]
-    expected = state(life.partition.state)  # type: ignore[arg-type]
+    expected = state(workload.partition.state)  # type: ignore[arg-type]
     data = journals[1].replace("journal", "data")
-    life.disk.put(data, bytes(len(life.disk.content(data))))  # as after a loss of power without a sync
-    recovered = recover(open_files(life.disk, sizes=SIZES))
+    workload.disk.put(data, bytes(len(workload.disk.content(data))))  # as after a loss of power without a sync
+    recovered = recover(open_files(workload.disk, sizes=SIZES))
     assert state(recovered) == expected and not recovered.quarantined

@@ -1,4 +1,4 @@
-"""`bmq storage compare`: copies of real nodes are equal, and differences are reported with their PSN."""
+"""`bmq storage compare`: equal copies of nodes, and differences with their PSN."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bmqtwist.storage.psn import NO_PSN, RecordRun
 from bmqtwist.storage.replica import ReplicatedPartition
 
 
-def pair(tmp_path: Path, messages: int = 4) -> tuple[Path, Path]:
+def equal_directories(tmp_path: Path, messages: int = 4) -> tuple[Path, Path]:
     """Create two equal directories: sync point 1-1, CREATION 1-2, MESSAGEs from 1-3."""
     disk = MemoryDisk()
     partition, _ = start(disk)
@@ -33,7 +33,7 @@ def pair(tmp_path: Path, messages: int = 4) -> tuple[Path, Path]:
 
 
 @pytest.mark.parametrize("other", ["n2", "n3"])
-def test_nodes_of_a_real_cluster_agree_as_far_as_both_reach(other: str, tmp_path: Path) -> None:
+def test_recorded_nodes_of_a_cluster_are_equal_in_their_common_range(other: str, tmp_path: Path) -> None:
     """The nodes stopped one after the other, so the later ones have more sync points."""
     outcome = bmq("compare", storage_directory("three-nodes.n1", tmp_path / "n1"),
                   storage_directory(f"three-nodes.{other}", tmp_path / other))
@@ -42,7 +42,7 @@ def test_nodes_of_a_real_cluster_agree_as_far_as_both_reach(other: str, tmp_path
     assert f"{other} ends at 1-" in outcome.out and "n1 goes on for" in outcome.out
 
 
-def test_a_replica_that_was_rebuilt_agrees_with_its_primary(tmp_path: Path) -> None:
+def test_a_rebuilt_replica_is_equal_to_its_primary(tmp_path: Path) -> None:
     """Names and ledgers differ; a later snapshot contains the records that the stopped node's ledger lacks."""
     outcome = bmq("compare", storage_directory("three-nodes-rollover-drop.n1", tmp_path / "n1"),
                   storage_directory("three-nodes-rollover-drop.n2", tmp_path / "n2"))
@@ -50,7 +50,7 @@ def test_a_replica_that_was_rebuilt_agrees_with_its_primary(tmp_path: Path) -> N
     assert "UPDATE 1-7, COMMIT 1-8; a later snapshot made up for them" in outcome.out
 
 
-def test_what_a_rollover_left_out_is_no_difference(tmp_path: Path) -> None:
+def test_records_omitted_by_a_rollover_are_not_differences(tmp_path: Path) -> None:
     """The sets before and after a rollover differ in offsets and in records that are not live."""
     before, after = tmp_path / "before", storage_directory("rollover.n1", tmp_path / "after")
     before.mkdir()
@@ -62,15 +62,15 @@ def test_what_a_rollover_left_out_is_no_difference(tmp_path: Path) -> None:
     assert "ledger: only in" in outcome.out
 
 
-def replica(disk: MemoryDisk, node_id: int) -> ReplicatedPartition:
+def empty_replica(disk: MemoryDisk, node_id: int) -> ReplicatedPartition:
     """Return the empty partition of a replica."""
     files = open_files(disk)
     return ReplicatedPartition(node_id, files, find_log(files, None, RecoveryClock(), 0, WALL), wall=WALL)
 
 
-def written() -> list[RecordRun]:
+def record_runs() -> list[RecordRun]:
     """Return records of every type as a primary writes them, in runs of one record."""
-    primary, message, runs = replica(MemoryDisk(), 1), make_message(1, ref_count=2), list[RecordRun]()
+    primary, message, runs = empty_replica(MemoryDisk(), 1), make_message(1, ref_count=2), list[RecordRun]()
 
     def write(append: Callable[[], Any]) -> None:
         append()
@@ -89,13 +89,13 @@ def written() -> list[RecordRun]:
 
 
 @pytest.mark.parametrize("ends", list(combinations(range(8), 2)), ids=str)
-def test_replicas_that_were_rolled_over_at_different_records_agree(ends: tuple[int, int], tmp_path: Path) -> None:
+def test_replicas_rolled_over_at_different_records_are_equal(ends: tuple[int, int], tmp_path: Path) -> None:
     """Each replica rolls over after a record of any type, or one before all of them."""
     places = []
     for name, end in zip(("left", "right"), ends, strict=True):
         disk = MemoryDisk()
-        copy = replica(disk, 2)
-        for number, run in enumerate(written(), 1):
+        copy = empty_replica(disk, 2)
+        for number, run in enumerate(record_runs(), 1):
             copy.append_run(run, copy.summary.last, WALL)
             if number == end:
                 assert copy.roll.finish(WALL)
@@ -114,9 +114,9 @@ def test_replicas_that_were_rolled_over_at_different_records_agree(ends: tuple[i
     (44 + 60 * 5, b"\x30", "MESSAGE 1-6 differs in type (MESSAGE, DELETION)"),
     (44 + 60 * 1 + 39, b"\x0a", "QUEUE_OP 1-2 differs in QLIST offset in words (9, 10)"),
 ])
-def test_a_record_that_differs_is_named_by_its_psn(offset: int, data: bytes, text: str, tmp_path: Path) -> None:
+def test_a_differing_record_is_reported_with_its_psn(offset: int, data: bytes, text: str, tmp_path: Path) -> None:
     """The finding lists the different fields."""
-    left, right = pair(tmp_path)
+    left, right = equal_directories(tmp_path)
     change(one(right, "journal"), offset, data)
     outcome = bmq("compare", left, right)
     assert outcome.code == 1
@@ -124,9 +124,9 @@ def test_a_record_that_differs_is_named_by_its_psn(offset: int, data: bytes, tex
     assert len(errors) == 1 and text in errors[0], outcome.out
 
 
-def test_data_that_differ_are_found_where_the_records_agree(tmp_path: Path) -> None:
+def test_differing_data_of_equal_records_is_reported(tmp_path: Path) -> None:
     """A changed payload byte, and an invalid DATA record."""
-    left, right = pair(tmp_path)
+    left, right = equal_directories(tmp_path)
     flip(one(right, "data"), 40 + 12)
     change(one(right, "data"), 40 + 24, bytes(12))
     outcome = bmq("compare", left, right)
@@ -135,37 +135,37 @@ def test_data_that_differ_are_found_where_the_records_agree(tmp_path: Path) -> N
     assert "message 40000000000000000000000000000002 (1-4) in" in outcome.out and "is damaged" in outcome.out
 
 
-def test_queue_records_that_differ_are_found(tmp_path: Path) -> None:
+def test_differing_queue_records_are_reported(tmp_path: Path) -> None:
     """A changed letter of an app's name."""
-    left, right = pair(tmp_path)
+    left, right = equal_directories(tmp_path)
     change(one(right, "qlist"), 36 + 20 + 12 + 16 + 4, b"g")
     outcome = bmq("compare", left, right)
     assert outcome.code == 1 and "the QLIST records of 1-2 differ" in outcome.out
 
 
-def test_a_record_that_only_one_side_has_is_found(tmp_path: Path) -> None:
+def test_a_record_in_only_one_directory_is_reported(tmp_path: Path) -> None:
     """An unreadable slot between valid ones."""
-    left, right = pair(tmp_path)
+    left, right = equal_directories(tmp_path)
     change(one(right, "journal"), 44 + 60 * 3 + 56, b"nope")
     outcome = bmq("compare", left, right)
     assert outcome.code == 1
     assert f"1 record(s) only in {left}: 1-4" in outcome.out and f"the journal in {right} is damaged" in outcome.out
 
 
-def test_many_differences_are_counted(tmp_path: Path) -> None:
+def test_differences_after_the_first_twenty_are_counted(tmp_path: Path) -> None:
     """The first twenty are listed."""
-    left, right = pair(tmp_path, 30)
+    left, right = equal_directories(tmp_path, 30)
     path = one(right, "journal")
     for number in range(30):
         change(path, 44 + 60 * (2 + number) + 52, b"\xde\xad\xbe\xef")
-    told = bmq("compare", left, right)
-    assert told.code == 1 and "and 10 more records differ" in told.out
-    assert told.out.count("differs in CRC") == 20
+    outcome = bmq("compare", left, right)
+    assert outcome.code == 1 and "and 10 more records differ" in outcome.out
+    assert outcome.out.count("differs in CRC") == 20
 
 
-def test_the_longer_side_is_named(tmp_path: Path) -> None:
+def test_the_directory_with_more_records_is_named(tmp_path: Path) -> None:
     """The order of the directories does not matter."""
-    left, right = pair(tmp_path)
+    left, right = equal_directories(tmp_path)
     path = one(left, "journal")
     path.write_bytes(path.read_bytes()[:44 + 60 * 4])
     for first, second in ((left, right), (right, left)):
@@ -173,9 +173,9 @@ def test_the_longer_side_is_named(tmp_path: Path) -> None:
         assert outcome.code == 0 and f"{left} ends at 1-4, {right} goes on for" in outcome.out
 
 
-def test_a_partition_on_one_side_only_is_a_difference(tmp_path: Path) -> None:
+def test_a_partition_or_queue_in_only_one_directory_is_a_difference(tmp_path: Path) -> None:
     """A queue in one ledger only is a difference, too."""
-    left, right = pair(tmp_path)
+    left, right = equal_directories(tmp_path)
     one(right, "csl").unlink()
     write_ledger(right, WALL, [("bmq://d/other", KEY, DEFAULT)])
     outcome = bmq("compare", left, right)
@@ -186,9 +186,9 @@ def test_a_partition_on_one_side_only_is_a_difference(tmp_path: Path) -> None:
     assert f"partition 0: only in {left}" in bmq("compare", left, right).out
 
 
-def test_of_several_sets_the_one_that_reaches_furthest_is_compared(tmp_path: Path) -> None:
+def test_the_file_set_with_the_highest_psn_is_compared(tmp_path: Path) -> None:
     """A broker selects the same set."""
-    left, right = pair(tmp_path)
+    left, right = equal_directories(tmp_path)
     for path in right.glob("bmq_0.*"):
         cut = path.read_bytes()[:44 + 60 * 2] if path.suffix == ".bmq_journal" else path.read_bytes()
         (right / path.name.replace("20261121_050206", "20271121_050206")).write_bytes(cut)
@@ -196,13 +196,13 @@ def test_of_several_sets_the_one_that_reaches_furthest_is_compared(tmp_path: Pat
     assert outcome.code == 0 and "goes on" not in outcome.out
 
 
-def test_the_comparison_in_json(tmp_path: Path) -> None:
+def test_the_comparison_as_json_has_findings_with_their_severity(tmp_path: Path) -> None:
     """JSON holds the same findings as the text."""
-    left, right = pair(tmp_path)
+    left, right = equal_directories(tmp_path)
     assert json.loads(bmq("compare", left, right, "--print-mode", "json-line").out)["Good"] is True
     change(one(right, "journal"), 44 + 60 * 3 + 36, b"\x41")
-    told = json.loads(bmq("compare", left, right, "--json", "pretty").out)
-    assert [each["Where"] for each in told["Findings"] if each["Severity"] == "error"] == ["partition 0"]
+    outcome = json.loads(bmq("compare", left, right, "--json", "pretty").out)
+    assert [each["Where"] for each in outcome["Findings"] if each["Severity"] == "error"] == ["partition 0"]
 
 
 def test_directories_without_files_are_an_error(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def statuses(path: Path) -> dict[str, str]:
     return found
 
 
-def ratio(path: Path) -> tuple[int, int, int]:
+def outstanding_ratio(path: Path) -> tuple[int, int, int]:
     """Return the right (percent, outstanding, total)."""
     found = list(statuses(path).values())
     outstanding = found.count("outstanding")
@@ -114,36 +114,37 @@ def without_auto_confirms(text: str) -> tuple[str, int]:
 
 
 @pytest.mark.parametrize(("case", "partition", "archived", "kind", "path"), select("details", "journal", form="human"))
-def test_details_are_those_of_the_original_to_the_letter(case: str, partition: str, archived: str, kind: str,
+def test_details_equal_the_recorded_text_of_the_original(case: str, partition: str, archived: str, kind: str,
                                                          path: Path) -> None:
     """All records in the same order, all fields with the same names, DATA headers, properties and payload dumps."""
-    told = run(case, partition, archived, kind)
+    printed = run(case, partition, archived, kind)
     if case == "auto-confirm.n1":
-        told, removed = without_auto_confirms(told)
+        printed, removed = without_auto_confirms(printed)
         assert removed == 2
-    assert told == without_area_padding(path.read_text())
+    assert printed == without_area_padding(path.read_text())
 
 
 @pytest.mark.parametrize(("case", "partition", "archived", "kind", "path"), select("details", "journal", form="json"))
-def test_details_in_json_have_its_members_and_values(case: str, partition: str, archived: str, kind: str,
-                                                     path: Path) -> None:
+def test_details_in_json_have_the_members_and_values_of_the_original(case: str, partition: str, archived: str, kind: str,
+                                                                     path: Path) -> None:
     """All members of the original have the same text; properties are added."""
-    ours = json.loads(run(case, partition, archived, kind, "--json", "pretty"))
-    theirs = json.loads(path.read_text())
+    parsed = json.loads(run(case, partition, archived, kind, "--json", "pretty"))
+    expected = json.loads(path.read_text())
     if case == "auto-confirm.n1":
-        before = len(ours["Records"])
-        ours["Records"] = [each for each in ours["Records"] if each["RecordType"] != "CONFIRM"]
-        assert before - len(ours["Records"]) == 2
-    for mine, other in zip(ours["Records"], theirs["Records"], strict=True):
-        if mine.pop("Properties", None):
+        before = len(parsed["Records"])
+        parsed["Records"] = [each for each in parsed["Records"] if each["RecordType"] != "CONFIRM"]
+        assert before - len(parsed["Records"]) == 2
+    for record, other in zip(parsed["Records"], expected["Records"], strict=True):
+        if record.pop("Properties", None):
             other["Payload"] = other["Payload"][2 * int(other["Payload"][:2], 16):]
-        assert list(mine.items()) == list(other.items())
-    assert ours == theirs
+        assert list(record.items()) == list(other.items())
+    assert parsed == expected
 
 
 @pytest.mark.parametrize(("case", "partition", "archived", "kind", "path"),
                          select("outstanding", "confirmed", "partially-confirmed", form="human"))
-def test_filters_by_status_find_its_messages(case: str, partition: str, archived: str, kind: str, path: Path) -> None:
+def test_filters_by_status_select_the_messages_of_the_original(case: str, partition: str, archived: str, kind: str,
+                                                               path: Path) -> None:
     """The same GUIDs in the same order, except for purged messages; the ratio is always of all messages."""
     wanted = path.read_text()
     found = statuses(path)
@@ -152,29 +153,29 @@ def test_filters_by_status_find_its_messages(case: str, partition: str, archived
     count = len(re.findall(r"^[0-9A-F]{32}$", wanted, re.M))
     wanted = re.sub(r"^\d+ message record", f"{count} message record", wanted, flags=re.M)
     if found:
-        percent, outstanding, total = ratio(path)
+        percent, outstanding, total = outstanding_ratio(path)
         wanted = re.sub(r"Outstanding ratio: .*", f"Outstanding ratio: {percent}% ({outstanding}/{total})", wanted)
     assert run(case, partition, archived, kind) == wanted
 
 
 @pytest.mark.parametrize(("case", "partition", "archived", "kind", "path"),
                          select("outstanding", "confirmed", "partially-confirmed", form="human"))
-def test_filters_by_status_alone_print_nothing_but_messages(case: str, partition: str, archived: str, kind: str,
-                                                            path: Path) -> None:
+def test_filters_by_status_without_record_types_print_only_messages(case: str, partition: str, archived: str, kind: str,
+                                                                    path: Path) -> None:
     """The original adds all queue and journal operations unless a record type is given."""
-    told = bmq("show", files_of(case, partition)[0], f"--{kind}").out
+    printed = bmq("show", files_of(case, partition)[0], f"--{kind}").out
     guids = [guid for guid in re.findall(r"^[0-9A-F]{32}$", path.read_text(), re.M) if statuses(path)[guid] != "purged"]
-    lines = [line for line in told.splitlines() if line and "found" not in line and "ratio" not in line]
-    assert lines == guids and "RecordType" not in told
+    lines = [line for line in printed.splitlines() if line and "found" not in line and "ratio" not in line]
+    assert lines == guids and "RecordType" not in printed
 
 
 @pytest.mark.parametrize(("case", "partition", "archived", "kind", "path"), select("summary", form="human"))
-def test_the_summary_has_its_lines(case: str, partition: str, archived: str, kind: str, path: Path) -> None:
+def test_the_summary_has_the_lines_of_the_original(case: str, partition: str, archived: str, kind: str, path: Path) -> None:
     """The text is equal, except for the corrected numbers of messages."""
     found = list(statuses(path).values())
     wanted = path.read_text()
     if found:
-        percent, outstanding, total = ratio(path)
+        percent, outstanding, total = outstanding_ratio(path)
         purged = f"Number of purged messages: {found.count('purged')}\n" if "purged" in found else ""
         right = {r"Number of confirmed messages: .*": f"Number of confirmed messages: {found.count('confirmed')}",
                  r"Number of outstanding messages: .*": f"{purged}Number of outstanding messages: {outstanding}",
@@ -186,18 +187,19 @@ def test_the_summary_has_its_lines(case: str, partition: str, archived: str, kin
 
 
 @pytest.mark.parametrize(("case", "partition", "archived", "kind", "path"), select("summary", form="json"))
-def test_the_summary_in_json_has_its_members(case: str, partition: str, archived: str, kind: str, path: Path) -> None:
+def test_the_summary_in_json_has_the_members_of_the_original(case: str, partition: str, archived: str, kind: str,
+                                                             path: Path) -> None:
     """Order, names and values are equal, except for the corrected numbers of messages."""
     wanted = json.loads(path.read_text())
     found = list(statuses(path).values())
     if found:
-        percent, outstanding, _ = ratio(path)
+        percent, outstanding, _ = outstanding_ratio(path)
         wanted |= {"ConfirmedMessagesNumber": str(found.count("confirmed")),
                    "OutstandingMessagesNumber": str(outstanding), "OutstandingRatio": str(percent),
                    "OutstandingMessages": str(outstanding)}
-    told = json.loads(run(case, partition, archived, kind, "--json", "pretty"))
-    assert told.pop("PurgedMessagesNumber", "0") == str(found.count("purged"))
-    assert list(told) == list(wanted) and told == wanted
+    printed = json.loads(run(case, partition, archived, kind, "--json", "pretty"))
+    assert printed.pop("PurgedMessagesNumber", "0") == str(found.count("purged"))
+    assert list(printed) == list(wanted) and printed == wanted
 
 
 # ---- ledgers -----------------------------------------------------------------------------------------------------
@@ -213,10 +215,10 @@ def run_ledger(case: str, recorded: str, *options: str) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize(("case", "path"), ledgers("csl", "human"))
-def test_records_of_a_ledger_are_those_of_the_original_to_the_letter(case: str, path: Path) -> None:
+def test_records_of_a_ledger_equal_the_recorded_text_of_the_original(case: str, path: Path) -> None:
     """The only difference is the indentation of keys, which the original omits."""
-    told, wanted = run_ledger(case, path.read_text(), "--details")
-    assert re.sub(r"^ +(?=key|appKey)", "", told, flags=re.M) == wanted
+    printed, wanted = run_ledger(case, path.read_text(), "--details")
+    assert re.sub(r"^ +(?=key|appKey)", "", printed, flags=re.M) == wanted
 
 
 def hexadecimal(tree: Any) -> Any:
@@ -230,29 +232,29 @@ def hexadecimal(tree: Any) -> Any:
 
 
 @pytest.mark.parametrize(("case", "path"), ledgers("csl", "json"))
-def test_records_of_a_ledger_in_json_have_its_members(case: str, path: Path) -> None:
+def test_records_of_a_ledger_in_json_have_the_members_of_the_original(case: str, path: Path) -> None:
     """Decoded bodies are equal, too."""
-    told, wanted = run_ledger(case, path.read_text(), "--json", "pretty")
-    assert json.loads(told) == hexadecimal(json.loads(wanted))
+    printed, wanted = run_ledger(case, path.read_text(), "--json", "pretty")
+    assert json.loads(printed) == hexadecimal(json.loads(wanted))
 
 
 @pytest.mark.parametrize(("case", "path"), ledgers("csl.summary", "human"))
-def test_the_summary_of_a_ledger_counts_and_lists_the_same(case: str, path: Path) -> None:
+def test_the_summary_of_a_ledger_has_the_counts_and_queues_of_the_original(case: str, path: Path) -> None:
     """The original lists queues in the order of a hash table, removed ones included."""
-    told, wanted = (text.replace("  key", " key") for text in run_ledger(case, path.read_text(), "--summary"))
-    head, queues = told.split("\n\n")[:-1], re.findall(r"^\[ uri.*", told, re.M)
+    printed, wanted = (text.replace("  key", " key") for text in run_ledger(case, path.read_text(), "--summary"))
+    head, queues = printed.split("\n\n")[:-1], re.findall(r"^\[ uri.*", printed, re.M)
     assert sorted(queues) == sorted(re.findall(r"^\[ uri.*", wanted, re.M))
-    counts = re.findall(r"^(?:\d+|No) (?:unassigned )?Queues found", told, re.M)
+    counts = re.findall(r"^(?:\d+|No) (?:unassigned )?Queues found", printed, re.M)
     assert sum(int(each.split()[0]) for each in counts) == len(queues)
     assert [each for each in head if "uri" not in each] == [each for each in wanted.split("\n\n")[:-1]
                                                            if "uri" not in each]
 
 
 @pytest.mark.parametrize(("case", "path"), ledgers("csl.summary", "json"))
-def test_the_summary_of_a_ledger_in_json_has_its_members(case: str, path: Path) -> None:
-    """Removed queues have a list of their own."""
-    told, wanted = run_ledger(case, path.read_text(), "--summary", "--json", "pretty")
-    ours, theirs = json.loads(told), hexadecimal(json.loads(wanted))
-    assert ours["Summary"] == theirs["Summary"]
-    queues = [*ours["Queues"], *ours.get("UnassignedQueues", [])]
-    assert sorted(queues, key=str) == sorted(theirs["Queues"], key=str)
+def test_the_summary_of_a_ledger_in_json_has_the_members_of_the_original(case: str, path: Path) -> None:
+    """Removed queues are in a separate list."""
+    printed, wanted = run_ledger(case, path.read_text(), "--summary", "--json", "pretty")
+    parsed, expected = json.loads(printed), hexadecimal(json.loads(wanted))
+    assert parsed["Summary"] == expected["Summary"]
+    queues = [*parsed["Queues"], *parsed.get("UnassignedQueues", [])]
+    assert sorted(queues, key=str) == sorted(expected["Queues"], key=str)

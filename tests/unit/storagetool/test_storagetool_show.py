@@ -25,14 +25,14 @@ GUIDS = ["400000000000004F4E32B99784572D5C", "400001000000004F930CB99784572D5C",
          "40000300000021650A16B99784572D5C", "40000400000057B5F868B99784572D5C"]
 
 
-def guids(*arguments: object) -> list[str]:
+def shown_guids(*arguments: object) -> list[str]:
     """Return the GUIDs that `show` prints in its short form."""
     outcome = bmq("show", *arguments)
     assert outcome.code == 0, outcome.err
     return re.findall(r"^[0-9A-F]{32}$", outcome.out, re.M)
 
 
-def offsets(*arguments: object) -> list[int]:
+def shown_offsets(*arguments: object) -> list[int]:
     """Return the offsets of all records that `show` prints in JSON."""
     outcome = bmq("show", *arguments, "--json", "line")
     assert outcome.code == 0, outcome.err
@@ -42,30 +42,30 @@ def offsets(*arguments: object) -> list[int]:
 # ---- filters -----------------------------------------------------------------------------------------------------
 
 
-def test_messages_are_guids_unless_details_are_wanted() -> None:
+def test_messages_are_printed_as_guids_without_the_details_option() -> None:
     """Details print the records, here of one message only."""
-    assert guids(JOURNAL, "-r", "message") == GUIDS
-    told = bmq("show", JOURNAL, "--guid", GUIDS[0], "--details")
-    assert told.code == 0
-    assert re.findall(r"RecordType +: (\S+)", told.out) == ["MESSAGE", "CONFIRM", "DELETION"]
-    assert told.out.endswith("1 message record(s) found.\n\n")
+    assert shown_guids(JOURNAL, "-r", "message") == GUIDS
+    outcome = bmq("show", JOURNAL, "--guid", GUIDS[0], "--details")
+    assert outcome.code == 0
+    assert re.findall(r"RecordType +: (\S+)", outcome.out) == ["MESSAGE", "CONFIRM", "DELETION"]
+    assert outcome.out.endswith("1 message record(s) found.\n\n")
 
 
-def test_a_guid_that_is_not_there_is_named_and_fails() -> None:
+def test_a_missing_guid_is_reported_and_fails_the_command() -> None:
     """The other messages are printed."""
-    told = bmq("show", JOURNAL, "--guid", GUIDS[1], "--guid", "4" * 32)
-    assert told.code == 1
-    assert told.out == f"{GUIDS[1]}\n\n1 message record(s) found.\n\nThe following 1 GUID(s) not found:\n{'4' * 32}\n\n"
+    outcome = bmq("show", JOURNAL, "--guid", GUIDS[1], "--guid", "4" * 32)
+    assert outcome.code == 1
+    assert outcome.out == f"{GUIDS[1]}\n\n1 message record(s) found.\n\nThe following 1 GUID(s) not found:\n{'4' * 32}\n\n"
     tree = json.loads(bmq("show", JOURNAL, "--guid", "4" * 32, "--json", "pretty").out)
     assert tree == {"MessageRecords": "0", "GuidsNotFound": ["4" * 32]}
 
 
 @pytest.mark.parametrize(("option", "good", "bad"), [("--seqnum", "1-8", "9-9"), ("--offset", "464", "465")])
-def test_a_record_is_found_by_sequence_number_and_by_offset(option: str, good: str, bad: str) -> None:
+def test_a_record_is_selected_by_sequence_number_and_by_offset(option: str, good: str, bad: str) -> None:
     """Records of any type are found, such as this CONFIRM."""
-    told = bmq("show", JOURNAL, option, good)
-    assert told.code == 0 and re.findall(r"RecordType +: (\S+)", told.out) == ["CONFIRM"]
-    assert "1 confirm record(s) found.\nNo deletion record found.\nNo message record found.\n" in told.out
+    outcome = bmq("show", JOURNAL, option, good)
+    assert outcome.code == 0 and re.findall(r"RecordType +: (\S+)", outcome.out) == ["CONFIRM"]
+    assert "1 confirm record(s) found.\nNo deletion record found.\nNo message record found.\n" in outcome.out
     missing = bmq("show", JOURNAL, option, good, option, bad)
     assert missing.code == 1 and f"not found:\n{bad}\n" in missing.out
     tree = json.loads(bmq("show", JOURNAL, option, bad, "--json", "line").out)
@@ -73,10 +73,10 @@ def test_a_record_is_found_by_sequence_number_and_by_offset(option: str, good: s
     assert tree["ConfirmRecords"] == "0" and missed == [bad]
 
 
-def test_every_record_can_be_asked_for_by_its_offset() -> None:
+def test_every_record_can_be_selected_by_its_offset() -> None:
     """Each offset selects the record at that offset."""
     for offset in range(44, JOURNAL.stat().st_size, 60):
-        assert offsets(JOURNAL, "--offset", offset) == [offset]
+        assert shown_offsets(JOURNAL, "--offset", offset) == [offset]
 
 
 @pytest.mark.parametrize(("bounds", "wanted"), [
@@ -91,19 +91,19 @@ def test_every_record_can_be_asked_for_by_its_offset() -> None:
 ])
 def test_ranges_exclude_their_bounds(bounds: tuple[object, ...], wanted: list[str]) -> None:
     """Ranges select messages by their MESSAGE record; CONFIRMs outside the range are included, as the status needs them."""
-    assert guids(JOURNAL, "-r", "message", *bounds) == wanted
-    confirmed = guids(JOURNAL, "--confirmed", *bounds)
+    assert shown_guids(JOURNAL, "-r", "message", *bounds) == wanted
+    confirmed = shown_guids(JOURNAL, "--confirmed", *bounds)
     assert confirmed == [guid for guid in wanted if guid == GUIDS[0]]
 
 
-def test_records_of_a_queue_are_found_by_key_and_by_name() -> None:
+def test_records_of_a_queue_are_selected_by_key_and_by_name() -> None:
     """Sync points belong to no queue."""
     journal, _, ledger = files_of("purge.n1")
     by_name = bmq("show", journal, ledger, "--queue-name", "bmq://d.prio/a", "--details").out
     assert by_name == bmq("show", journal, ledger, "--queue-key", "71941543A9", "--details").out
     assert set(re.findall(r"QueueUri +: (\S+)", by_name)) == {"bmq://d.prio/a"}
     assert "JOURNAL_OP" not in by_name and "4 message record(s) found.\n3 queueOp record(s) found.\n" in by_name
-    both = guids(journal, "-r", "message", "--queue-key", "71941543A9", "--queue-key", "591BA22F3E")
+    both = shown_guids(journal, "-r", "message", "--queue-key", "71941543A9", "--queue-key", "591BA22F3E")
     assert len(both) == 8
 
 
@@ -113,24 +113,24 @@ def test_records_of_a_queue_are_found_by_key_and_by_name() -> None:
     (("message",), {"MESSAGE", "CONFIRM", "DELETION"}),
     (("all",), {"MESSAGE", "CONFIRM", "DELETION", "QUEUE_OP", "JOURNAL_OP"}),
 ])
-def test_record_types_are_chosen(kinds: tuple[str, ...], types: set[str]) -> None:
+def test_records_are_selected_by_type(kinds: tuple[str, ...], types: set[str]) -> None:
     """The option of the original is repeatable."""
-    told = bmq("show", JOURNAL, "--details", *(part for kind in kinds for part in ("-r", kind)))
-    assert set(re.findall(r"RecordType +: (\S+)", told.out)) == types
+    outcome = bmq("show", JOURNAL, "--details", *(part for kind in kinds for part in ("-r", kind)))
+    assert set(re.findall(r"RecordType +: (\S+)", outcome.out)) == types
 
 
 @pytest.mark.parametrize("journal", journals(archives=False), ids=name_of)
-def test_outstanding_messages_are_those_a_broker_would_deliver(journal: Path) -> None:
+def test_outstanding_messages_are_those_that_recovery_restores(journal: Path) -> None:
     """The tool and recovery find the same messages in every recorded set."""
     recovered = recover(open_files(disk_with(journal), int(journal.name[4])))
     wanted = sorted(message.guid.hex().upper() for message in stored(recovered))
-    assert sorted(guids(journal, "--outstanding")) == wanted
+    assert sorted(shown_guids(journal, "--outstanding")) == wanted
 
 
 # ---- forms -------------------------------------------------------------------------------------------------------
 
 
-def test_json_on_lines_holds_what_the_pretty_form_holds() -> None:
+def test_json_lines_and_pretty_json_have_the_same_content() -> None:
     """Each line holds one record; --print-mode is the option of the original."""
     line = bmq("show", JOURNAL, DATA, LEDGER, "--dump-payload", "--print-mode", "json-line").out
     assert line == bmq("show", JOURNAL, DATA, LEDGER, "--dump-payload", "--json", "line").out
@@ -139,19 +139,19 @@ def test_json_on_lines_holds_what_the_pretty_form_holds() -> None:
     assert all(json.loads(part.rstrip(",")) for part in re.findall(r"^    \{.*", line, re.M))
 
 
-def test_a_payload_is_cut_at_the_limit() -> None:
+def test_a_payload_dump_is_truncated_at_the_limit() -> None:
     """The number of the other bytes is printed."""
     journal, data, _ = files_of("payload-60k.n1")
-    told = bmq("show", journal, data, "-r", "message", "--dump-payload", "--dump-limit", 20).out
-    assert told.startswith("400000000000006DF676823CE72A48C9\n\n\nDataRecord index: 0, offset: 40\n")
-    assert "First 20 bytes of payload:\n" in told and "And 61420 more bytes (redacted)\n" in told
-    assert "First 5 bytes of payload:\n     0:   736D616C 6C " in told
+    outcome = bmq("show", journal, data, "-r", "message", "--dump-payload", "--dump-limit", 20).out
+    assert outcome.startswith("400000000000006DF676823CE72A48C9\n\n\nDataRecord index: 0, offset: 40\n")
+    assert "First 20 bytes of payload:\n" in outcome and "And 61420 more bytes (redacted)\n" in outcome
+    assert "First 5 bytes of payload:\n     0:   736D616C 6C " in outcome
 
 
-def test_queues_are_counted_in_the_summary_if_they_have_enough_records() -> None:
+def test_the_summary_lists_queues_with_a_minimum_number_of_records() -> None:
     """Apps are listed if several have confirmed."""
     journal, _, ledger = files_of("fanout-partial.n1")
-    told = bmq("show", journal, ledger, "--summary", "--min-records-per-queue", 1).out
+    outcome = bmq("show", journal, ledger, "--summary", "--min-records-per-queue", 1).out
     assert ("Number of records per Queue:\n"
             "    Queue Key             : 0B6AECBEA7\n"
             "    Queue URI             : bmq://d.fan/f\n"
@@ -160,17 +160,17 @@ def test_queues_are_counted_in_the_summary_if_they_have_enough_records() -> None
             "    Num Message Records   : 6\n"
             "    Num Confirm Records   : 9\n"
             "    Num Records Per App   : foo=6 bar=3\n"
-            "    Num Delete Records    : 1\n") in told
+            "    Num Delete Records    : 1\n") in outcome
     assert "per Queue" not in bmq("show", journal, "--summary", "--min-records-per-queue", 18).out
     tree = json.loads(bmq("show", journal, "--summary", "--min-records-per-queue", 17, "--json", "line").out)
     (queue,) = tree["PerQueueRecordsNumber"]
     assert queue["Queue Key"] == "0B6AECBEA7" and queue["Total Records"] == "17" and "Queue URI" not in queue
 
 
-def test_a_summary_counts_what_is_selected() -> None:
+def test_a_summary_counts_only_the_selected_records() -> None:
     """Types that are not selected have no lines."""
-    told = bmq("show", JOURNAL, "--summary", "-r", "queue-op").out
-    assert "Total number of queueOp records: 4\n" in told and "messages" not in told and "journalOp" not in told
+    outcome = bmq("show", JOURNAL, "--summary", "-r", "queue-op").out
+    assert "Total number of queueOp records: 4\n" in outcome and "messages" not in outcome and "journalOp" not in outcome
     assert "Total number of messages: 2\n" in bmq("show", JOURNAL, "--summary", "--offset-lt", 300).out
     journal = files_of("in-memory.n1")[0]
     assert "\nNo messages found.\n" in bmq("show", journal, "--summary").out
@@ -178,7 +178,7 @@ def test_a_summary_counts_what_is_selected() -> None:
     assert "\nNo queueOp records found.\n" in none and "\nNo journalOp records found.\n" in none
 
 
-def ours(directory: Path) -> Path:
+def create_file_set(directory: Path) -> Path:
     """Create a set with options, properties inside and outside of compressed data, an app's purge, two queues."""
     disk = MemoryDisk()
     partition, _ = start(disk)
@@ -200,9 +200,9 @@ def ours(directory: Path) -> Path:
     return directory
 
 
-def test_properties_options_and_compression_are_shown_as_far_as_they_can_be_read(tmp_path: Path) -> None:
+def test_properties_options_and_compression_are_shown_if_readable(tmp_path: Path) -> None:
     """Old-style properties lie inside compressed data, new-style ones before it; invalid ones are reported, not raised."""
-    directory = ours(tmp_path / "s")
+    directory = create_file_set(tmp_path / "s")
     parts = bmq("show", directory, "-r", "message", "--dump-payload").out.split("DataRecord index")[1:]
     named = "Name [name], Type [STRING], Value [naïve]\n    Name [n], Type [SHORT], Value [-3]\n"
     assert named in parts[0] and "Payload (inflated): \nFirst 1024 bytes" in parts[0]
@@ -217,19 +217,19 @@ def test_properties_options_and_compression_are_shown_as_far_as_they_can_be_read
     assert "properties cannot be read" in records[4]["PayloadProblem"]
 
 
-def test_damage_does_not_stop_the_search(tmp_path: Path) -> None:
+def test_damaged_records_are_reported_and_the_others_shown(tmp_path: Path) -> None:
     """Unreadable parts are reported on stderr or in the output; all other records are found."""
-    directory = ours(tmp_path / "s")
+    directory = create_file_set(tmp_path / "s")
     change(one(directory, "journal"), 44 + 60 * 4 + 56, b"nope")
     change(one(directory, "data"), 40, bytes(12))
-    told = bmq("show", directory, "-r", "message", "--dump-payload")
-    assert told.code == 0 and "unreadable: skipped" in told.err
-    assert "4 message record(s) found." in told.out
-    assert "Failed to retrieve message from DATA file: the DATA record at offset 40 is damaged\n" in told.out
-    assert "DataRecord index: unknown" in told.out
+    outcome = bmq("show", directory, "-r", "message", "--dump-payload")
+    assert outcome.code == 0 and "unreadable: skipped" in outcome.err
+    assert "4 message record(s) found." in outcome.out
+    assert "Failed to retrieve message from DATA file: the DATA record at offset 40 is damaged\n" in outcome.out
+    assert "DataRecord index: unknown" in outcome.out
 
 
-def test_a_file_that_is_none_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_storage_file_is_reported(tmp_path: Path) -> None:
     """An invalid header or a missing one is reported."""
     journal, ledger = tmp_path / "x.bmq_journal", tmp_path / "x.bmq_csl"
     journal.write_bytes(bytes(range(200)))
@@ -238,20 +238,20 @@ def test_a_file_that_is_none_is_told(tmp_path: Path) -> None:
     assert "no record can be read" in bmq("ledger", ledger).err
 
 
-def test_unknown_records_are_shown_as_such(tmp_path: Path) -> None:
+def test_records_of_unknown_type_are_shown_as_unknown(tmp_path: Path) -> None:
     """The type and the operation are of another version."""
-    directory = ours(tmp_path / "s")
+    directory = create_file_set(tmp_path / "s")
     path = one(directory, "journal")
     change(path, 44 + 60 * 3, b"\x90")
     change(path, path.stat().st_size - 60 + 27, b"\x03")
-    told = bmq("show", directory, "-r", "journal-op").out
-    assert "RecordType      : UNKNOWN (9)" in told and "JournalOpType   : UNKNOWN (3)" in told
+    outcome = bmq("show", directory, "-r", "journal-op").out
+    assert "RecordType      : UNKNOWN (9)" in outcome and "JournalOpType   : UNKNOWN (3)" in outcome
 
 
 # ---- naming files ------------------------------------------------------------------------------------------------
 
 
-def test_files_are_named_one_by_one_by_prefix_or_by_directory(tmp_path: Path) -> None:
+def test_files_are_given_by_name_by_prefix_or_by_directory(tmp_path: Path) -> None:
     """All three give the same output."""
     directory = storage_directory("app-added-removed.n1", tmp_path / "s")
     journal, data, ledger = (one(directory, kind) for kind in ("journal", "data", "csl"))
@@ -263,11 +263,11 @@ def test_files_are_named_one_by_one_by_prefix_or_by_directory(tmp_path: Path) ->
     assert bmq("show", "--journal-file", journal, "--data-file", data, "--csl-file", ledger, *more).out == wanted
 
 
-def test_a_directory_with_several_partitions_needs_a_choice(tmp_path: Path) -> None:
+def test_a_directory_with_several_partitions_requires_the_partition_option(tmp_path: Path) -> None:
     """The error names the option."""
     directory = storage_directory("three-nodes.n1", tmp_path / "s")
-    told = bmq("show", directory)
-    assert told.code == 2 and "--partition" in told.err
+    outcome = bmq("show", directory)
+    assert outcome.code == 2 and "--partition" in outcome.err
     assert bmq("show", directory, "--partition", 1).out == bmq("show", directory / "bmq_1.20261121_050208.bmq_journal",
                                                                ledger_of("three-nodes.n1")).out
     assert bmq("show", directory, "--partition", 7).code == 2
@@ -300,7 +300,7 @@ def test_files_are_opened_for_reading_only(monkeypatch: pytest.MonkeyPatch, tmp_
     assert all(flags & (os.O_RDWR | os.O_WRONLY | os.O_CREAT | os.O_TRUNC) == 0 for flags in seen)
 
 
-def test_long_work_shows_a_bar_only_to_people(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_progress_bar_is_shown_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """The progress bar is on stderr, and only if that is a terminal."""
     monkeypatch.setattr(command, "_PROGRESS_BYTES_MIN", 1)
     with command._progress([str(JOURNAL)]) as watch:
@@ -314,7 +314,7 @@ def test_long_work_shows_a_bar_only_to_people(monkeypatch: pytest.MonkeyPatch) -
 # ---- ledgers and QLIST -------------------------------------------------------------------------------------------
 
 
-def test_a_ledger_starts_at_its_last_snapshot_unless_told_otherwise() -> None:
+def test_a_ledger_is_shown_from_its_last_snapshot_by_default() -> None:
     """This ledger has a snapshot for each start."""
     path = ledger_of("crash-single.n1-after-restart")
     whole, recent = (len(re.findall("^\\[ recordType", bmq("ledger", path, *more).out, re.M))
@@ -323,7 +323,7 @@ def test_a_ledger_starts_at_its_last_snapshot_unless_told_otherwise() -> None:
     assert bmq("ledger", path).out.startswith("[ recordType = SNAPSHOT electorTerm = 2 ")
 
 
-def test_records_of_a_ledger_are_filtered() -> None:
+def test_records_of_a_ledger_are_selected_by_filters() -> None:
     """Filters are type, LSN, offset, queue and range."""
     def found(*arguments: object) -> list[int]:
         outcome = bmq("ledger", LEDGER, *arguments)
@@ -344,28 +344,28 @@ def test_records_of_a_ledger_are_filtered() -> None:
 def test_queues_of_a_ledger_are_listed_up_to_a_limit() -> None:
     """The count includes queues above the limit."""
     path = ledger_of("three-nodes.n1")
-    told = bmq("ledger", path, "--summary", "--summary-queues-limit", 1).out
-    assert "3 Queues found:\nOnly first 1 queues are displayed.\n" in told and told.count("uri = ") == 1
+    outcome = bmq("ledger", path, "--summary", "--summary-queues-limit", 1).out
+    assert "3 Queues found:\nOnly first 1 queues are displayed.\n" in outcome and outcome.count("uri = ") == 1
     tree = json.loads(bmq("ledger", path, "--summary", "--summary-queues-limit", 2, "--json", "line").out)
     assert len(tree["First2Queues"]) == 2
 
 
-def test_damage_in_a_ledger_is_told_beside_what_is_left(tmp_path: Path) -> None:
+def test_damage_in_a_ledger_is_reported_and_the_other_records_shown(tmp_path: Path) -> None:
     """An unreadable record is skipped."""
     path = tmp_path / LEDGER.name
     path.write_bytes(LEDGER.read_bytes())
     change(path, 200, b"\xff")
-    told = bmq("ledger", path)
-    assert "wrong checksum" in told.err and told.out.count("recordType") == 7
+    outcome = bmq("ledger", path)
+    assert "wrong checksum" in outcome.err and outcome.out.count("recordType") == 7
 
 
 def test_queues_and_apps_of_a_qlist_are_listed(tmp_path: Path) -> None:
     """ADDITIONs hold the added apps only."""
     path = JOURNAL.with_suffix(".bmq_qlist")
-    told = bmq("qlist", path)
-    assert told.code == 0 and told.out.endswith("2 queue record(s) found.\n\n")
+    outcome = bmq("qlist", path)
+    assert outcome.code == 0 and outcome.out.endswith("2 queue record(s) found.\n\n")
     assert ("    QueueUri    : bmq://d.fan/f\n    QueueKey    : EB538CAE81\n"
-            "    App         : a [8DEC9022E1]\n") in told.out
+            "    App         : a [8DEC9022E1]\n") in outcome.out
     tree = json.loads(bmq("qlist", path, "--json", "pretty").out)
     assert [[app["AppId"] for app in each["Apps"]] for each in tree["Records"]] == [["a", "b"], ["c"]]
     damaged = tmp_path / path.name
@@ -403,7 +403,7 @@ def test_queues_and_apps_of_a_qlist_are_listed(tmp_path: Path) -> None:
     (("--journal-path", "x*", "--journal-file", JOURNAL), "leave out --journal-file"),
     (("--journal-file", DATA), "--journal-file takes a .bmq_journal"),
 ])
-def test_a_mistake_is_explained(arguments: tuple[object, ...], hint: str) -> None:
+def test_an_invalid_command_line_is_refused_with_a_hint(arguments: tuple[object, ...], hint: str) -> None:
     """The exit code is 2, stdout is empty, and stderr has a hint."""
     outcome = bmq("show", *arguments)
     assert (outcome.code, outcome.out) == (2, "")
@@ -412,5 +412,5 @@ def test_a_mistake_is_explained(arguments: tuple[object, ...], hint: str) -> Non
 
 def test_help_names_every_command() -> None:
     """Without a command the group prints its help."""
-    told = bmq("--help").out
-    assert all(f"  {name} " in told for name in ("show", "ledger", "qlist", "verify", "compare"))
+    outcome = bmq("--help").out
+    assert all(f"  {name} " in outcome for name in ("show", "ledger", "qlist", "verify", "compare"))

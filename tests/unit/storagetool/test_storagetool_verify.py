@@ -1,7 +1,7 @@
 """`bmq storage verify`: no findings for valid files of both brokers; every detectable kind of damage is found.
 
-The damaged set: sync point, CREATION, 8 MESSAGEs, 2 DELETIONs, 2 sync points; closed cleanly. Row names are those of
-the table of what the original does with damaged files.
+The damaged set: sync point, CREATION, 8 MESSAGEs, 2 DELETIONs, 2 sync points; closed cleanly. The rows have the names of
+the table of the original's reactions to damaged files.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SLOT = {"sync": 0, "creation": 1, "first": 2, "middle": 5, "last": 9, "deletion"
 CASES = sorted(f"{path.parent.name}.{path.name}" for path in SETS.glob("*/n*") if path.is_dir())
 
 
-def build(directory: Path, *, stop: bool = True) -> Path:
+def build_directory(directory: Path, *, stop: bool = True) -> Path:
     """Create a set and its ledger in a directory; without `stop`, as a killed broker leaves them."""
     disk = MemoryDisk()
     partition, _ = start(disk)
@@ -50,22 +50,22 @@ def build(directory: Path, *, stop: bool = True) -> Path:
     return directory
 
 
-def at(name: str, field: int = 0) -> int:
+def field_offset(name: str, field: int = 0) -> int:
     """Return the offset of a field of a journal record."""
     return 44 + 60 * SLOT[name] + field
 
 
-def in_journal(name: str, field: int, data: bytes) -> Callable[[Path], None]:
+def overwrite_journal(name: str, field: int, data: bytes) -> Callable[[Path], None]:
     """Damage: other bytes in a journal record."""
-    return lambda directory: change(one(directory, "journal"), at(name, field), data)
+    return lambda directory: change(one(directory, "journal"), field_offset(name, field), data)
 
 
-def in_file(kind: str, offset: int, data: bytes) -> Callable[[Path], None]:
+def overwrite_file(kind: str, offset: int, data: bytes) -> Callable[[Path], None]:
     """Damage: other bytes in a file."""
     return lambda directory: change(one(directory, kind), offset, data)
 
 
-def flipped(kind: str, offset: int) -> Callable[[Path], None]:
+def flip_byte(kind: str, offset: int) -> Callable[[Path], None]:
     """Damage: one inverted byte; a negative offset counts from the end."""
 
     def damage(directory: Path) -> None:
@@ -75,7 +75,7 @@ def flipped(kind: str, offset: int) -> Callable[[Path], None]:
     return damage
 
 
-def cut(kind: str, size: int) -> Callable[[Path], None]:
+def truncate(kind: str, size: int) -> Callable[[Path], None]:
     """Damage: a shorter file; a negative size counts from the end."""
 
     def damage(directory: Path) -> None:
@@ -85,7 +85,7 @@ def cut(kind: str, size: int) -> Callable[[Path], None]:
     return damage
 
 
-def without(*kinds: str) -> Callable[[Path], None]:
+def remove_files(*kinds: str) -> Callable[[Path], None]:
     """Damage: files are missing."""
 
     def damage(directory: Path) -> None:
@@ -107,76 +107,78 @@ MIDDLE, LAST, FIRST = data_offset("middle"), data_offset("last"), data_offset("f
 END = {"zeroed lease": (8, bytes(4)), "sequence + 1": (7, b"\x0f"), "magic flipped": (56, b"\xd5")}
 
 CLEAN = {
-    "journal cut inside the last record": (cut("journal", -7), "ends without a sync point|continue nothing"),
-    "journal cut inside a middle MESSAGE": (cut("journal", at("middle", 30)), "ends without a sync point"),
-    "journal cut after its headers": (cut("journal", 44), "ends without a sync point"),
-    "record words 14": (in_file("journal", 33, b"\x0e"), "record words 14"),
-    "journal empty": (cut("journal", 0), "JOURNAL file is empty"),
-    "DATA missing": (without("data"), "DATA file is missing"),
-    "DATA empty": (cut("data", 0), "DATA file is empty"),
-    "QLIST missing": (without("qlist"), "QLIST file is missing"),
-    "journal missing": (without("journal"), "JOURNAL file is missing"),
-    "all three missing": (without("journal", "data", "qlist"), "partition 0 has queues in the ledger, but no journal"),
-    "journal cut inside its header": (cut("journal", 20), "shorter than its header"),
-    "journal file magic flipped": (flipped("journal", 0), "JOURNAL: file magic is wrong"),
-    "DATA file magic flipped": (flipped("data", 0), "DATA: file magic is wrong"),
-    "partition id changed": (in_file("data", 23, b"\x07"), "partition id is 7, not 0"),
-    **{f"last record: {name}": (in_journal("end", *where), "continue nothing") for name, where in END.items()},
-    "last MESSAGE: magic flipped": (in_journal("last", 56, b"\xd5"), "unreadable"),
-    "middle MESSAGE: magic flipped": (in_journal("middle", 56, b"\xd5"), "unreadable"),
-    "middle MESSAGE: type 0": (in_journal("middle", 0, b"\x00"), "unreadable"),
-    "CREATION: magic flipped": (in_journal("creation", 56, b"\xd5"), "unreadable"),
-    "middle MESSAGE: type 9": (in_journal("middle", 0, b"\x90"), "unknown type 9"),
-    "middle MESSAGE: sequence + 1": (in_journal("middle", 7, b"\x07"), "had a wrong PSN"),
-    "middle MESSAGE: lease + 1": (in_journal("middle", 11, b"\x02"), "had a wrong PSN"),
-    "middle MESSAGE: queueKey changed": (in_journal("middle", 22, OTHER), "which has no CREATION"),
-    "first MESSAGE: GUID changed": (in_journal("first", 36, b"\x40" + b"\x11" * 15),
+    "journal cut inside the last record": (truncate("journal", -7), "ends without a sync point|continue nothing"),
+    "journal cut inside a middle MESSAGE": (truncate("journal", field_offset("middle", 30)), "ends without a sync point"),
+    "journal cut after its headers": (truncate("journal", 44), "ends without a sync point"),
+    "record words 14": (overwrite_file("journal", 33, b"\x0e"), "record words 14"),
+    "journal empty": (truncate("journal", 0), "JOURNAL file is empty"),
+    "DATA missing": (remove_files("data"), "DATA file is missing"),
+    "DATA empty": (truncate("data", 0), "DATA file is empty"),
+    "QLIST missing": (remove_files("qlist"), "QLIST file is missing"),
+    "journal missing": (remove_files("journal"), "JOURNAL file is missing"),
+    "all three missing": (remove_files("journal", "data", "qlist"), "partition 0 has queues in the ledger, but no journal"),
+    "journal cut inside its header": (truncate("journal", 20), "shorter than its header"),
+    "journal file magic flipped": (flip_byte("journal", 0), "JOURNAL: file magic is wrong"),
+    "DATA file magic flipped": (flip_byte("data", 0), "DATA: file magic is wrong"),
+    "partition id changed": (overwrite_file("data", 23, b"\x07"), "partition id is 7, not 0"),
+    **{f"last record: {name}": (overwrite_journal("end", *where), "continue nothing") for name, where in END.items()},
+    "last MESSAGE: magic flipped": (overwrite_journal("last", 56, b"\xd5"), "unreadable"),
+    "middle MESSAGE: magic flipped": (overwrite_journal("middle", 56, b"\xd5"), "unreadable"),
+    "middle MESSAGE: type 0": (overwrite_journal("middle", 0, b"\x00"), "unreadable"),
+    "CREATION: magic flipped": (overwrite_journal("creation", 56, b"\xd5"), "unreadable"),
+    "middle MESSAGE: type 9": (overwrite_journal("middle", 0, b"\x90"), "unknown type 9"),
+    "middle MESSAGE: sequence + 1": (overwrite_journal("middle", 7, b"\x07"), "had a wrong PSN"),
+    "middle MESSAGE: lease + 1": (overwrite_journal("middle", 11, b"\x02"), "had a wrong PSN"),
+    "middle MESSAGE: queueKey changed": (overwrite_journal("middle", 22, OTHER), "which has no CREATION"),
+    "first MESSAGE: GUID changed": (overwrite_journal("first", 36, b"\x40" + b"\x11" * 15),
                                     "1 DELETION record.s. name messages that are not in the journal"),
-    "middle MESSAGE: timestamp later": (in_journal("middle", 15, b"\xff"), "older than records before them"),
-    "middle MESSAGE: timestamp earlier": (in_journal("middle", 16, b"\x00"), "older than records before them"),
-    "middle MESSAGE: refCount 3": (in_journal("middle", 1, b"\x03"), "more apps than their queue ever had"),
-    "middle MESSAGE: GUID zeroed": (in_journal("middle", 36, bytes(16)), "no GUID"),
-    "middle MESSAGE: DATA offset out of range": (in_journal("middle", 32, b"\x00\x10\x00\x00"), "outside of the file"),
-    "CRC field": (in_journal("middle", 52, b"\0\0\0\0"), "does not match its checksum"),
-    "a payload byte of a live message": (flipped("data", MIDDLE + 20), "does not match its checksum"),
-    "a payload byte of a dead message": (flipped("data", FIRST + 20), "that are gone are damaged"),
-    "DataHeader of a dead message": (in_file("data", FIRST, bytes(12)), "that are gone are damaged"),
-    "DataHeader zeroed": (in_file("data", MIDDLE, bytes(12)), "header of its DATA record is wrong"),
-    "message words + 1": (in_file("data", MIDDLE + 3, b"\x0f"), "DATA record is wrong"),
-    "pad byte 9": (in_file("data", LAST + 63, b"\x09"), "padding of its DATA record is wrong"),
-    "DATA cut in the middle": (cut("data", MIDDLE), "outside of (DATA|the file)|is unreadable"),
-    "DATA 8 bytes short": (cut("data", -8), "but the sync point"),
-    "a DATA record nobody refers to": (in_journal("middle", 0, b"\x90"), "belong to no message of the journal"),
-    "sync point: inner sequence": (in_journal("end", 35, b"\x77"), "outside and 1-119 inside"),
-    "sync point: DATA position": (in_journal("end", 47, b"\x10"), "says that DATA ends at 128"),
-    "QLIST: URI byte": (flipped("qlist", 36 + 20 + 6), "QLIST"),
-    "QLIST: queue key byte": (flipped("qlist", 36 + 20 + 12), "wrong queue key or end mark"),
-    "QLIST: end magic": (flipped("qlist", -1), "wrong queue key or end mark"),
-    "CSL: CRC of the last record": (flipped("csl", -1), "incomplete record"),
-    "CSL: a body byte of the first record": (flipped("csl", 60), "wrong checksum"),
-    "CSL: last record cut in its body": (cut("csl", -6), "incomplete record"),
-    "CSL: cut inside a record header": (cut("csl", -50), "incomplete record"),
-    "CSL: the queue's assignment cut off": (cut("csl", 160), "is in the journal, but not in the ledger"),
-    "CSL: type 9 in the assignment": (in_file("csl", 160, b"\x89"), "unknown type 9"),
-    "CSL: missing": (without("csl"), "no cluster state ledger"),
-    "CSL: file header zeroed": (in_file("csl", 0, bytes(8)), "header of the ledger file cannot be read"),
-    "CSL: log id is not that of the name": (in_file("csl", 1, b"\x77"), "name says log id 0102030405"),
+    "middle MESSAGE: timestamp later": (overwrite_journal("middle", 15, b"\xff"), "older than records before them"),
+    "middle MESSAGE: timestamp earlier": (overwrite_journal("middle", 16, b"\x00"), "older than records before them"),
+    "middle MESSAGE: refCount 3": (overwrite_journal("middle", 1, b"\x03"), "more apps than their queue ever had"),
+    "middle MESSAGE: GUID zeroed": (overwrite_journal("middle", 36, bytes(16)), "no GUID"),
+    "middle MESSAGE: DATA offset out of range": (overwrite_journal("middle", 32, b"\x00\x10\x00\x00"),
+                                                 "outside of the file"),
+    "CRC field": (overwrite_journal("middle", 52, b"\0\0\0\0"), "does not match its checksum"),
+    "a payload byte of a live message": (flip_byte("data", MIDDLE + 20), "does not match its checksum"),
+    "a payload byte of a dead message": (flip_byte("data", FIRST + 20), "that are gone are damaged"),
+    "DataHeader of a dead message": (overwrite_file("data", FIRST, bytes(12)), "that are gone are damaged"),
+    "DataHeader zeroed": (overwrite_file("data", MIDDLE, bytes(12)), "header of its DATA record is wrong"),
+    "message words + 1": (overwrite_file("data", MIDDLE + 3, b"\x0f"), "DATA record is wrong"),
+    "pad byte 9": (overwrite_file("data", LAST + 63, b"\x09"), "padding of its DATA record is wrong"),
+    "DATA cut in the middle": (truncate("data", MIDDLE), "outside of (DATA|the file)|is unreadable"),
+    "DATA 8 bytes short": (truncate("data", -8), "but the sync point"),
+    "DATA record without a MESSAGE": (overwrite_journal("middle", 0, b"\x90"), "belong to no message of the journal"),
+    "sync point: inner sequence": (overwrite_journal("end", 35, b"\x77"), "outside and 1-119 inside"),
+    "sync point: DATA position": (overwrite_journal("end", 47, b"\x10"), "says that DATA ends at 128"),
+    "QLIST: URI byte": (flip_byte("qlist", 36 + 20 + 6), "QLIST"),
+    "QLIST: queue key byte": (flip_byte("qlist", 36 + 20 + 12), "wrong queue key or end mark"),
+    "QLIST: end magic": (flip_byte("qlist", -1), "wrong queue key or end mark"),
+    "CSL: CRC of the last record": (flip_byte("csl", -1), "incomplete record"),
+    "CSL: a body byte of the first record": (flip_byte("csl", 60), "wrong checksum"),
+    "CSL: last record cut in its body": (truncate("csl", -6), "incomplete record"),
+    "CSL: cut inside a record header": (truncate("csl", -50), "incomplete record"),
+    "CSL: the queue's assignment cut off": (truncate("csl", 160), "is in the journal, but not in the ledger"),
+    "CSL: type 9 in the assignment": (overwrite_file("csl", 160, b"\x89"), "unknown type 9"),
+    "CSL: missing": (remove_files("csl"), "no cluster state ledger"),
+    "CSL: file header zeroed": (overwrite_file("csl", 0, bytes(8)), "header of the ledger file cannot be read"),
+    "CSL: log id is not that of the name": (overwrite_file("csl", 1, b"\x77"), "name says log id 0102030405"),
 }
 
 IMAGE = {
-    "last MESSAGE: magic flipped": (in_journal("end", 60 + 56, b"\xd5"), "continue nothing"),
-    "last record: lease zeroed": (in_journal("end", 60 + 8, bytes(4)), "continue nothing"),
-    "last but one: magic flipped": (in_journal("end", 56, b"\xd5"), "unreadable"),
+    "last MESSAGE: magic flipped": (overwrite_journal("end", 60 + 56, b"\xd5"), "continue nothing"),
+    "last record: lease zeroed": (overwrite_journal("end", 60 + 8, bytes(4)), "continue nothing"),
+    "last but one: magic flipped": (overwrite_journal("end", 56, b"\xd5"), "unreadable"),
     "DataHeader of the last MESSAGE zero": (lambda path: change(one(path, "data"), data_offset("last") + 64 + 24,
                                                                 bytes(12)), "header of its DATA record is wrong"),
-    "an old MESSAGE behind the end": (lambda path: change(
-        one(path, "journal"), at("end", 180), one(path, "journal").read_bytes()[at("first"):at("first") + 60]),
+    "an old MESSAGE behind the end": (
+        lambda path: change(one(path, "journal"), field_offset("end", 180),
+                            one(path, "journal").read_bytes()[field_offset("first"):][:60]),
         "continue nothing"),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_sets_of_the_original_broker_are_in_order(case: str, tmp_path: Path) -> None:
+def test_recorded_file_sets_of_the_original_have_no_findings(case: str, tmp_path: Path) -> None:
     """Files of stopped, running and killed brokers give notes only."""
     outcome = bmq("verify", storage_directory(case, tmp_path / "s"))
     assert (outcome.code, outcome.err) == (0, ""), outcome.out
@@ -185,7 +187,7 @@ def test_sets_of_the_original_broker_are_in_order(case: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("journal", sorted(SETS.rglob("archive/*.bmq_journal")), ids=lambda path: path.name[4:21])
-def test_archived_sets_of_the_original_broker_are_in_order(journal: Path, tmp_path: Path) -> None:
+def test_recorded_archived_file_sets_of_the_original_have_no_findings(journal: Path, tmp_path: Path) -> None:
     """An archive has no ledger; its sets are given by file names."""
     paths = [journal.with_suffix(f".bmq_{kind}") for kind in ("journal", "data", "qlist")]
     outcome = bmq("verify", *paths)
@@ -196,19 +198,19 @@ def test_archived_sets_of_the_original_broker_are_in_order(journal: Path, tmp_pa
     assert bmq("verify", tmp_path).code == 1  # a storage directory would have one
 
 
-def test_our_own_sets_are_in_order(tmp_path: Path) -> None:
+def test_file_sets_of_stopped_and_killed_brokers_have_no_findings(tmp_path: Path) -> None:
     """Files of a stopped and of a killed broker give notes only."""
-    stopped = bmq("verify", build(tmp_path / "stopped"))
+    stopped = bmq("verify", build_directory(tmp_path / "stopped"))
     assert (stopped.code, stopped.out) == (0, "No damage found.\n")
-    killed = bmq("verify", build(tmp_path / "killed", stop=False))
+    killed = bmq("verify", build_directory(tmp_path / "killed", stop=False))
     assert killed.code == 0
     assert "2 record(s) follow the last sync point" in killed.out
 
 
 @pytest.mark.parametrize(("damage", "text"), CLEAN.values(), ids=CLEAN)
-def test_damage_to_a_closed_set_is_found(damage: Callable[[Path], None], text: str, tmp_path: Path) -> None:
+def test_damage_to_a_closed_file_set_is_found(damage: Callable[[Path], None], text: str, tmp_path: Path) -> None:
     """The verification changes no file."""
-    directory = build(tmp_path / "s")
+    directory = build_directory(tmp_path / "s")
     damage(directory)
     before = {path.name: path.read_bytes() for path in directory.iterdir()}
     outcome = bmq("verify", directory)
@@ -220,7 +222,7 @@ def test_damage_to_a_closed_set_is_found(damage: Callable[[Path], None], text: s
 @pytest.mark.parametrize(("damage", "text"), IMAGE.values(), ids=IMAGE)
 def test_damage_to_a_crash_image_is_found(damage: Callable[[Path], None], text: str, tmp_path: Path) -> None:
     """Zeros after the end are no damage; other bytes are reported."""
-    directory = build(tmp_path / "s", stop=False)
+    directory = build_directory(tmp_path / "s", stop=False)
     damage(directory)
     outcome = bmq("verify", directory)
     assert outcome.code == 1
@@ -231,9 +233,9 @@ def _matches(text: str, line: str) -> bool:
     return not line.startswith("note") and re.search(text, line) is not None
 
 
-def test_zeros_behind_a_ledger_are_a_note(tmp_path: Path) -> None:
+def test_zeros_after_a_ledger_are_a_note(tmp_path: Path) -> None:
     """The file of a running broker has its configured maximum size."""
-    directory = build(tmp_path / "s")
+    directory = build_directory(tmp_path / "s")
     ledger = one(directory, "csl")
     ledger.write_bytes(ledger.read_bytes() + bytes(4096))
     outcome = bmq("verify", directory)
@@ -242,27 +244,27 @@ def test_zeros_behind_a_ledger_are_a_note(tmp_path: Path) -> None:
 
 def test_a_journal_ahead_of_the_ledger_is_found(tmp_path: Path) -> None:
     """The lease of the journal is in no ledger record."""
-    directory = build(tmp_path / "s")
+    directory = build_directory(tmp_path / "s")
     one(directory, "csl").unlink()
     write_ledger(directory, WALL, [(URI, KEY, DEFAULT)], lease=0)
     outcome = bmq("verify", directory)
     assert outcome.code == 1 and "the journal has lease 1, the ledger knows of 0 at most" in outcome.out
 
 
-def test_findings_in_json_name_place_and_severity(tmp_path: Path) -> None:
+def test_findings_in_json_have_location_and_severity(tmp_path: Path) -> None:
     """Both forms hold the same object."""
-    directory = build(tmp_path / "s")
+    directory = build_directory(tmp_path / "s")
     flip(one(directory, "data"), MIDDLE + 20)
-    told = json.loads(bmq("verify", directory, "--json", "line").out)
-    assert told == json.loads(bmq("verify", directory, "--json", "pretty").out)
-    assert told["Good"] is False
-    (finding,) = told["Findings"]
+    findings = json.loads(bmq("verify", directory, "--json", "line").out)
+    assert findings == json.loads(bmq("verify", directory, "--json", "pretty").out)
+    assert findings["Good"] is False
+    (finding,) = findings["Findings"]
     assert finding["Severity"] == "error" and finding["Where"] == "bmq_0.20261121_050206"
     assert "40000000000000000000000000000004" in finding["Text"]
 
 
 @pytest.mark.parametrize("arguments", [(), ("nothing-there.bmq_journal",), ("README.md",)])
-def test_what_cannot_be_read_is_an_error_with_its_name(arguments: tuple[str, ...]) -> None:
+def test_an_unreadable_file_is_an_error_with_its_name(arguments: tuple[str, ...]) -> None:
     """The exit code is 2, without a traceback."""
     outcome = bmq("verify", *arguments)
     assert outcome.code == 2 and outcome.err
@@ -274,18 +276,18 @@ def test_a_directory_without_storage_files_is_an_error(tmp_path: Path) -> None:
     assert outcome.code == 2 and "holds no storage files" in outcome.err
 
 
-def test_one_file_of_a_set_stands_for_the_set(tmp_path: Path) -> None:
+def test_one_file_selects_its_whole_file_set(tmp_path: Path) -> None:
     """The other files are found in its directory; the ledger is given by an option."""
-    directory = build(tmp_path / "s")
+    directory = build_directory(tmp_path / "s")
     outcome = bmq("verify", one(directory, "data"), "--csl-file", one(directory, "csl"))
     assert (outcome.code, outcome.out) == (0, "No damage found.\n")
     flip(one(directory, "data"), MIDDLE + 20)
     assert bmq("verify", one(directory, "journal")).code == 1
 
 
-def test_a_set_written_without_qlist_is_in_order(tmp_path: Path) -> None:
+def test_a_file_set_written_without_qlist_has_no_findings(tmp_path: Path) -> None:
     """A broker may be configured without QLIST; then no record refers to it, and the ledger has the queues."""
-    directory = build(tmp_path / "s")
+    directory = build_directory(tmp_path / "s")
     one(directory, "qlist").unlink()
     path = one(directory, "journal")
     for offset in range(44, path.stat().st_size, 60):
@@ -296,9 +298,9 @@ def test_a_set_written_without_qlist_is_in_order(tmp_path: Path) -> None:
     assert (outcome.code, outcome.out) == (0, "No damage found.\n")
 
 
-def test_a_ledger_that_begins_anew_is_in_order_and_one_that_goes_back_is_not(tmp_path: Path) -> None:
+def test_a_restarted_ledger_is_valid_and_decreasing_sequence_numbers_are_found(tmp_path: Path) -> None:
     """A cluster without its last term starts with a snapshot; any other repeated LSN is an error."""
-    directory = build(tmp_path / "s")
+    directory = build_directory(tmp_path / "s")
     ledger = one(directory, "csl")
     content = ledger.read_bytes()
     ledger.write_bytes(content + content[8:])
@@ -308,7 +310,7 @@ def test_a_ledger_that_begins_anew_is_in_order_and_one_that_goes_back_is_not(tmp
     assert outcome.code == 1 and "has LSN 1-2, after 1-4" in outcome.out
 
 
-def test_a_journal_that_grows_meanwhile_is_seen_as_it_was(tmp_path: Path) -> None:
+def test_a_journal_that_grows_during_the_verification_is_read_to_its_initial_end(tmp_path: Path) -> None:
     """Records that a running broker appends after the snapshot of the journal are not stale bytes."""
     path = tmp_path / "journal"
     path.write_bytes(b"r" * 100 + bytes(900))  # headers of 44 bytes, 56 of the first record's 60
@@ -323,17 +325,17 @@ def test_a_journal_that_grows_meanwhile_is_seen_as_it_was(tmp_path: Path) -> Non
     assert snapshot.read(990, 20) == bytes(10) and snapshot.read(1000, 5) == b""
 
 
-def test_data_of_messages_that_come_meanwhile_is_a_note(tmp_path: Path) -> None:
+def test_data_of_messages_appended_during_the_verification_is_a_note(tmp_path: Path) -> None:
     """DATA is read after the journal, so it may hold more; without a running broker that is a warning."""
-    directory = build(tmp_path / "s", stop=False)
+    directory = build_directory(tmp_path / "s", stop=False)
     journal = one(directory, "journal")
     complete = journal.read_bytes()
-    change(journal, at("end", 60), bytes(60))  # the second of the two late messages
+    change(journal, field_offset("end", 60), bytes(60))  # the second of the two late messages
     assert ": they were being written when the broker died" in bmq("verify", directory).out
     with ExitStack() as stack:
         view = SetView(file_sets(str(directory))[0], stack)
         assert [each.severity for each in verify_set(view, None, 0)[0] if "behind offset" in each.text] == [WARNING]
         change(journal, 0, complete)  # the missing record
-        told = [each for each in verify_set(view, None, 0)[0] if "behind offset" in each.text]
-    assert [each.severity for each in told] == [NOTE]
-    assert told[0].text.endswith("they were written meanwhile")
+        findings = [each for each in verify_set(view, None, 0)[0] if "behind offset" in each.text]
+    assert [each.severity for each in findings] == [NOTE]
+    assert findings[0].text.endswith("they were written meanwhile")

@@ -43,26 +43,26 @@ def test_a_broker_is_ready_in_less_than_50_ms() -> None:
     assert min(took) < READY_S_MAX
 
 
-def test_nothing_of_the_broker_is_imported_before_it_is_used() -> None:
+def test_importing_the_kit_imports_no_other_module_of_the_package() -> None:
     code = ("import sys, bmqtwist.testing.plugin, bmqtwist.testing; "
             "print([m for m in sys.modules if m.startswith(('bmqtwist.', 'twisted'))])")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert set(eval(done.stdout)) == {"bmqtwist.testing", "bmqtwist.testing.plugin"}
 
 
-def test_what_is_not_there_is_an_attribute_error() -> None:
+def test_an_unknown_name_of_the_kit_is_an_attribute_error() -> None:
     import bmqtwist.testing
     with pytest.raises(AttributeError, match="nonsense"):
         bmqtwist.testing.nonsense  # noqa: B018 - the look at it is the test
     assert all(getattr(bmqtwist.testing, name) for name in bmqtwist.testing.__all__)
 
 
-def test_the_sample_domains_are_those_of_the_sample_configuration() -> None:
+def test_the_sample_domains_equal_those_of_the_sample_configuration() -> None:
     for name, text in sample_domains():
-        ours = json.loads(text)["definition"]["parameters"]
-        theirs = json.loads((ROOT / "etc" / "domains" / f"{name}.json").read_text(encoding="utf-8"))
-        theirs = theirs["definition"]["parameters"]
-        assert {key: ours[key] for key in theirs} == theirs
+        sample = json.loads(text)["definition"]["parameters"]
+        configured = json.loads((ROOT / "etc" / "domains" / f"{name}.json").read_text(encoding="utf-8"))
+        configured = configured["definition"]["parameters"]
+        assert {key: sample[key] for key in configured} == configured
     assert len(sample_domains()) == len(list((ROOT / "etc" / "domains").glob("*.json")))
 
 
@@ -79,19 +79,19 @@ async def post_and_consume(broker: Broker) -> None:
             break
 
 
-def test_asyncio_in_virtual_time(broker: Broker) -> None:
+def test_an_asyncio_session_posts_and_consumes_in_virtual_time(broker: Broker) -> None:
     run(post_and_consume(broker))
     broker.assert_confirmed(PRIORITY, 1)
     broker.assert_empty(PRIORITY)
 
 
-def test_asyncio_on_an_ordinary_loop(broker: Broker) -> None:
+def test_an_asyncio_session_posts_and_consumes_on_an_ordinary_loop(broker: Broker) -> None:
     asyncio.run(post_and_consume(broker))
     asyncio.run(post_and_consume(broker))
     broker.assert_confirmed(PRIORITY, 2)
 
 
-def test_twisted_on_a_clock_of_the_test(broker: Broker) -> None:
+def test_a_twisted_session_posts_and_consumes_on_a_test_clock(broker: Broker) -> None:
     clock = Clock()
     session = broker.tx_session(clock, name="app")
     outcome(session.start(), clock)
@@ -109,7 +109,7 @@ def test_twisted_on_a_clock_of_the_test(broker: Broker) -> None:
     broker.assert_confirmed(PRIORITY, 1)
 
 
-def test_a_reconnect_under_twisted_takes_the_time_of_its_clock_only(broker: Broker) -> None:
+def test_a_reconnect_of_a_twisted_session_takes_only_time_of_its_clock(broker: Broker) -> None:
     clock = Clock()
     session = broker.tx_session(clock, name="app", backoff_first_s=20.0)
     outcome(session.start(), clock)
@@ -123,7 +123,7 @@ def test_a_reconnect_under_twisted_takes_the_time_of_its_clock_only(broker: Brok
     assert [each.payload for each in broker.messages(PRIORITY)] == [b"kept"]
 
 
-def test_a_deferred_that_never_fires_is_stuck() -> None:
+def test_the_outcome_of_a_deferred_that_never_fires_raises_stuck() -> None:
     from twisted.internet.defer import Deferred
     clock = Clock()
     with pytest.raises(Stuck):
@@ -147,7 +147,7 @@ def test_blocking_calls_take_no_time_while_the_clock_is_virtual(broker: Broker) 
     assert time.perf_counter() - begun < 30
 
 
-def test_the_facade_of_the_official_library(broker: Broker) -> None:
+def test_an_official_session_posts_and_consumes_in_memory(broker: Broker) -> None:
     got: list[bytes] = []
 
     def take(message: official.Message, handle: official.MessageHandle) -> None:
@@ -162,7 +162,7 @@ def test_the_facade_of_the_official_library(broker: Broker) -> None:
     assert got == [b"hello"]
 
 
-def test_the_official_library_over_a_port(broker: Broker) -> None:
+def test_an_official_session_posts_and_consumes_over_a_port(broker: Broker) -> None:
     import blazingmq
     url = broker.listen()
     assert url == broker.listen()
@@ -186,7 +186,7 @@ def test_clients_at_a_port_and_in_memory_share_the_queues(broker: Broker) -> Non
     asyncio.run(scenario())
 
 
-def test_a_port_that_is_taken_is_an_error(broker: Broker) -> None:
+def test_listening_at_a_used_port_is_an_error(broker: Broker) -> None:
     port = int(broker.listen().rpartition(":")[2])
     with Broker() as other, pytest.raises(OSError):
         other.listen(port)
@@ -223,7 +223,7 @@ def test_twisted_sessions_are_intercepted(broker: Broker) -> None:
 # -- time -----------------------------------------------------------------------------------------------------------
 
 
-def test_sleeping_in_virtual_time_takes_none() -> None:
+def test_sleeping_in_virtual_time_takes_no_real_time() -> None:
     async def scenario() -> float:
         begun = asyncio.get_running_loop().time()
         await asyncio.gather(asyncio.sleep(30), asyncio.sleep(20))
@@ -234,7 +234,7 @@ def test_sleeping_in_virtual_time_takes_none() -> None:
     assert time.perf_counter() - begun < 5
 
 
-def test_waiting_for_what_never_comes_is_stuck_and_says_who_waits(broker: Broker) -> None:
+def test_waiting_without_end_raises_stuck_with_the_waiting_task(broker: Broker) -> None:
     async def forever() -> None:
         await asyncio.get_running_loop().create_future()
 
@@ -250,7 +250,7 @@ def test_waiting_for_what_never_comes_is_stuck_and_says_who_waits(broker: Broker
         run(with_timers(), seconds_max=100)
 
 
-def test_virtual_time_stands_while_a_thread_works() -> None:
+def test_virtual_time_does_not_advance_while_a_thread_works() -> None:
     async def scenario() -> float:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
@@ -289,7 +289,7 @@ def test_an_idle_session_stays_connected(broker: Broker) -> None:
     assert "heartbeat" in [getattr(event, "what", "") for event in broker.recorder.events]
 
 
-def test_a_session_that_is_left_open_when_its_loop_ends_does_no_harm(broker: Broker) -> None:
+def test_a_session_left_open_at_the_end_of_its_loop_is_disconnected(broker: Broker) -> None:
     async def scenario() -> None:
         session = broker.session(name="left")
         await session.start()
@@ -308,13 +308,13 @@ async def post_and_consume_first(broker: Broker) -> None:
             assert message.payload == b"x"
 
 
-def test_who_is_connected_while_the_clock_jumps_is_not_silent(broker: Broker) -> None:
+def test_a_client_stays_connected_when_the_clock_advances(broker: Broker) -> None:
     with broker.blocking_session(name="app"):
         broker.advance(3600)
         assert broker.clients == ["app"]
 
 
-def test_the_brokers_clock_follows_the_loop_and_goes_on_between_loops(broker: Broker) -> None:
+def test_the_clock_of_the_broker_follows_the_loop_and_continues_between_loops(broker: Broker) -> None:
     broker.domain("short", ttl=30)
 
     async def scenario() -> None:
@@ -335,8 +335,8 @@ def test_the_brokers_clock_follows_the_loop_and_goes_on_between_loops(broker: Br
 # -- domains and messages without a client ----------------------------------------------------------------------------
 
 
-def test_a_domain_says_how_its_queues_behave(broker: Broker) -> None:
-    uri = f"bmq://{broker.domain('orders', max_messages=1)}/q"  # and one more, as every broker of this kind
+def test_the_options_of_a_domain_apply_to_its_queues(broker: Broker) -> None:
+    uri = f"bmq://{broker.domain('orders', max_messages=1)}/q"  # one more is accepted, as by the original
     broker.put(uri, b"1")
     broker.put(uri, b"2")
     with pytest.raises(LocalError, match="LIMIT_MESSAGES"):
@@ -348,7 +348,7 @@ def test_a_domain_says_how_its_queues_behave(broker: Broker) -> None:
 
 @pytest.mark.parametrize("options", [{"mode": "fanout"}, {"app_ids": ["a"]}, {"mode": "broadcast", "app_ids": ["a"]},
                                      {"subscriptions": {"": "n <"}}, {"max_messages": -1}, {"nonsense": [1]}])
-def test_a_domain_that_makes_no_sense_is_refused(broker: Broker, options: dict[str, Any]) -> None:
+def test_a_domain_with_invalid_options_is_refused(broker: Broker, options: dict[str, Any]) -> None:
     with pytest.raises(LocalError):
         broker.domain("d", **options)
     with pytest.raises(LocalError, match="d.json"):
@@ -359,13 +359,14 @@ def test_a_domain_that_makes_no_sense_is_refused(broker: Broker, options: dict[s
     ({"mode": "fanot"}, "mode is one of priority, fanout, broadcast, not 'fanot'"),
     ({"consistency": "stron"}, "consistency is one of eventual, strong, not 'stron'"),
 ])
-def test_a_mode_that_does_not_exist_is_named(broker: Broker, options: dict[str, Any], hint: str) -> None:
+def test_an_unknown_mode_of_a_domain_is_refused_with_the_valid_ones(broker: Broker, options: dict[str, Any],
+                                                                    hint: str) -> None:
     """The error lists the valid modes."""
     with pytest.raises(LocalError, match=hint):
         broker.domain("d", **options)
 
 
-def test_what_is_put_is_delivered_and_what_is_drained_is_gone(broker: Broker) -> None:
+def test_put_messages_are_delivered_and_drained_messages_removed(broker: Broker) -> None:
     guid = broker.put(PRIORITY, b"hello " * 1000, {"n": 1, "s": "x"}, compress=True)
     with broker.blocking_session() as session:
         queue = session.open(PRIORITY, read=True, write=True)
@@ -381,7 +382,7 @@ def test_what_is_put_is_delivered_and_what_is_drained_is_gone(broker: Broker) ->
     assert broker.drain(PRIORITY) == []
 
 
-def test_apps_of_a_fanout_queue_are_seen_one_by_one(broker: Broker) -> None:
+def test_messages_of_a_fanout_queue_list_the_apps_that_have_not_confirmed(broker: Broker) -> None:
     broker.put(FANOUT, b"x")
     assert broker.messages(FANOUT)[0].apps == ("foo", "bar", "baz")
     with broker.blocking_session() as session:
@@ -400,7 +401,7 @@ def test_apps_of_a_fanout_queue_are_seen_one_by_one(broker: Broker) -> None:
         broker.messages(f"{FANOUT}?id=nobody")
 
 
-def test_attempts_that_are_left_are_told(broker: Broker) -> None:
+def test_messages_have_their_remaining_delivery_attempts(broker: Broker) -> None:
     uri = f"bmq://{broker.domain('d', max_delivery_attempts=2)}/q"
     broker.put(uri, b"x")
     assert broker.messages(uri)[0].attempts_left == 2
@@ -414,12 +415,12 @@ def test_attempts_that_are_left_are_told(broker: Broker) -> None:
 
 @pytest.mark.parametrize(("uri", "payload"), [(PRIORITY, b""), (f"{FANOUT}?id=foo", b"x"), ("bmq://unknown/q", b"x"),
                                               ("nonsense", b"x")])
-def test_what_cannot_be_put_is_an_error(broker: Broker, uri: str, payload: bytes) -> None:
+def test_putting_an_invalid_message_is_an_error(broker: Broker, uri: str, payload: bytes) -> None:
     with pytest.raises(LocalError):
         broker.put(uri, payload)
 
 
-def test_a_broadcast_queue_keeps_nothing_to_drain(broker: Broker) -> None:
+def test_draining_a_broadcast_queue_is_an_error(broker: Broker) -> None:
     with broker.blocking_session() as session:
         queue = session.open(BROADCAST, read=True)
         broker.put(BROADCAST, b"x")
@@ -432,7 +433,7 @@ def test_a_broadcast_queue_keeps_nothing_to_drain(broker: Broker) -> None:
 # -- recorder and assertions ------------------------------------------------------------------------------------------
 
 
-def test_the_recorder_knows_what_clients_did_and_what_the_broker_answered(broker: Broker) -> None:
+def test_the_recorder_has_the_requests_of_clients_and_the_responses_of_the_broker(broker: Broker) -> None:
     async def scenario() -> None:
         async with broker.session(name="writer") as writer, broker.session(name="reader") as reader:
             out = await writer.open(PRIORITY, write=True)
@@ -474,7 +475,7 @@ def test_the_recorder_knows_what_clients_did_and_what_the_broker_answered(broker
     assert recorder.events == []
 
 
-def test_a_transcript_is_one_line_for_each_thing_and_can_be_short(broker: Broker) -> None:
+def test_a_transcript_has_one_line_for_each_event_and_can_be_limited(broker: Broker) -> None:
     run(post_and_consume(broker))
     whole = broker.recorder.transcript(None)
     assert [line.split()[2] for line in whole.splitlines()][:9] == [
@@ -484,7 +485,7 @@ def test_a_transcript_is_one_line_for_each_thing_and_can_be_short(broker: Broker
     assert len(short) == 4 and short[0].startswith("... ") and short[1:] == whole.splitlines()[-3:]
 
 
-def test_the_recorder_keeps_a_bounded_number_of_bytes(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_of_the_recorder_is_limited(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bmqtwist.testing.recorder.RECORD_BYTES_MAX", 10_000)
     with broker.blocking_session() as session:
         queue = session.open(PRIORITY, write=True)
@@ -495,7 +496,7 @@ def test_the_recorder_keeps_a_bounded_number_of_bytes(broker: Broker, monkeypatc
     assert broker.recorder.transcript(5).startswith("... ")
 
 
-def test_conditions_are_waited_for(broker: Broker) -> None:
+def test_until_waits_for_a_condition_or_raises_unmet(broker: Broker) -> None:
     async def scenario() -> None:
         async with broker.session() as session:
             queue = await session.open(PRIORITY, write=True)
@@ -508,7 +509,7 @@ def test_conditions_are_waited_for(broker: Broker) -> None:
         broker.wait_until(lambda: False, 0.01)
 
 
-def test_admin_commands_and_the_log_can_be_looked_at(broker: Broker) -> None:
+def test_admin_commands_can_be_run_and_the_log_read(broker: Broker) -> None:
     broker.put(PRIORITY, b"x")
     assert PRIORITY in broker.admin("DOMAINS DOMAIN bmq.test.persistent.priority INFOS")
     assert any("Assigned queue" in line for line in broker.log())

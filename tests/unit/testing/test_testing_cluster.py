@@ -1,4 +1,4 @@
-"""`bmqtwist.testing.Cluster`: the in-process cluster, as tests of applications use it."""
+"""In-process cluster `bmqtwist.testing.Cluster`, as tests of applications use it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def cluster() -> Cluster:
     return made
 
 
-def others(cluster: Cluster, name: str) -> list[str]:
+def other_names(cluster: Cluster, name: str) -> list[str]:
     return [each for each in cluster.names if each != name]
 
 
 @pytest.mark.parametrize("power", [True, False])
-def test_a_node_that_is_killed_is_replaced_and_follows_when_it_is_back(cluster: Cluster, power: bool) -> None:
+def test_a_killed_leader_is_replaced_and_follows_after_its_restart(cluster: Cluster, power: bool) -> None:
     former = cluster.leader
     cluster.kill(former, power=power)
     assert former not in cluster.up and cluster.elect() != former
@@ -33,7 +33,7 @@ def test_a_node_that_is_killed_is_replaced_and_follows_when_it_is_back(cluster: 
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_a_leader_that_hangs_is_replaced_within_three_seconds(seed: int) -> None:
+def test_a_paused_leader_is_replaced_within_three_seconds(seed: int) -> None:
     """The limit is that of the fast profile of the sample configuration."""
     cluster = Cluster(3, seed)
     former, begun = cluster.elect(), cluster.now
@@ -43,9 +43,9 @@ def test_a_leader_that_hangs_is_replaced_within_three_seconds(seed: int) -> None
     cluster.until(lambda: cluster.leader and cluster.leader != former, 3.0)
 
 
-def test_a_partition_leaves_the_majority_a_leader_and_the_other_side_none(cluster: Cluster) -> None:
+def test_a_network_partition_leaves_a_leader_only_to_the_majority(cluster: Cluster) -> None:
     former = cluster.leader
-    cluster.partition([former], others(cluster, former))
+    cluster.partition([former], other_names(cluster, former))
     cluster.run(10)
     assert cluster.leader == "" and "leader, term" in cluster.describe()
     assert [name for name in cluster.names if "STATE" in cluster.admin(name, "CLUSTERS CLUSTER c3 STATUS").upper()]
@@ -53,9 +53,9 @@ def test_a_partition_leaves_the_majority_a_leader_and_the_other_side_none(cluste
     assert cluster.elect() != former
 
 
-def test_a_link_that_is_cut_or_slow_changes_nothing_among_the_others(cluster: Cluster) -> None:
+def test_a_cut_and_a_slow_link_do_not_change_leader_and_term(cluster: Cluster) -> None:
     leader = cluster.leader
-    one, two = others(cluster, leader)
+    one, two = other_names(cluster, leader)
     term = cluster.term(leader)
     cluster.cut(one, two, both=False)
     cluster.slow(leader, one, 0.3)
@@ -63,7 +63,7 @@ def test_a_link_that_is_cut_or_slow_changes_nothing_among_the_others(cluster: Cl
     assert cluster.leader == leader and cluster.term(leader) == term
 
 
-def test_a_clock_that_jumps_is_survived_and_a_restart_keeps_the_term(cluster: Cluster) -> None:
+def test_a_cluster_elects_a_leader_after_clock_jumps_and_restarts_keep_the_term(cluster: Cluster) -> None:
     for name in cluster.names:
         cluster.jump(name, 3600, wall=-7200)
     cluster.elect()
@@ -75,7 +75,7 @@ def test_a_clock_that_jumps_is_survived_and_a_restart_keeps_the_term(cluster: Cl
     assert max(map(cluster.term, cluster.names)) > term
 
 
-def test_the_same_seed_is_the_same_life_and_waiting_in_vain_ends() -> None:
+def test_the_same_seed_elects_the_same_leader_and_an_election_without_quorum_times_out() -> None:
     assert Cluster(3, 5).elect() == Cluster(3, 5).elect()
     cluster = Cluster(3)
     cluster.kill("n1")
@@ -84,7 +84,7 @@ def test_the_same_seed_is_the_same_life_and_waiting_in_vain_ends() -> None:
         cluster.elect(5)
 
 
-def test_every_node_says_once_that_the_cluster_is_available() -> None:
+def test_each_node_logs_once_that_the_cluster_is_available() -> None:
     for seed in range(8):
         cluster = Cluster(3, seed=seed)
         cluster.until(lambda cluster=cluster: all(  # type: ignore[misc]
@@ -96,7 +96,7 @@ def test_every_node_says_once_that_the_cluster_is_available() -> None:
 STRONG = "bmq://bmq.test.persistent.priority.sc/q"
 
 
-def test_an_application_at_a_proxy_sees_no_event_when_the_primary_dies() -> None:
+def test_an_application_at_a_proxy_receives_no_event_when_the_primary_is_killed() -> None:
     cluster = Cluster(3, proxies=1)
     primary = cluster.elect()
     events: list[str] = []
@@ -112,10 +112,10 @@ def test_an_application_at_a_proxy_sees_no_event_when_the_primary_dies() -> None
     assert cluster.elect() != primary
 
 
-def test_an_application_goes_on_at_the_next_node_when_its_own_dies() -> None:
+def test_an_application_continues_at_another_node_when_its_own_is_killed() -> None:
     cluster = Cluster(3)
     primary = cluster.elect()
-    near, other = others(cluster, primary)
+    near, other = other_names(cluster, primary)
     uri = f"bmq://{cluster.domain('orders', consistency='strong')}/q"
     with cluster.blocking_session(near, other) as session:
         queue = session.open(uri, read=True, write=True)
@@ -123,11 +123,11 @@ def test_an_application_goes_on_at_the_next_node_when_its_own_dies() -> None:
         cluster.kill(near)
         assert queue.post(b"2").ok
         got: set[bytes] = set()
-        while got < {b"1", b"2"}:  # the first may come again: it was delivered, and not confirmed
+        while got < {b"1", b"2"}:  # the first may be redelivered: it was not confirmed
             got.add(queue.get(10).payload)
 
 
-def test_an_application_that_is_cut_off_waits_and_goes_on() -> None:
+def test_an_application_with_a_cut_link_continues_after_its_repair() -> None:
     cluster = Cluster(3)
     primary = cluster.elect()
     with cluster.blocking_session(primary, place="office") as session:
@@ -142,13 +142,13 @@ def test_an_application_that_is_cut_off_waits_and_goes_on() -> None:
         assert session.open(STRONG, read=True).get(10).payload == b"late"
 
 
-def test_nodes_take_a_domain_that_changes() -> None:
+def test_a_changed_domain_takes_effect_at_all_nodes() -> None:
     cluster = Cluster(3, proxies=1)
     cluster.elect()
     cluster.domain("orders", max_messages=1)
     with cluster.blocking_session("p1") as session:
         queue = session.open("bmq://orders/q", write=True)
-        assert queue.post(b"1").ok and queue.post(b"2").ok  # the one that exceeds it is still taken
+        assert queue.post(b"1").ok and queue.post(b"2").ok  # one message may exceed the limit
         with pytest.raises(PostRefused, match="LIMIT"):
             queue.post(b"3")
         cluster.domain("orders", max_messages=10)

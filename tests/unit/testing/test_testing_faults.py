@@ -1,4 +1,4 @@
-"""Faults of the test kit, with the reactions of the client APIs."""
+"""Faults of the test kit, and the reactions of the client APIs to them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def broker() -> Iterator[Broker]:
         yield made
 
 
-class OldClient:
+class RawClient:
     """A client that encodes the protocol itself, without GUIDs, and has a queue open for writing."""
 
     def __init__(self, broker: Broker) -> None:
@@ -59,7 +59,7 @@ class OldClient:
 
 @pytest.mark.parametrize("status", [Result.LIMIT_MESSAGES, Result.LIMIT_BYTES, Result.STORAGE_FAILURE, Result.NOT_READY,
                                     Result.UNKNOWN])
-def test_posts_are_refused_with_a_status(broker: Broker, status: Result) -> None:
+def test_the_refuse_fault_answers_posts_with_a_status(broker: Broker, status: Result) -> None:
     async def scenario() -> None:
         async with broker.session() as session:
             queue = await session.open(URI, write=True)
@@ -75,7 +75,7 @@ def test_posts_are_refused_with_a_status(broker: Broker, status: Result) -> None
     assert [each.payload for each in broker.messages(URI)] == [b"yes"]
 
 
-def test_a_fault_counts_for_single_messages_of_a_batch(broker: Broker) -> None:
+def test_a_fault_applies_to_single_messages_of_a_batch(broker: Broker) -> None:
     broker.faults.refuse("post", uri=URI, times=2)
 
     async def scenario() -> list[bool]:
@@ -88,7 +88,7 @@ def test_a_fault_counts_for_single_messages_of_a_batch(broker: Broker) -> None:
     assert [each.payload for each in broker.messages(OTHER)] == [b"untouched"]
 
 
-def test_opens_and_configures_are_refused(broker: Broker) -> None:
+def test_the_refuse_fault_applies_to_opens_and_configures(broker: Broker) -> None:
     async def scenario() -> None:
         async with broker.session() as session:
             with broker.faults.refuse("open", uri=URI, status=Result.NOT_READY, reason="not today"):
@@ -105,7 +105,7 @@ def test_opens_and_configures_are_refused(broker: Broker) -> None:
         (Result.NOT_READY, "refused"), (Result.SUCCESS, "")]
 
 
-def test_a_negotiation_is_refused(broker: Broker) -> None:
+def test_the_refuse_fault_applies_to_negotiations(broker: Broker) -> None:
     broker.faults.refuse("negotiation", reason="wrong door")
 
     async def scenario() -> None:
@@ -114,7 +114,7 @@ def test_a_negotiation_is_refused(broker: Broker) -> None:
     run(scenario())
 
 
-def test_connections_are_refused_until_they_are_not(broker: Broker) -> None:
+def test_the_refuse_fault_applies_to_a_number_of_connections(broker: Broker) -> None:
     async def scenario() -> float:
         loop = asyncio.get_running_loop()
         begun = loop.time()
@@ -130,7 +130,7 @@ def test_connections_are_refused_until_they_are_not(broker: Broker) -> None:
     lambda faults: faults.refuse("delivery"), lambda faults: faults.refuse("post", status=Result.REFUSED),
     lambda faults: faults.refuse("open", status=Result.LIMIT_BYTES), lambda faults: faults.drop("nonsense"),
     lambda faults: faults.drop("connection"), lambda faults: faults.drop(uri="nonsense")])
-def test_a_fault_that_cannot_be_is_an_error(broker: Broker, arm: Any) -> None:
+def test_an_invalid_fault_is_refused(broker: Broker, arm: Any) -> None:
     with pytest.raises(LocalError):
         arm(broker.faults)
     assert broker.faults.armed == []
@@ -139,7 +139,7 @@ def test_a_fault_that_cannot_be_is_an_error(broker: Broker, arm: Any) -> None:
 # -- drop -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_dropped_ack_after_a_reconnect_is_made_good_without_a_second_message(broker: Broker) -> None:
+def test_a_post_with_a_dropped_ack_is_acknowledged_after_a_reconnect_and_stored_once(broker: Broker) -> None:
     async def scenario() -> None:
         async with broker.session() as session:
             queue = await session.open(URI, write=True)
@@ -155,7 +155,7 @@ def test_a_dropped_ack_after_a_reconnect_is_made_good_without_a_second_message(b
     assert [ack.fault_effect for ack in broker.recorder.acks(URI)] == ["dropped", ""]
 
 
-def test_a_silent_broker_is_noticed_and_left(broker: Broker) -> None:
+def test_a_client_disconnects_from_a_broker_that_sends_nothing(broker: Broker) -> None:
     kinds: list[EventKind] = []
 
     async def scenario() -> None:
@@ -169,7 +169,7 @@ def test_a_silent_broker_is_noticed_and_left(broker: Broker) -> None:
     assert EventKind.STATE_RESTORED in kinds
 
 
-def test_dropped_confirms_bring_a_message_again(broker: Broker) -> None:
+def test_a_message_with_a_dropped_confirm_is_redelivered(broker: Broker) -> None:
     broker.put(FANOUT, b"x")
     broker.faults.drop("confirm", uri=f"{FANOUT}?id=foo", times=1)
     with broker.blocking_session() as session:
@@ -184,7 +184,7 @@ def test_dropped_confirms_bring_a_message_again(broker: Broker) -> None:
 # -- delay and stall --------------------------------------------------------------------------------------------------
 
 
-def test_what_is_delayed_arrives_later_and_in_order(broker: Broker) -> None:
+def test_the_delay_fault_keeps_the_order_of_posts(broker: Broker) -> None:
     async def scenario() -> list[float]:
         loop = asyncio.get_running_loop()
         async with broker.session() as session:
@@ -202,7 +202,7 @@ def test_what_is_delayed_arrives_later_and_in_order(broker: Broker) -> None:
     assert broker.recorder.posts(URI)[0].fault_effect == "delayed 30 s"
 
 
-def test_a_slow_line_delays_everything_but_the_connection_itself(broker: Broker) -> None:
+def test_a_delay_without_a_kind_applies_to_all_requests_and_responses(broker: Broker) -> None:
     async def scenario() -> float:
         loop = asyncio.get_running_loop()
         begun = loop.time()
@@ -231,7 +231,7 @@ def test_deliveries_are_delayed_for_one_client_only(broker: Broker) -> None:
     assert fast == pytest.approx(0, abs=0.01) and slow == pytest.approx(5, abs=0.01)
 
 
-def test_a_stalled_connection_fills_the_send_buffer_and_posts_wait_for_room(broker: Broker) -> None:
+def test_with_a_stalled_connection_posts_wait_for_room_in_the_send_buffer(broker: Broker) -> None:
     async def scenario() -> None:
         options = {"channel_high_bytes": 10_000, "channel_low_bytes": 5_000, "post_wait_s": 2.0}
         async with broker.session(**options) as session:
@@ -249,7 +249,7 @@ def test_a_stalled_connection_fills_the_send_buffer_and_posts_wait_for_room(brok
     assert [each.payload[:4] for each in broker.messages(URI)] == [b"AAAA", b"BBBB", b"room"]
 
 
-def test_a_stall_pauses_a_producer_under_twisted_and_a_blocking_one(broker: Broker) -> None:
+def test_a_stall_pauses_twisted_and_blocking_producers(broker: Broker) -> None:
     clock = Clock()
     session = broker.tx_session(clock, channel_high_bytes=10_000, channel_low_bytes=5_000, post_wait_s=2.0)
     outcome(session.start(), clock)
@@ -275,7 +275,7 @@ def test_a_stall_pauses_a_producer_under_twisted_and_a_blocking_one(broker: Brok
     assert [each.payload[:1] for each in broker.messages(URI)] == [b"A", b"B"]
 
 
-def test_a_consumer_that_does_not_read_gets_everything_once_it_does(broker: Broker) -> None:
+def test_a_stalled_consumer_receives_all_messages_after_the_stall(broker: Broker) -> None:
     broker.domain("large")
 
     async def scenario() -> None:
@@ -310,12 +310,12 @@ def test_a_connection_is_killed_before_or_after_a_post_arrives(broker: Broker, a
             assert (await later).ok
     run(scenario())
     assert held == [1 if after else 0]
-    assert len(broker.messages(URI)) == 1, "the second attempt is known for what it is"
+    assert len(broker.messages(URI)) == 1, "the retransmitted post is stored once"
     assert [post.fault_effect for post in broker.recorder.posts(URI)] == ["then killed" if after else "killed", ""]
     assert len(broker.recorder.negotiations()) == 2
 
 
-def test_what_stood_behind_in_the_same_write_is_lost_with_the_connection(broker: Broker) -> None:
+def test_posts_after_a_killing_one_in_the_same_write_are_lost_and_repeated(broker: Broker) -> None:
     async def scenario() -> None:
         async with broker.session() as session:
             queue = await session.open(URI, write=True)
@@ -326,7 +326,7 @@ def test_what_stood_behind_in_the_same_write_is_lost_with_the_connection(broker:
     assert [each.payload for each in broker.messages(URI)] == [b"1", b"2"]
 
 
-def test_a_delivery_that_killed_the_connection_comes_again(broker: Broker) -> None:
+def test_a_delivery_that_killed_the_connection_is_redelivered(broker: Broker) -> None:
     broker.put(URI, b"x")
     broker.faults.kill("delivery", after=True)
     with broker.blocking_session() as session:
@@ -335,7 +335,7 @@ def test_a_delivery_that_killed_the_connection_comes_again(broker: Broker) -> No
     assert [message.redelivered for message in messages if message] == [False, True]
 
 
-def test_a_crash_keeps_what_was_acknowledged_unless_it_was_in_memory(broker: Broker) -> None:
+def test_a_crash_keeps_acknowledged_messages_except_in_memory_ones(broker: Broker) -> None:
     volatile = "bmq://bmq.test.mem.priority/q"
     for uri in (URI, volatile):
         broker.put(uri, b"x")
@@ -349,7 +349,7 @@ def test_a_crash_keeps_what_was_acknowledged_unless_it_was_in_memory(broker: Bro
 
 
 @pytest.mark.parametrize("crash", [True, False])
-def test_a_confirmation_is_durable_after_a_stop_and_may_be_lost_in_a_crash(broker: Broker, crash: bool) -> None:
+def test_a_confirm_is_durable_after_a_stop_and_may_be_lost_in_a_crash(broker: Broker, crash: bool) -> None:
     broker.put(URI, b"x")
     with broker.blocking_session() as session:
         with session.open(URI, read=True).get(10):  # type: ignore[union-attr]
@@ -361,10 +361,10 @@ def test_a_confirmation_is_durable_after_a_stop_and_may_be_lost_in_a_crash(broke
     assert len(broker.messages(URI)) == crash
 
 
-def test_clients_without_guids_of_their_own_lose_nothing_over_a_crash(broker: Broker) -> None:
+def test_posts_of_clients_without_guids_survive_a_crash(broker: Broker) -> None:
     """Posts after the crash are not treated as repetitions of earlier ones."""
     for payload in (b"before", b"after"):
-        client = OldClient(broker)
+        client = RawClient(broker)
         client.send(codec.put_frame([codec.put_message(0, codec.correlation(7), payload)]))
         assert codec.ACK in {frame[4] & 63 for frame in codec.split_frames(b"".join(client.heard))[0]}
         broker.crash()
@@ -373,7 +373,7 @@ def test_clients_without_guids_of_their_own_lose_nothing_over_a_crash(broker: Br
     assert [post.status for post in broker.recorder.posts(URI)] == [Result.SUCCESS] * 2
 
 
-def test_a_graceful_stop_waits_for_consumers_and_a_restart_brings_everything_back(broker: Broker) -> None:
+def test_a_restart_redelivers_unconfirmed_messages_to_reconnected_consumers(broker: Broker) -> None:
     broker.put(URI, b"x")
 
     async def scenario() -> None:
@@ -411,7 +411,7 @@ def test_faults_work_for_clients_at_a_port(broker: Broker) -> None:
     assert [each.payload for each in broker.messages(URI)] == [b"y"]
 
 
-def test_the_names_of_clients_last_over_reconnects(broker: Broker) -> None:
+def test_client_names_are_kept_over_reconnects(broker: Broker) -> None:
     async def scenario() -> None:
         async with broker.session() as first, broker.session(name="second"):
             assert broker.clients == ["client1", "second"]

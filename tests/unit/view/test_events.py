@@ -22,7 +22,7 @@ from bmqtwist.view.alarms import ALARMS_MAX, CONDITIONS, MOMENTARY_S, AlarmBook,
 from bmqtwist.view.events import CHARS_MAX, DETAIL_CHARS_MAX, EVENTS_MAX, KINDS, TEXT_CHARS_MAX, EventLog, NodeHistory
 
 
-class Moment:
+class ManualClock:
     """Clock that a test sets."""
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class Moment:
         return self.now
 
 
-def unseen(book: AlarmBook) -> int:
+def count_unacknowledged(book: AlarmBook) -> int:
     """Return the number of alarms that are neither cleared nor acknowledged."""
     return sum(not alarm.acknowledged_by for alarm in book.active)
 
@@ -40,19 +40,19 @@ def unseen(book: AlarmBook) -> int:
 @pytest.fixture
 
 
-def wall() -> Moment:
-    return Moment()
+def wall() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
-def log(wall: Moment) -> EventLog:
+def log(wall: ManualClock) -> EventLog:
     return EventLog("n1", wall)
 
 
 # -- events -----------------------------------------------------------------------------------------------------------
 
 
-def test_events_are_numbered_and_dated_and_given_in_order_whatever_their_kind(log: EventLog, wall: Moment) -> None:
+def test_events_of_all_kinds_are_numbered_dated_and_listed_in_order(log: EventLog, wall: ManualClock) -> None:
     for number, kind in enumerate(KINDS):
         wall.now = 1000.0 + number
         log.note(kind, f"text {number}", {"number": number})
@@ -65,7 +65,7 @@ def test_events_are_numbered_and_dated_and_given_in_order_whatever_their_kind(lo
     assert log.last(0) == log.after(0, limit=0) == log.after(99) == []
 
 
-def test_a_thousand_queues_do_not_push_out_the_last_election(log: EventLog) -> None:
+def test_events_of_one_kind_do_not_displace_events_of_another_kind(log: EventLog) -> None:
     log.note("election", "node n2 leads")
     for number in range(2 * EVENTS_MAX):
         log.note("queue", f"queue {number}")
@@ -76,7 +76,7 @@ def test_a_thousand_queues_do_not_push_out_the_last_election(log: EventLog) -> N
 
 @given(st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 3 * TEXT_CHARS_MAX), st.integers(0, 2 * DETAIL_CHARS_MAX)),
                 max_size=60))
-def test_what_is_kept_is_bounded_whatever_comes(found: list[tuple[str, int, int]]) -> None:
+def test_the_event_log_is_bounded_in_events_and_characters_for_each_kind(found: list[tuple[str, int, int]]) -> None:
     log = EventLog("n1", lambda: 0.0)
     for kind, text, detail in found:
         log.note(kind, "x" * text, {"detail": "y" * detail})
@@ -88,7 +88,7 @@ def test_what_is_kept_is_bounded_whatever_comes(found: list[tuple[str, int, int]
     assert log.newest == len(found)
 
 
-def test_a_detail_that_json_does_not_know_is_written_as_its_text(log: EventLog) -> None:
+def test_an_event_detail_that_is_not_json_is_shown_as_text(log: EventLog) -> None:
     log.note("config", "x", {"state": {1, 2}.__class__, "n": 1})
     assert log.last(1)[0].tree()["detail"] == {"state": "<class 'set'>", "n": 1}
     log.note("unheard of", "x")
@@ -99,7 +99,7 @@ def test_a_detail_that_json_does_not_know_is_written_as_its_text(log: EventLog) 
 
 
 @pytest.fixture
-def book(wall: Moment, log: EventLog) -> AlarmBook:
+def book(wall: ManualClock, log: EventLog) -> AlarmBook:
     return AlarmBook(wall, lambda text, detail: log.note("alarm", text, detail))
 
 
@@ -112,35 +112,35 @@ def book(wall: Moment, log: EventLog) -> AlarmBook:
     ("Domain 'd' of stored queues cannot be loaded", "Domain 'd'"),
     ("The event loop was busy for 5.125 s", "The event loop was busy for #.# s"),
 ])
-def test_what_an_alarm_is_about_is_read_from_its_text(text: str, subject: str) -> None:
+def test_the_subject_of_an_alarm_is_parsed_from_its_text(text: str, subject: str) -> None:
     assert subject_of(text) == subject
 
 
-def test_an_alarm_that_comes_again_is_counted_until_it_is_over(book: AlarmBook, wall: Moment, log: EventLog) -> None:
+def test_a_repeated_alarm_is_counted_until_it_is_cleared(book: AlarmBook, wall: ManualClock, log: EventLog) -> None:
     book.raised(alarms.QUEUE_STUCK, "Queue 'bmq://d/q' is stuck: 5")
     wall.now += 5
     book.raised(alarms.QUEUE_STUCK, "Queue 'bmq://d/q' is stuck: 7")
     book.raised(replace(alarms.QUEUE_STUCK, severity="PANIC"), "Queue 'bmq://d/other' is stuck")
     other, first = book.alarms()
     assert (first.count, first.raised_at, first.last_at, first.text) == (2, 1000.0, 1005.0, "Queue 'bmq://d/q' is stuck: 7")
-    assert (other.count, other.severity, unseen(book)) == (1, "PANIC", 2)
+    assert (other.count, other.severity, count_unacknowledged(book)) == (1, "PANIC", 2)
     book.clear_ended([first])
-    assert unseen(book) == 1 and book.alarms()[1].cleared_at == 1005.0 and not book.alarms()[1].cleared_by
+    assert count_unacknowledged(book) == 1 and book.alarms()[1].cleared_at == 1005.0 and not book.alarms()[1].cleared_by
     book.raised(alarms.QUEUE_STUCK, "Queue 'bmq://d/q' is stuck again")
     assert [(each.number, each.count) for each in book.alarms()] == [(3, 1), (2, 1), (1, 2)]
     book.clear_ended([first])
-    assert unseen(book) == 2, "what was over before is not over again"
+    assert count_unacknowledged(book) == 2, "a cleared alarm is not cleared again"
     assert [each.detail["state"] for each in log.after(0, ("alarm",))] == ["raised", "raised", "cleared", "raised"]
 
 
-def test_an_alarm_is_acknowledged_once_and_cleared_once(book: AlarmBook, wall: Moment, log: EventLog) -> None:
+def test_an_alarm_is_acknowledged_once_and_cleared_once(book: AlarmBook, wall: ManualClock, log: EventLog) -> None:
     book.raised(alarms.POISON_PILL, "bmq://d/q")
     assert book.acknowledge("1", "anna").acknowledged_by == "anna"
     wall.now += 1
     assert book.acknowledge("1", "bert").acknowledged_by == "anna"
-    assert unseen(book) == 0 and len(book.active) == 1
+    assert count_unacknowledged(book) == 0 and len(book.active) == 1
     book.raised(alarms.POISON_PILL, "bmq://d/q")
-    assert unseen(book) == 0 and book.alarms()[0].count == 2, "it has been seen"
+    assert count_unacknowledged(book) == 0 and book.alarms()[0].count == 2, "it stays acknowledged"
     assert book.clear("1", "bert").cleared_by == "bert" and book.clear("1", "carl").cleared_by == "bert"
     assert book.active == []
     tree = book.alarms()[0].tree()
@@ -151,7 +151,7 @@ def test_an_alarm_is_acknowledged_once_and_cleared_once(book: AlarmBook, wall: M
     assert [each.detail["state"] for each in log.last(9)] == ["raised", "acknowledged", "cleared"]
 
 
-def test_the_book_forgets_what_is_over_before_what_is_not(book: AlarmBook) -> None:
+def test_a_full_alarm_book_drops_cleared_then_acknowledged_then_the_oldest_alarms(book: AlarmBook) -> None:
     book.raised(alarms.OPERATOR, "bmq://d/open")
     for number in range(ALARMS_MAX - 1):
         book.raised(alarms.OPERATOR, f"bmq://d/{number}")
@@ -163,7 +163,7 @@ def test_the_book_forgets_what_is_over_before_what_is_not(book: AlarmBook) -> No
     assert len(numbers) == ALARMS_MAX and not {100, 50, 1} & set(numbers)
     assert len(book.active) == ALARMS_MAX
     book.raised(alarms.OPERATOR, "bmq://d/open")
-    assert book.alarms()[0].count == 1, "it is forgotten, and new"
+    assert book.alarms()[0].count == 1, "the dropped alarm is raised as a new one"
 
 
 # -- alarms whose condition has ended -------------------------------------------------------------------------------------
@@ -173,11 +173,11 @@ def alarm(kind: AlarmKind, text: str, at: float = STARTED_WALL) -> AlarmState:
     return AlarmState(1, kind.id, kind.severity, kind.category, subject_of(text), text, at, at)
 
 
-def over(bench: Bench, kind: AlarmKind, text: str) -> bool:
+def has_ended(bench: Bench, kind: AlarmKind, text: str) -> bool:
     return bool(ended_alarms(bench.broker, [alarm(kind, text)], STARTED_WALL))
 
 
-def test_a_full_queue_is_over_when_it_is_not_as_full_any_more() -> None:
+def test_a_capacity_alarm_clears_when_the_queue_falls_below_its_threshold() -> None:
     bench = Bench()
     bench.write_domain(storage={"config": {"fileBacked": {}}, "queueLimits": {"messages": 4, "messagesWatermarkRatio": 0.5,
                                                                                "bytes": 1 << 20},
@@ -196,33 +196,33 @@ def test_a_full_queue_is_over_when_it_is_not_as_full_any_more() -> None:
     assert history.alarms.active == []
 
 
-def test_a_stuck_queue_is_over_when_somebody_takes_its_messages() -> None:
+def test_a_queue_stuck_alarm_clears_when_a_consumer_receives_the_messages() -> None:
     bench = Bench()
     bench.write_domain(maxIdleTime=5)
     writer = bench.open()
     bench.post(writer, b"x")
     bench.advance(6.0)
-    assert not over(bench, alarms.QUEUE_STUCK, "Queue 'bmq://d/q' appears to be stuck.")
-    assert over(bench, alarms.QUEUE_STUCK, "Queue 'bmq://d/gone' appears to be stuck.")
+    assert not has_ended(bench, alarms.QUEUE_STUCK, "Queue 'bmq://d/q' appears to be stuck.")
+    assert has_ended(bench, alarms.QUEUE_STUCK, "Queue 'bmq://d/gone' appears to be stuck.")
     bench.open(read=True)
-    assert over(bench, alarms.QUEUE_STUCK, "Queue 'bmq://d/q' appears to be stuck.")
+    assert has_ended(bench, alarms.QUEUE_STUCK, "Queue 'bmq://d/q' appears to be stuck.")
 
 
-def test_a_partition_that_takes_records_again_is_no_alarm() -> None:
+def test_partition_alarms_clear_when_the_partition_is_available_again() -> None:
     bench = Bench()
     text = "Partition [1] cannot be written: disk"
     bench.cluster.partitions[1].disable()
-    assert not over(bench, alarms.WRITE_FAILED, text) and not over(bench, alarms.PARTITION_READONLY, text)
+    assert not has_ended(bench, alarms.WRITE_FAILED, text) and not has_ended(bench, alarms.PARTITION_READONLY, text)
     bench.cluster.partitions[1].enable()
-    assert over(bench, alarms.WRITE_FAILED, text) and over(bench, alarms.PARTITION_READONLY, text)
-    assert over(bench, alarms.PARTITION_AVAILABLESPACE_SOFTLIMIT, "Partition [1] has passed 60% of a file.")
-    assert not over(bench, alarms.WRITE_FAILED, "Partition [7] cannot be written"), "there is none"
+    assert has_ended(bench, alarms.WRITE_FAILED, text) and has_ended(bench, alarms.PARTITION_READONLY, text)
+    assert has_ended(bench, alarms.PARTITION_AVAILABLESPACE_SOFTLIMIT, "Partition [1] has passed 60% of a file.")
+    assert not has_ended(bench, alarms.WRITE_FAILED, "Partition [7] cannot be written"), "there is none"
 
 
-def test_what_cannot_be_seen_is_not_over_and_a_moment_passes() -> None:
+def test_alarms_without_observable_condition_stay_and_momentary_ones_clear_in_time() -> None:
     bench = Bench()
-    assert not over(bench, alarms.POISON_PILL, "bmq://d/q")
-    assert not over(bench, alarms.IMAGE_REFUSED, "Partition [0]: an image is not taken")
+    assert not has_ended(bench, alarms.POISON_PILL, "bmq://d/q")
+    assert not has_ended(bench, alarms.IMAGE_REFUSED, "Partition [0]: an image is not taken")
     busy = alarm(alarms.DISPATCHER, "The event loop was busy for 5 s")
     assert not ended_alarms(bench.broker, [busy], STARTED_WALL + MOMENTARY_S - 1)
     assert ended_alarms(bench.broker, [busy], STARTED_WALL + MOMENTARY_S) == [busy]
@@ -234,7 +234,7 @@ def test_the_broker_clears_the_alarms_whose_declaration_says_so() -> None:
 
 @pytest.mark.parametrize("kind", CONDITIONS)
 @given(text=st.text(max_size=60))
-def test_no_text_of_an_alarm_stops_the_look(kind: str, text: str) -> None:
+def test_alarms_with_any_text_can_be_checked_for_their_end(kind: str, text: str) -> None:
     for each in (text, f"bmq://{text}", f"Partition [{text}]", f"'bmq://d/{text}'"):
         ended_alarms(_BENCH.broker, [alarm(alarms.CATALOGUE[kind], each)], STARTED_WALL)
 
@@ -245,7 +245,7 @@ _BENCH = Bench()
 # -- the report and its watcher -----------------------------------------------------------------------------------------
 
 
-def test_a_report_tells_its_watcher_of_events_and_alarms() -> None:
+def test_a_report_passes_events_and_alarms_to_its_history() -> None:
     history, report = NodeHistory("n1", lambda: 5.0), ListReport()
     report.note("node", "nobody listens")
     report.watch(history)
@@ -263,7 +263,7 @@ def test_a_report_tells_its_watcher_of_events_and_alarms() -> None:
     assert [line.n for line in report.tail(10, after=2)] == [3]
 
 
-def test_what_happens_to_a_broker_is_kept() -> None:
+def test_queue_and_configuration_changes_are_recorded_as_events() -> None:
     bench, history = Bench(), NodeHistory("n1", lambda: STARTED_WALL)
     bench.report.watch(history)
     bench.write_domain()
@@ -284,7 +284,7 @@ def test_what_happens_to_a_broker_is_kept() -> None:
 # -- the last lines of the log ------------------------------------------------------------------------------------------
 
 
-def test_the_tail_gives_the_last_lines_of_a_level_and_from_a_number_on() -> None:
+def test_the_log_tail_returns_the_last_lines_by_level_and_line_number() -> None:
     tail = LogTail()
     for number in range(LINES_MAX + 10):
         tail.add(Record(float(number), "ERROR" if number % 10 == 0 else "INFO", "c", f"line {number}"))
@@ -296,7 +296,7 @@ def test_the_tail_gives_the_last_lines_of_a_level_and_from_a_number_on() -> None
     assert tail.lines(0, "TRACE") == tail.lines(-1, "TRACE") == []
 
 
-def test_the_tail_is_bounded_and_shows_no_control_characters() -> None:
+def test_the_log_tail_is_bounded_and_escapes_control_characters() -> None:
     tail = LogTail()
     for _ in range(300):
         tail.add(Record(0.0, "INFO", "c", "\x1b[2J" + "x" * 20_000))

@@ -25,7 +25,7 @@ def console_row(bench: Bench) -> dict[str, object]:
     return book.rows([URI], bench.now, 0.0)[0]
 
 
-def test_everything_that_shows_the_depth_of_a_queue_shows_the_same() -> None:
+def test_admin_commands_metrics_and_console_show_the_same_depth_of_a_queue() -> None:
     bench = Bench()
     bench.write_domain()
     bench.post(bench.open(), b"1", b"22", b"333")
@@ -45,7 +45,7 @@ def test_everything_that_shows_the_depth_of_a_queue_shows_the_same() -> None:
             (row["messages"], row["bytes"]), stored(queue)} == {(3, 6)}
 
 
-def test_a_view_of_a_queue_says_how_old_and_how_full_it_is() -> None:
+def test_a_queue_view_has_the_age_of_its_oldest_message_and_its_quota_usage() -> None:
     bench = Bench()
     bench.write_domain()
     poster = bench.open()
@@ -57,7 +57,7 @@ def test_a_view_of_a_queue_says_how_old_and_how_full_it_is() -> None:
     assert seen.quota == max(2 / seen.message_limit, 3 / seen.byte_limit)
 
 
-def test_the_console_reads_the_live_broker_through_view_alone() -> None:
+def test_the_console_reads_the_broker_only_through_view() -> None:
     """Only view/ may read the parts of a cluster and the counters and messages of queues."""
     live = re.compile(r"\.(metadata|leadership|replication|members|relays|downstreams|meter|stats|apps|handles)\b")
     found = [f"{path.name}: {line.strip()}" for path in sorted((PACKAGE / "console").glob("*.py"))

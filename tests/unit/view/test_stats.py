@@ -26,18 +26,18 @@ URI = "bmq://d.~lcl/q"
 METER = state.MeterSnapshot("queue", 0, 1000, 0, 1048576)
 
 
-class Lab:
+class FanoutStats:
     """Fanout queue with apps foo, bar and baz, with counters set by the test."""
 
     def __init__(self) -> None:
         self.counters = QueueStats()
         self.apps = {name: AppStats() for name in ("foo", "bar", "baz")}
-        self.held = dict.fromkeys(self.apps, 0)
+        self.unconfirmed = dict.fromkeys(self.apps, 0)
         self.stored = self.history = self.readers = 0
         self.statistics = Statistics(0.0)
 
     def queue(self) -> state.QueueState:
-        apps = tuple(state.AppState(name, "00", "alive", held, held * 3) for name, held in self.held.items())
+        apps = tuple(state.AppState(name, "00", "alive", count, count * 3) for name, count in self.unconfirmed.items())
         return state.QueueState(URI, "q", "d.~lcl", "00", "fanout", 0, self.stored, self.stored * 3, METER, apps,
                                 history=self.history, readers=self.readers, message_limit=1000, byte_limit=1048576)
 
@@ -46,8 +46,9 @@ class Lab:
         return state.BrokerState("default", "1", "host", 0.0, 1_700_000_000.5, 1_600_000_000.0, (domain,))
 
     def sample(self, now: float) -> None:
-        held = [Source((URI, name), app, self.held[name], self.held[name] * 3) for name, app in self.apps.items()]
-        sample(self.statistics, now, [Source(URI, self.counters, self.stored, self.stored * 3), *held])
+        apps = [Source((URI, name), app, self.unconfirmed[name], self.unconfirmed[name] * 3)
+                for name, app in self.apps.items()]
+        sample(self.statistics, now, [Source(URI, self.counters, self.stored, self.stored * 3), *apps])
 
     def show(self, now: float) -> tuple[dict[str, int], dict[str, dict[str, int]]]:
         self.sample(now)
@@ -60,7 +61,7 @@ class Lab:
             self.counters.put_bytes += 3
             self.counters.acked(0.001)
         self.stored += count
-        self.held = {name: held + count for name, held in self.held.items()}
+        self.unconfirmed = {name: before + count for name, before in self.unconfirmed.items()}
 
     def push(self, count: int) -> None:
         for app in self.apps.values():
@@ -72,11 +73,11 @@ class Lab:
         for _ in range(count):
             self.apps[name].confirmed(0.25, 0.5)
             self.counters.confirmed(0.25, 0.5)
-        self.held[name] -= count
+        self.unconfirmed[name] -= count
 
 
-def test_the_worked_example_gives_the_exact_numbers_in_all_three_stages() -> None:
-    lab = Lab()
+def test_the_worked_example_has_the_documented_values_in_all_three_stages() -> None:
+    lab = FanoutStats()
     lab.post(32)
     queue, apps = lab.show(1.0)
     assert queue | {"queue_put_msgs_abs": 32, "queue_put_bytes_abs": 96, "queue_put_msgs": 32, "queue_ack_msgs_abs": 32,
@@ -99,20 +100,20 @@ def test_the_worked_example_gives_the_exact_numbers_in_all_three_stages() -> Non
     assert apps["foo"]["queue_confirm_time_avg"] == 250_000_000 and apps["foo"]["queue_queue_time_max"] == 500_000_000
     assert queue["queue_ack_time_avg"] == queue["queue_ack_time_max"] == 1_000_000
 
-    lab.held["baz"], lab.stored, lab.history = 0, 10, 22
+    lab.unconfirmed["baz"], lab.stored, lab.history = 0, 10, 22
     queue, apps = lab.show(3.0)
     assert (queue["queue_msgs_current"], queue["queue_history_abs"]) == (10, 22)
     assert [apps[name]["queue_msgs_current"] for name in ("foo", "bar", "baz")] == [0, 10, 0]
 
 
 def test_every_metric_is_present_at_queue_and_at_app_level() -> None:
-    queue, apps = Lab().show(0.0)
+    queue, apps = FanoutStats().show(0.0)
     assert tuple(queue) == QUEUE_METRICS and len(QUEUE_METRICS) == 38
     assert all(set(values) == set(QUEUE_METRICS) for values in apps.values())
 
 
-def test_a_delta_and_a_maximum_leave_the_window_and_the_total_stays() -> None:
-    lab = Lab()
+def test_deltas_and_maxima_expire_with_the_window_and_totals_stay() -> None:
+    lab = FanoutStats()
     lab.post(5)
     lab.show(1.0)
     lab.stored = 0
@@ -123,8 +124,8 @@ def test_a_delta_and_a_maximum_leave_the_window_and_the_total_stays() -> None:
     assert (queue["queue_put_msgs"], queue["queue_put_msgs_abs"], queue["queue_content_msgs"]) == (0, 5, 0)
 
 
-def test_a_long_silence_empties_the_window() -> None:
-    lab = Lab()
+def test_a_sample_after_a_long_pause_empties_the_window() -> None:
+    lab = FanoutStats()
     lab.post(5)
     lab.sample(1.0)
     lab.stored = 0
@@ -132,8 +133,8 @@ def test_a_long_silence_empties_the_window() -> None:
     assert lab.statistics.due > 1000.0
 
 
-def test_what_was_stored_at_the_start_of_an_interval_counts_for_its_maximum() -> None:
-    lab = Lab()
+def test_the_maximum_of_an_interval_includes_the_value_at_its_start() -> None:
+    lab = FanoutStats()
     lab.post(7)
     for second in range(0, 121, 10):
         lab.sample(float(second))
@@ -141,8 +142,8 @@ def test_what_was_stored_at_the_start_of_an_interval_counts_for_its_maximum() ->
     assert lab.show(121.0)[0]["queue_content_msgs"] == 7
 
 
-def test_a_source_that_is_gone_is_forgotten() -> None:
-    lab = Lab()
+def test_the_record_of_a_removed_source_is_dropped() -> None:
+    lab = FanoutStats()
     lab.post(1)
     lab.sample(1.0)
     sample(lab.statistics, 2.0, [])
@@ -150,7 +151,7 @@ def test_a_source_that_is_gone_is_forgotten() -> None:
 
 
 @pytest.mark.spec("broker", 223)
-def test_five_looks_at_once_give_one_refusal() -> None:
+def test_the_fifth_snapshot_within_an_interval_is_refused() -> None:
     statistics = Statistics(0.0, snapshot_interval=1.0)
     outcomes = []
     for _ in range(5):
@@ -164,7 +165,7 @@ def test_five_looks_at_once_give_one_refusal() -> None:
 
 
 def test_app_metrics_can_be_switched_off() -> None:
-    lab = Lab()
+    lab = FanoutStats()
     lab.sample(1.0)
     tree = stats_tree(lab.broker(publish=False), lab.statistics)["domainQueues"]["domains"]["d.~lcl"][URI]
     assert "appIds" not in tree
@@ -172,7 +173,7 @@ def test_app_metrics_can_be_switched_off() -> None:
                    for labels, _ in family.samples)
 
 
-def counted(work: Generator[None, None, str], steps: list[None]) -> Generator[None, None, str]:
+def run_recording_pauses(work: Generator[None, None, str], steps: list[None]) -> Generator[None, None, str]:
     """Run a generator in steps and append its pauses to `steps`."""
     while True:
         try:
@@ -182,8 +183,8 @@ def counted(work: Generator[None, None, str], steps: list[None]) -> Generator[No
         yield
 
 
-def test_the_json_is_stamped_and_made_in_steps() -> None:
-    lab = Lab()
+def test_the_statistics_json_has_a_timestamp_and_is_made_in_slices() -> None:
+    lab = FanoutStats()
     lab.sample(1.0)
     tree = stats_tree(lab.broker(), lab.statistics)
     assert tree["_timestamp"] == "14NOV2023_22:13:20.000000"
@@ -192,12 +193,12 @@ def test_the_json_is_stamped_and_made_in_steps() -> None:
     tree["domainQueues"]["domains"]["many \N{SNOWMAN}"] = many
     for each in (tree, {**tree, "domainQueues": {"domains": {}}}):
         steps = list[None]()
-        assert at_once(counted(json_in_steps(each), steps)) == json.dumps(each, separators=(",", ":"))
+        assert at_once(run_recording_pauses(json_in_steps(each), steps)) == json.dumps(each, separators=(",", ":"))
         assert len(steps) == (2 if each is tree else 0)
 
 
-def test_the_tables_have_their_headings_and_leave_zeros_blank() -> None:
-    lab = Lab()
+def test_the_statistics_tables_have_headings_and_blank_zeros() -> None:
+    lab = FanoutStats()
     lab.post(1200)
     lab.sample(1.0)
     client = ClientStats()
@@ -215,8 +216,8 @@ def test_the_tables_have_their_headings_and_leave_zeros_blank() -> None:
     assert INVALID_QUEUE in text and "task:1" in text
 
 
-def test_prometheus_names_totals_plainly_and_deltas_with_a_suffix() -> None:
-    lab = Lab()
+def test_prometheus_deltas_and_maxima_have_a_suffix_and_totals_have_none() -> None:
+    lab = FanoutStats()
     lab.post(4)
     lab.sample(1.0)
     for second in range(10, 80, 10):
@@ -234,8 +235,8 @@ def test_prometheus_names_totals_plainly_and_deltas_with_a_suffix() -> None:
     assert len(found["queue_msgs_current"].samples) == 4
 
 
-def test_a_family_has_one_sample_for_each_set_of_labels() -> None:
-    lab = Lab()
+def test_a_metric_family_has_one_sample_for_each_set_of_labels() -> None:
+    lab = FanoutStats()
     lab.sample(1.0)
     for family in families(lab.broker(), lab.statistics):
         labels = [tuple(sorted(labels.items())) for labels, _ in family.samples]
@@ -249,7 +250,7 @@ def test_a_duration_prints_in_the_largest_unit_that_fits(nanoseconds: int, text:
 
 
 @given(st.lists(st.tuples(st.integers(0, 100), st.integers(0, 200)), max_size=30))
-def test_a_delta_is_what_was_counted_within_the_window(steps: list[tuple[int, int]]) -> None:
+def test_a_delta_is_the_increase_within_the_window(steps: list[tuple[int, int]]) -> None:
     statistics, counters, now = Statistics(0.0, print_interval=60.0), QueueStats(), 0.0
     counted: list[tuple[float, int]] = []
     for pause, amount in steps:
@@ -265,9 +266,9 @@ def test_a_delta_is_what_was_counted_within_the_window(steps: list[tuple[int, in
     assert shortest <= delta <= longest
 
 
-def test_the_log_tells_how_long_it_took_from_arrival_to_confirmation() -> None:
+def test_the_confirm_latency_histogram_counts_each_message_once() -> None:
     """The histogram counts each message once, for queues and apps; only the printer of statistics resets it."""
-    lab = Lab()
+    lab = FanoutStats()
     for after in (0.001, 0.001, 0.004, 0.001):
         for counters in (lab.counters, lab.apps["foo"]):
             counters.confirmed(0.0, after)
@@ -280,7 +281,7 @@ def test_the_log_tells_how_long_it_took_from_arrival_to_confirmation() -> None:
     assert list(lab.counters.take_latencies().values()) == [1] and not lab.counters.take_latencies()
 
 
-def test_a_sample_of_many_queues_pauses_and_keeps_what_came_meanwhile() -> None:
+def test_sampling_of_many_queues_pauses_and_keeps_sources_added_meanwhile() -> None:
     statistics, counters = Statistics(0.0), {name: QueueStats() for name in range(100)}
     sample(statistics, 1.0, [Source(name, each) for name, each in counters.items()] + [Source("gone", QueueStats())])
     for each in counters.values():
@@ -297,22 +298,22 @@ def test_a_sample_of_many_queues_pauses_and_keeps_what_came_meanwhile() -> None:
     assert not statistics.record(99).total("put_msgs")
 
 
-def test_queues_come_and_go_while_a_broker_with_many_is_looked_at(tmp_path: Path) -> None:
+def test_queues_may_be_created_and_purged_during_a_snapshot_in_slices(tmp_path: Path) -> None:
     world = MemoryWorld(tmp_path)
     world.domain("d")
     for number in range(70):
         world.producer(f"bmq://d/many{number}")
     statistics = world.assembled.observe()
-    looks = (statistics.sampling(world.now, snapshots.sources(world.broker)),
-             snapshots.broker_in_steps(world.broker, world.now), snapshots.latencies_in_steps(world.broker))
-    for look in looks:
-        next(look)
+    samplings = (statistics.sampling(world.now, snapshots.sources(world.broker)),
+                 snapshots.broker_in_steps(world.broker, world.now), snapshots.latencies_in_steps(world.broker))
+    for each in samplings:
+        next(each)
     for number in range(70, 80):
         world.producer(f"bmq://d/many{number}")
     world.admin("DOMAINS DOMAIN d QUEUE many0 PURGE *")
-    at_once(looks[0])
-    found = at_once(looks[1])
-    assert len(found.queues) >= 70 and at_once(looks[2]).keys() >= {"bmq://d/many69"}
+    at_once(samplings[0])
+    found = at_once(samplings[1])
+    assert len(found.queues) >= 70 and at_once(samplings[2]).keys() >= {"bmq://d/many69"}
     assert "bmq://d/many79" in world.admin("STAT SHOW")
 
 
@@ -325,7 +326,7 @@ def few_collected_objects() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("few_collected_objects")
-def test_the_documents_of_many_queues_are_freed_in_steps(tmp_path: Path) -> None:
+def test_the_snapshot_of_many_queues_is_freed_in_slices(tmp_path: Path) -> None:
     world = MemoryWorld(tmp_path)
     world.domain("d")
     for number in range(3 * ITEMS_AT_ONCE):

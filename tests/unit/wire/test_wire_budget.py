@@ -1,4 +1,4 @@
-"""Budget of values in a schema message: the reader fails before a message of many small values takes long."""
+"""Budget of values in a schema message: decoding stops with an error before a message of many small values takes long."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("body", HOSTILE.values(), ids=HOSTILE)
-def test_a_message_of_small_values_is_given_up(body: bytes) -> None:
+def test_a_ber_message_with_too_many_values_is_refused(body: bytes) -> None:
     with pytest.raises(PeerError, match="too many values"):
         control.decode_control(body, Encoding.BER, CONTROL_VALUES_MAX)
-    control.decode_control(body, Encoding.BER)  # nothing else is wrong with it
+    control.decode_control(body, Encoding.BER)  # the message is valid otherwise
 
 
 @pytest.mark.parametrize("subscription", [{}, {"consumers": [{}] * 50}])
-def test_so_is_one_in_json(subscription: dict[str, object]) -> None:
+def test_a_json_message_with_too_many_values_is_refused(subscription: dict[str, object]) -> None:
     count = SIZE // len(json.dumps(subscription, separators=(",", ":")))
     body = json.dumps({"rId": 1, "configureStream": {"qId": 1, "streamParameters": {
         "appId": "a", "subscriptions": [subscription] * count}}}).encode()
@@ -61,7 +61,7 @@ def test_so_is_one_in_json(subscription: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("encoding", Encoding)
-def test_as_many_subscriptions_as_a_consumer_may_have_are_read(encoding: Encoding) -> None:
+def test_a_configure_with_the_maximum_number_of_subscriptions_is_decoded(encoding: Encoding) -> None:
     expression = schema.Expression(schema.ExpressionVersion.E_VERSION_1, "x == 1")
     message = configure([schema.Subscription(number, expression, [schema.ConsumerInfo(1000, 1 << 20, 1, 1)])
                          for number in range(SUBSCRIPTIONS_MAX)])
@@ -69,7 +69,7 @@ def test_as_many_subscriptions_as_a_consumer_may_have_are_read(encoding: Encodin
     assert len(bracketed(message)) < 8192 and bracketed(message).count("expression = ") == 16
 
 
-def test_an_introduction_may_have_a_few_values_only() -> None:
+def test_a_negotiation_message_may_have_only_a_few_values() -> None:
     identity = schema.ClientIdentity(process_name="p" * 1000, features="f" * 1000)
     body = ber.encode(NegotiationMessage("clientIdentity", identity))
     assert control.decode_negotiation(body, Encoding.BER, NEGOTIATION_VALUES_MAX // 4).value == identity

@@ -32,34 +32,34 @@ CONFIGURE = ControlMessage(2, "configureStream", schema.ConfigureStream(0, schem
     schema.Subscription(1, consumers=[schema.ConsumerInfo(100, 5000, 3, 1)])])))
 
 
-def test_disconnect_as_annotated():
+def test_a_disconnect_has_the_annotated_bytes():
     message = ControlMessage(3, "disconnect", schema.Disconnect())
     event = encode_event(message)
     assert event == bytes.fromhex("00000018 41020000") + DISCONNECT + b"\x01"
     assert decode_control(event[8:], Encoding.BER) == message
 
 
-def test_open_queue_as_annotated():
+def test_an_open_queue_has_the_annotated_bytes():
     assert encode_event(OPEN) == (
         bytes.fromhex("0000004c 41020000 3080 800101 a180 aa80 a080 801e") + b"bmq://bmq.test.mem.priority/q1"
         + bytes.fromhex("810100 830104 840100 850101 860100 0000 0000 0000 0000 0202"))
 
 
-def test_the_sub_queue_id_stands_between_queue_id_and_flags():
+def test_the_sub_queue_id_is_encoded_between_queue_id_and_flags():
     parameters = schema.QueueHandleParameters("u", sub_id_info=schema.SubQueueIdInfo(1, "foo"))
     raw = ber.encode(parameters)
     assert bytes.fromhex("810100 a280 800101 8103666f6f 0000 830100") in raw
 
 
-def test_configure_stream_as_annotated():
+def test_a_configure_stream_has_the_annotated_bytes():
     assert encode_event(CONFIGURE) == bytes.fromhex(
         "00000054 41020000 3080 800102 a180 b080 800100 a180 8009 5f5f64656661756c74 a180 3080 800101"
         "a180 800100 8100 0000 a280 3080 800164 81021388 820103 830101 0000 0000 0000 0000 0000 0000 0000 0000 0202")
 
 
-def test_leader_heartbeat_as_annotated():
+def test_a_leader_heartbeat_has_the_annotated_bytes():
     event = encode_event(ElectorMessage(5, "leaderHeartbeat", cluster_schema.LeaderHeartbeat()), Encoding.JSON)
-    assert event[4:8].hex() == "47020000"  # always BER, whatever is asked for
+    assert event[4:8].hex() == "47020000"  # always BER, independent of the requested encoding
     assert event[8:23].hex() == "3080800105a180a280" + "00" * 6
     assert decode_elector(event[8:]).term == 5
 
@@ -85,30 +85,30 @@ def test_authentication_events_have_their_own_type():
     (0, "00"), (127, "7f"), (128, "0080"), (-1, "ff"), (-128, "80"), (-129, "ff7f"), (255, "00ff"), (256, "0100"),
     (-(1 << 31), "80000000"), ((1 << 31) - 1, "7fffffff"),
 ])
-def test_integers_are_written_as_short_as_they_can_be(value, hexadecimal):
+def test_integers_have_the_shortest_encoding(value, hexadecimal):
     raw = ber.encode(schema.Status(code=value))
     assert bytes((0x81, len(hexadecimal) // 2)) + bytes.fromhex(hexadecimal) in raw
     assert ber.decode(schema.Status, raw).code == value
 
 
-def test_unsigned_integers_with_the_top_bit_take_a_leading_zero():
+def test_unsigned_integers_with_the_top_bit_have_a_leading_zero():
     raw = ber.encode(schema.SubQueueIdInfo(0xFFFFFFFF, ""))
     assert raw == bytes.fromhex("3080 8005 00ffffffff 8100 0000")
     assert ber.encode(schema.RoutingConfiguration((1 << 64) - 1)).hex() == "3080800900ffffffffffffffff0000"
 
 
-def test_an_unsigned_integer_without_its_leading_zero_is_understood():
+def test_an_unsigned_integer_without_its_leading_zero_is_decoded():
     """The original reads it the same way."""
     assert ber.decode(schema.SubQueueIdInfo, bytes.fromhex("3080 8004 fffffff6 0000")).sub_id == 0xFFFFFFF6
 
 
 @pytest.mark.parametrize("size", [0, 127, 128, 255, 256, 70000])
-def test_strings_of_every_length_form(size):
+def test_strings_are_decoded_with_every_form_of_length(size):
     message = schema.AdminCommand("x" * size)
     assert ber.decode(schema.AdminCommand, ber.encode(message)) == message
 
 
-def definite(raw):
+def with_definite_lengths(raw):
     """The same BER with definite lengths throughout."""
     def convert(pos):
         tag = raw[pos:pos + 1]
@@ -130,11 +130,11 @@ def definite(raw):
 
 
 @pytest.mark.parametrize("path", [path for path in FILES if path.suffix == ".bin"], ids=name_of)
-def test_definite_lengths_are_understood_as_well(path):
+def test_messages_with_definite_lengths_are_decoded(path):
     for event in good_events(path):
         if event.kind == EventType.CONTROL and event.encoding == Encoding.BER:
             decode = decode_negotiation if event.first_control else decode_control
-            assert decode(definite(event.body), Encoding.BER) == decode(event.body, Encoding.BER)
+            assert decode(with_definite_lengths(event.body), Encoding.BER) == decode(event.body, Encoding.BER)
 
 
 UNKNOWN_FIELDS = ["9e0101", "9d00", "be80 800101 a080 0000 0000", "be03 800101", "9f87ffffff7f 0105",
@@ -143,7 +143,7 @@ UNKNOWN_FIELDS = ["9e0101", "9d00", "be80 800101 a080 0000 0000", "be03 800101",
 
 @pytest.mark.parametrize("unknown", UNKNOWN_FIELDS)
 @pytest.mark.parametrize("place", [2, 5, 7, 9, 11])
-def test_unknown_fields_are_skipped_wherever_they_stand(unknown, place):
+def test_unknown_fields_are_skipped_at_every_position(unknown, place):
     """Newer peers send more fields: after the sequence's head, its rId, the choice's head, the selection's head, its
     end."""
     raw = DISCONNECT[:place] + bytes.fromhex(unknown) + DISCONNECT[place:]
@@ -158,12 +158,12 @@ def test_the_length_hint_of_an_array_is_skipped(hint):
     assert ber.decode(ControlMessage, raw.replace(head, head[:2] + bytes.fromhex(hint) + head[2:])) == CONFIGURE
 
 
-def test_fields_may_come_in_any_order_and_the_last_of_two_counts():
+def test_fields_are_decoded_in_any_order_and_a_repeated_field_has_its_last_value():
     raw = bytes.fromhex("3080 8203 616263 810105 810106 8001fb 0000")
     assert ber.decode(schema.Status, raw) == schema.Status(Category.E_NOT_SUPPORTED, 6, "abc")
 
 
-def test_missing_fields_take_their_defaults():
+def test_missing_fields_have_their_defaults():
     """The official client accepts an empty response of each kind; so does this one."""
     empty = decode_negotiation(bytes.fromhex("3080 a080 a180 0000 0000 0000"), Encoding.BER)
     assert empty == NegotiationMessage("brokerResponse", schema.BrokerResponse())
@@ -174,7 +174,7 @@ def test_missing_fields_take_their_defaults():
     assert schema.ConsumerInfo().consumer_priority == -2147483648
 
 
-def test_bytes_after_the_message_do_not_matter_and_padding_may_be_missing():
+def test_bytes_after_the_message_are_ignored_and_padding_may_be_missing():
     wanted = ControlMessage(3, "disconnect", schema.Disconnect())
     for tail in (b"", b"\x01", b"\x04\x04\x04\x04", b"anything", DISCONNECT):
         assert decode_control(DISCONNECT + tail, Encoding.BER) == wanted
@@ -182,7 +182,7 @@ def test_bytes_after_the_message_do_not_matter_and_padding_may_be_missing():
         assert decode_control(b'{"rId":3,"disconnect":{}}' + tail, Encoding.JSON) == wanted
 
 
-def test_an_unknown_selection_leaves_the_choice_unset_but_the_request_id_known():
+def test_a_message_with_an_unknown_selection_has_no_choice_and_its_request_id():
     """The request can be answered before its timeout."""
     raw = bytes.fromhex("3080 800109 a180 bc80 800101 0000 0000 0000")
     assert decode_control(raw, Encoding.BER) == ControlMessage(9, "", None)
@@ -191,7 +191,7 @@ def test_an_unknown_selection_leaves_the_choice_unset_but_the_request_id_known()
 
 
 @pytest.mark.parametrize("cut", range(len(DISCONNECT)))
-def test_a_message_cut_short_is_refused(cut):
+def test_a_truncated_message_is_refused(cut):
     with pytest.raises(PeerError):
         decode_control(DISCONNECT[:cut], Encoding.BER)
 
@@ -209,7 +209,7 @@ def test_a_message_cut_short_is_refused(cut):
     ("3003 800401", "longer than what holds it"),
     ("3080 9fffffffffffffffffff01 00 0000", "tag too long"),
 ])
-def test_broken_messages_are_refused_in_words(raw, why):
+def test_malformed_messages_are_refused_with_a_reason(raw, why):
     with pytest.raises(PeerError, match=why) as caught:
         decode_control(bytes.fromhex(raw), Encoding.BER)
     assert not caught.value.fatal
@@ -221,7 +221,7 @@ def test_broken_messages_are_refused_in_words(raw, why):
     (schema.SubQueueIdInfo, "3080 80050100000000 0000"),  # beyond 32 bits
     (schema.RoutingConfiguration, "3080 8009010000000000000000 0000"),  # beyond 64 bits
 ])
-def test_values_outside_their_type_fail_the_message(cls, raw):
+def test_values_outside_their_type_are_refused(cls, raw):
     with pytest.raises(PeerError):
         ber.decode(cls, bytes.fromhex(raw))
 
@@ -232,13 +232,13 @@ def test_values_outside_their_type_fail_the_message(cls, raw):
     b'{"x":' + b"[" * 100_000,
     b'{"x":' * 100_000,
 ])
-def test_nesting_is_bounded(raw):
+def test_the_nesting_of_messages_is_limited(raw):
     """The depth of the stack has a limit that the peer cannot exceed."""
     with pytest.raises(PeerError):
         decode_control(raw, Encoding.JSON if raw[:1] == b"{" else Encoding.BER)
 
 
-def test_text_that_is_not_utf8_is_read_with_replacement_marks():
+def test_text_that_is_not_utf8_is_decoded_with_replacement_characters():
     """A client whose process name is not UTF-8 can connect."""
     assert ber.decode(schema.AdminCommand, b"\x30\x80\x80\x02a\xff\x00\x00").command == "a\ufffd"
 
@@ -246,27 +246,27 @@ def test_text_that_is_not_utf8_is_read_with_replacement_marks():
 # -- JSON --------------------------------------------------------------------------------------------------------
 
 
-def test_json_as_java_writes_it():
+def test_json_of_the_java_sdk_is_decoded():
     text = (b'{"rId":1,"openQueue":{"handleParameters":{"uri":"bmq:\\/\\/bmq.test.mem.priority\\/q1","qId":0,'
             b'"flags":4,"readCount":0,"writeCount":1,"adminCount":0}}}')
     assert decode_control(text, Encoding.JSON) == OPEN
     assert jsoncodec.encode(OPEN) == text
 
 
-def test_json_leaves_out_empty_arrays_and_reads_both_forms():
+def test_json_omits_empty_arrays_and_accepts_both_forms():
     message = ControlMessage(4, "configureStream", schema.ConfigureStream(0, schema.StreamParameters()))
     text = b'{"rId":4,"configureStream":{"qId":0,"streamParameters":{"appId":"__default"%s}}}'
     assert jsoncodec.encode(message) == text % b""
     assert decode_control(text % b',"subscriptions":[]', Encoding.JSON) == message
 
 
-def test_json_takes_enumerations_by_name_and_by_number():
+def test_json_accepts_enumerations_by_name_and_by_number():
     for value in (b'"E_REFUSED"', b"-6"):
         message = decode_control(b'{"rId":1,"status":{"category":%s}}' % value, Encoding.JSON)
         assert message.value.category is Category.E_REFUSED
 
 
-def test_json_order_spaces_unknown_keys_and_nulls_do_not_matter():
+def test_json_accepts_any_order_spaces_unknown_keys_and_nulls():
     text = b' { "future": [1.5e3, null], "disconnect" : {"why": "tea"}, "rId" : 3 } '
     assert decode_control(text, Encoding.JSON) == ControlMessage(3, "disconnect", schema.Disconnect())
     assert decode_control(b'{"rId":null,"disconnect":{}}', Encoding.JSON).r_id is None
@@ -279,17 +279,17 @@ def test_json_order_spaces_unknown_keys_and_nulls_do_not_matter():
     b'{"configureStream":{"streamParameters":{"subscriptions":{}}}}', b'{"rId":' + b"9" * 5000 + b"}",
     b'{"configureStream":{"streamParameters":{"subscriptions":[1]}}}',
 ])
-def test_json_that_makes_no_sense_is_refused(text):
+def test_malformed_json_messages_are_refused(text):
     with pytest.raises(PeerError):
         decode_control(text, Encoding.JSON)
 
 
-def test_base64_that_is_none_is_refused():
+def test_invalid_base64_is_refused():
     with pytest.raises(PeerError, match="base64"):
         decode_authentication(b'{"authenticationRequest":{"mechanism":"BASIC","data":"*"}}', Encoding.JSON)
 
 
-def test_half_a_character_in_json_can_be_written_again():
+def test_a_lone_surrogate_in_json_becomes_a_replacement_character():
     message = decode_control(b'{"rId":1,"adminCommand":{"command":"\\ud83d\\ude00 \\ud83d"}}', Encoding.JSON)
     assert message.value.command == "\U0001f600 \ufffd"
     assert encode_event(message, Encoding.BER)
@@ -305,28 +305,28 @@ def test_half_a_character_in_json_can_be_written_again():
     ControlMessage(1, "status", schema.Status(message=None)),
 ])
 @pytest.mark.parametrize("encoding", list(Encoding))
-def test_what_cannot_be_said_is_our_mistake(message, encoding):
+def test_encoding_an_invalid_message_is_a_local_error(message, encoding):
     with pytest.raises(LocalError):
         encode_event(message, encoding)
 
 
-def test_an_integer_beyond_its_type_is_our_mistake():
+def test_encoding_an_integer_beyond_its_type_is_a_local_error():
     with pytest.raises(LocalError, match="qId"):
         ber.encode(schema.ConfigureStream(1 << 32))
 
 
 @pytest.mark.parametrize(("specific", "encoding"), [(0, Encoding.BER), (0x20, Encoding.JSON), (0x3F, Encoding.JSON)])
-def test_the_encoding_is_in_the_top_three_bits(specific, encoding):
+def test_the_encoding_is_read_from_the_top_three_bits(specific, encoding):
     assert encoding_of(specific) is encoding
 
 
 @pytest.mark.parametrize("specific", [0x40, 0xE0])
-def test_an_encoding_nobody_defined_is_refused(specific):
+def test_an_undefined_encoding_is_refused(specific):
     with pytest.raises(PeerError):
         encoding_of(specific)
 
 
-def test_names_on_the_wire_follow_from_the_attributes():
+def test_wire_names_are_derived_from_the_attribute_names():
     assert [(entry.wire_id, entry.wire_name) for entry in fields_of(schema.QueueHandleParameters)] == list(enumerate(
         ["uri", "qId", "subIdInfo", "flags", "readCount", "writeCount", "adminCount"]))
     assert [entry.wire_name for entry in fields_of(schema.ClientIdentity)] == [
@@ -335,13 +335,13 @@ def test_names_on_the_wire_follow_from_the_attributes():
     assert [entry.wire_name for entry in fields_of(schema.GuidInfo)] == ["clientId", "nanoSecondsFromEpoch"]
 
 
-def test_selections_have_the_tags_of_the_table():
+def test_selections_have_the_tags_of_the_schema():
     tags = {name: tag for tag, name, _ in choice_of(ControlMessage).selections}
     assert tags["status"] == 0 and tags["clusterMessage"] == 9 and tags["configureStreamResponse"] == 17
     tags = {name: tag for tag, name, _ in choice_of(ClusterMessage).selections}
     assert tags["queueUnAssignmentAdvisory"] == 20 and tags["queueUpdateAdvisory"] == 27 and len(tags) == 11 + 2
-    assert tags["metadataLogMessage"] == 30 and tags["confirmReceipt"] == 19, "ours"
+    assert tags["metadataLogMessage"] == 30 and tags["confirmReceipt"] == 19, "selections of this broker"
 
 
-def test_recordings_are_there():
+def test_the_recordings_are_present():
     assert sum(MALFORMED not in path.name for path in FILES) > 80

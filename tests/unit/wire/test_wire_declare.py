@@ -1,4 +1,4 @@
-"""Declarations: struct, offsets and parser follow a changed field."""
+"""Declarations of binary layouts: struct, offsets and parser are derived from the fields."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def declared(flags: int = 4, guid: int = 16) -> Layout:
                   null(key=5), signed(node=32), magic(end=b"*rEc"))
 
 
-def test_the_struct_has_a_value_for_every_number_and_every_raw_field() -> None:
+def test_the_struct_has_a_value_for_each_number_and_raw_field() -> None:
     each = declared()
     assert (each.struct.format, each.size, each.words) == (">I3xB16s5xiI", 37, 9)
     assert each.struct.unpack(each.struct.pack(1 << 28 | 7, 9, bytes(16), -2, each.constant("end"))) == (
         1 << 28 | 7, 9, bytes(16), -2, 0x2A724563)
 
 
-def test_a_changed_declaration_changes_what_is_derived_from_it() -> None:
+def test_struct_offsets_and_masks_change_with_the_declaration() -> None:
     before, after = declared(), declared(flags=6, guid=12)
     assert (after.struct.format, after.size) == (">I3xB12s5xiI", before.size - 4)
     assert (before.shift("flags"), after.shift("flags")) == (28, 26)
@@ -42,7 +42,7 @@ def test_a_changed_declaration_changes_what_is_derived_from_it() -> None:
     (layout.PUT_HEADER, {"queue_id": 3, "guid": bytes(16), "crc": 4, "schema_id": 5}),
     (layout.ACK_MESSAGE, {"guid": bytes(16), "queue_id": 3}),
     (storage_layout.MESSAGE_RECORD, {"queue_key": b"queue", "guid": bytes(16), "data_dwords": 9})])
-def test_a_field_moved_within_a_real_declaration_moves_in_the_struct(header: Layout, others: dict[str, object]) -> None:
+def test_a_field_moved_in_a_declaration_moves_in_the_struct(header: Layout, others: dict[str, object]) -> None:
     first, *rest = header.parts
     turned = Layout(number(**dict(reversed(first.fields))), *rest)
     name, bits = first.fields[-1]
@@ -54,7 +54,7 @@ def test_a_field_moved_within_a_real_declaration_moves_in_the_struct(header: Lay
     assert turned.struct.unpack(built)[0] >> turned.shift(name) & turned.mask(name) == 1
 
 
-def test_the_parser_knows_every_field_and_fills_in_what_is_fixed() -> None:
+def test_the_parser_reads_all_fields_and_builds_fixed_ones() -> None:
     each = declared()
     built = each.build(flags=1, words=7, small=9, guid=b"g" * 16, node=-2)
     assert built.hex() == "10000007" "000000" "09" + "67" * 16 + "0000000000" "fffffffe" "2a724563"
@@ -62,7 +62,7 @@ def test_the_parser_knows_every_field_and_fills_in_what_is_fixed() -> None:
     assert (found.flags, found.words, found.small, found.key, found.node, found.end) == (1, 7, 9, b"empty", -2, b"*rEc")
 
 
-def test_the_struct_between_two_fields_leaves_both_out() -> None:
+def test_the_struct_between_two_fields_excludes_both() -> None:
     assert declared().between("flags", "end").format == ">3xB16s5xi"
 
 
@@ -70,12 +70,12 @@ def test_the_struct_between_two_fields_leaves_both_out() -> None:
     lambda: number(flags=4, words=27), lambda: number(), lambda: signed(low=16, high=16), lambda: magic(end=b"abc"),
     lambda: Layout(number(words=32), raw(words=4)), lambda: declared().word(flags=16),
     lambda: declared().word(flags=1, small=1), lambda: declared().word(words=-1)])
-def test_what_makes_no_struct_is_refused(wrong) -> None:  # type: ignore[no-untyped-def]
+def test_an_invalid_declaration_is_refused(wrong) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(ValueError):
         wrong()
 
 
-def test_the_client_library_does_not_load_construct() -> None:
+def test_the_client_library_does_not_import_construct() -> None:
     """construct takes a fifth of the import time of the library."""
     code = "import sys, bmqtwist.sdk, bmqtwist.sdk.blazingmq; sys.exit('construct' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

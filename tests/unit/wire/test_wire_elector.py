@@ -1,4 +1,4 @@
-"""Extension fields in the elector's messages: absent from the original's bytes, skipped by the original's reader."""
+"""Extension fields in elector messages: absent in messages of the original, skipped by the decoder of the original."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from bmqtwist.wire.fast import EventType
 from bmqtwist.wire.fields import U64, Choice, SchemaType
 
 
-class Empty(SchemaType):
+class EmptyType(SchemaType):
     """A message without fields."""
 
 
-class Answer(SchemaType):
+class BooleanType(SchemaType):
     """A message with a boolean, `willVote` or `isAvailable`."""
 
     yes: bool = False
@@ -38,9 +38,9 @@ class OriginalElectorMessage(SchemaType):
     """ElectorMessage as the original's schema has it."""
 
     CHOICE: ClassVar[Choice] = Choice(1, (
-        (0, "electionProposal", Empty), (1, "electionResponse", Empty), (2, "leaderHeartbeat", Empty),
-        (3, "electorNodeStatus", Answer), (4, "heartbeatResponse", Empty), (5, "scoutingRequest", Empty),
-        (6, "scoutingResponse", Answer), (7, "leadershipCessionNotification", Empty)))
+        (0, "electionProposal", EmptyType), (1, "electionResponse", EmptyType), (2, "leaderHeartbeat", EmptyType),
+        (3, "electorNodeStatus", BooleanType), (4, "heartbeatResponse", EmptyType), (5, "scoutingRequest", EmptyType),
+        (6, "scoutingResponse", BooleanType), (7, "leadershipCessionNotification", EmptyType)))
     term: U64 = 0
     choice: str = ""
     value: Any = None
@@ -59,20 +59,20 @@ EXTENDED = [
 
 
 @pytest.mark.parametrize("message", EXTENDED, ids=lambda message: message.choice)
-def test_our_fields_come_through_and_are_skipped_by_whoever_does_not_know_them(message: ElectorMessage) -> None:
+def test_extension_fields_are_decoded_here_and_skipped_by_the_original(message: ElectorMessage) -> None:
     event = control.encode_event(message)
     assert control.decode_elector(event[8:]) == message
     read = ber.decode(OriginalElectorMessage, event[8:])
-    value = Answer(True) if message.choice in ("electorNodeStatus", "scoutingResponse") else Empty()
+    value = BooleanType(True) if message.choice in ("electorNodeStatus", "scoutingResponse") else EmptyType()
     assert (read.term, read.choice, read.value) == (message.term, message.choice, value)
 
 
-def test_a_heartbeat_with_a_stamp_byte_for_byte() -> None:
+def test_a_heartbeat_with_a_time_stamp_has_the_literal_bytes() -> None:
     event = control.encode_event(ElectorMessage(2, "leaderHeartbeat", LeaderHeartbeat(300)))
     assert event.hex(" ", 4) == "0000001c 47020000 30808001 02a180a2 80800201 2c000000 00000001"
 
 
-def test_in_what_the_original_wrote_they_are_absent() -> None:
+def test_recorded_messages_of_the_original_have_no_extension_fields() -> None:
     seen = set()
     for path in RECORDINGS:
         for event in good_events(path):
@@ -80,6 +80,6 @@ def test_in_what_the_original_wrote_they_are_absent() -> None:
                 message, known = control.decode_elector(event.body), ber.decode(OriginalElectorMessage, event.body)
                 seen.add(message.choice)
                 value = message.value
-                plain = type(value)(*([known.value.yes] if isinstance(known.value, Answer) else []))
+                plain = type(value)(*([known.value.yes] if isinstance(known.value, BooleanType) else []))
                 assert value == plain and control.encode_event(message) == event.raw
     assert seen >= {"electionProposal", "electionResponse", "leaderHeartbeat", "scoutingRequest", "scoutingResponse"}

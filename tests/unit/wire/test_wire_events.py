@@ -1,4 +1,4 @@
-"""Data events and options: the valid messages of an event with a malformed one."""
+"""Data events and options: encoding, decoding, and the valid messages before a malformed one."""
 
 import pytest
 from kit import broker_events as cluster_events
@@ -30,20 +30,20 @@ def body_of(decode, event):
     return found
 
 
-def test_put_as_annotated():
+def test_a_put_has_the_annotated_bytes():
     event = bytes.fromhex("00000034 42020000 1000000b 00000009 00000000 40000000000000dd37e3448fe60cb346 9a71bb4c"
                           "00000000 68656c6c6f030303")
     assert events.encode_put([PutMessage(0, GUID, b"hello", flags=1)]) == event
     assert body_of(events.decode_put, event) == ([PutMessage(0, GUID, b"hello", 1, 0x9A71BB4C)], None)
 
 
-def test_ack_as_annotated():
+def test_an_ack_has_the_annotated_bytes():
     event = bytes.fromhex("00000024 45020000 16000000 00000000") + GUID + bytes(4)
     assert events.encode_ack([AckMessage(0, 0, GUID, 0)]) == event
     assert body_of(events.decode_ack, event) == ([AckMessage(0, 0, GUID, 0)], None)
 
 
-def test_push_and_its_confirm_as_annotated():
+def test_a_push_and_its_confirm_have_the_annotated_bytes():
     event = bytes.fromhex("0000003c 44020000 0000000d 00000208 00000000") + OTHER + bytes.fromhex(
         "00000000 04000002 00000001 6f6c642d6f7074696f6e 0202")
     push = PushMessage(0, OTHER, b"old-option", options=encode_options([options.SubQueueIds((1,))]))
@@ -55,7 +55,7 @@ def test_push_and_its_confirm_as_annotated():
     assert body_of(events.decode_confirm, event) == ([ConfirmMessage(0, OTHER, 0)], None)
 
 
-def test_a_correlation_id_stands_where_the_guid_would():
+def test_a_correlation_id_is_encoded_in_place_of_the_guid():
     put = PutMessage(0, b"\0\1\2\3" + bytes(12), b"x")
     assert put.correlation_id == 0x010203
 
@@ -65,7 +65,7 @@ def two_puts(**second):
     return events.encode_put([first, PutMessage(**{"queue_id": 2, "guid": OTHER, "data": b"second", **second})])
 
 
-SECOND = 8 + 36 + 8  # where the second message begins
+SECOND = 8 + 36 + 8  # offset of the second message
 
 
 @pytest.mark.parametrize(("at", "value", "why"), [
@@ -79,7 +79,7 @@ SECOND = 8 + 36 + 8  # where the second message begins
     (SECOND + 43, 0, "padding"),
     (SECOND + 43, 5, "padding"),
 ])
-def test_a_broken_put_costs_the_rest_of_its_event_and_not_what_came_before(at, value, why):
+def test_a_malformed_put_ends_its_event_after_the_valid_ones(at, value, why):
     event = bytearray(two_puts())
     event[at] = value
     found, error = body_of(events.decode_put, bytes(event))
@@ -98,14 +98,14 @@ def test_a_put_without_data_and_a_put_event_without_messages_are_refused():
 
 
 @pytest.mark.parametrize("cut", range(1, 44))
-def test_a_put_event_cut_short_keeps_its_whole_messages(cut):
+def test_a_truncated_put_event_has_its_complete_messages(cut):
     event = two_puts()
     found, error = body_of(events.decode_put, event[:-cut])
     assert len(found) == 1
     assert (error is None) == (cut == 44)
 
 
-def test_puts_with_the_shorter_header_options_and_properties():
+def test_puts_with_a_short_header_options_or_properties_are_decoded():
     messages = [PutMessage(1, GUID, b"data", header_words=8), PutMessage(1, OTHER, b"data", MESSAGE_PROPERTIES, schema_id=3),
                 PutMessage(0xFFFFFFF5, OTHER, b"data", compression=CAT_ZLIB, options=bytes.fromhex("0400000200000001"))]
     found, error = body_of(events.decode_put, events.encode_put(messages))
@@ -115,14 +115,14 @@ def test_puts_with_the_shorter_header_options_and_properties():
     assert events.encode_put(found) == events.encode_put(messages)
 
 
-def test_a_longer_header_is_read_and_its_new_words_skipped():
+def test_unknown_words_of_a_longer_header_are_skipped():
     event = events.encode_put([PutMessage(1, GUID, b"data", options=b"\xaa\xbb\xcc\xdd")])
     wider = event[:8] + bytes.fromhex("0000000c 0000000a") + event[16:]
     [found], error = body_of(events.decode_put, wider)
     assert error is None and found.options == b"" and found.data == b"data"
 
 
-def test_a_push_may_be_empty_and_an_implicit_payload_has_none():
+def test_pushes_without_payload_are_encoded_and_decoded():
     """The original writes four bytes of padding also without a payload."""
     messages = [PushMessage(1, GUID, b"", header_words=7), PushMessage(1, OTHER, b"", IMPLICIT_PAYLOAD)]
     event = events.encode_push(messages)
@@ -134,7 +134,7 @@ def test_a_push_may_be_empty_and_an_implicit_payload_has_none():
     assert not found and "IMPLICIT_PAYLOAD" in str(error)
 
 
-def test_wider_acks_are_understood_and_status_and_ids_kept():
+def test_acks_of_a_larger_item_size_are_decoded():
     event = bytes.fromhex("00000030 45020000 27000000 deadbeef 0712d687") + GUID + bytes.fromhex("00000009 eeeeeeee")
     assert body_of(events.decode_ack, event) == ([AckMessage(7, 0x12D687, GUID, 9)], None)
 
@@ -144,7 +144,7 @@ def test_wider_acks_are_understood_and_status_and_ids_kept():
     (b"", 0), (b"\x16\0\0", 0), (b"\x16\0\0\0", 0), (b"\x06\0\0\0" + bytes(24), 0), (b"\x15\0\0\0" + bytes(24), 0),
     (b"\x16\0\0\0" + bytes(23), 0), (b"\x16\0\0\0" + bytes(47), 1), (b"\xf6\0\0\0", 0),
 ])
-def test_broken_items_are_refused_after_the_good_ones(decode, body, count):
+def test_a_malformed_item_is_refused_after_the_valid_ones(decode, body, count):
     found, error = decode(body, 0, len(body))
     assert len(found) == count and isinstance(error, PeerError) and not error.fatal
 
@@ -163,7 +163,7 @@ def test_broken_items_are_refused_after_the_good_ones(decode, body, count):
      "0c400005000000027f0000000000000300000000"),
     (options.GroupId(b"abc"), "0800000261626301"),
 ])
-def test_options_as_drawn(option, hexadecimal):
+def test_options_have_the_documented_bytes(option, hexadecimal):
     assert encode_options([option]).hex() == hexadecimal
     assert options.decode(bytes.fromhex(hexadecimal)) == [option]
 
@@ -179,13 +179,13 @@ def test_several_options_keep_their_order():
     "04000003 00000001", "04", "0c400002 00000001", "0c200002 00000001", "06000001", "08000002 61626300",
     "08000002 61626305", "0800000a" + "61" * 35 + "01",
 ], ids=lambda area: area[:17])
-def test_one_bad_option_spoils_the_area(area):
+def test_an_option_area_with_a_malformed_option_is_refused(area):
     with pytest.raises(PeerError):
         options.decode(bytes.fromhex(area))
 
 
 @pytest.mark.parametrize("attempts", [64, -1])
-def test_attempts_that_cannot_be_said_are_our_mistake(attempts):
+def test_encoding_delivery_attempts_out_of_range_is_a_local_error(attempts):
     with pytest.raises(LocalError):
         options.rda_byte(options.SubQueueInfo(1, attempts))
 
@@ -206,7 +206,7 @@ CHUNKS = [RecoveryChunk(RecoveryFile.JOURNAL, 1, 0, OTHER, b"abcd"), RecoveryChu
     (CHUNKS, cluster_events.encode_recovery, cluster_events.decode_recovery),
     ([STATE, STATE], cluster_events.encode_cluster_state, cluster_events.decode_cluster_state),
 ], ids=["storage", "recovery", "cluster state"])
-def test_events_between_brokers_round_trip_and_keep_what_precedes_a_cut(messages, encode, decode):
+def test_truncated_events_between_brokers_have_their_complete_messages(messages, encode, decode):
     event = encode(messages)
     assert body_of(decode, event) == (messages, None)
     last = len(event) - len(encode(messages[:1]))
@@ -216,20 +216,20 @@ def test_events_between_brokers_round_trip_and_keep_what_precedes_a_cut(messages
     assert decode(event, 8, 8)[1] is not None
 
 
-def test_receipts():
+def test_a_replication_receipt_is_unchanged_by_a_round_trip():
     event = cluster_events.encode_receipt(Receipt(1, 2 << 32 | 3, 4))
     assert event.hex() == "000000184e020000" + "00000001" + "00000002" + "00000003" + "00000004"
     assert body_of(cluster_events.decode_receipt, event) == ([Receipt(1, 2 << 32 | 3, 4)], None)
     assert cluster_events.decode_receipt(event, 8, 23)[1] is not None
 
 
-def test_partition_sync_is_storage_by_another_name():
+def test_a_partition_sync_event_has_the_body_of_a_storage_event():
     event = cluster_events.encode_storage(STORED, EventType.PARTITION_SYNC)
     assert event[4] == 0x4A and event[8:] == cluster_events.encode_storage(STORED)[8:]
 
 
 @pytest.mark.parametrize("at", [0, 7, 20, 31, 40, -1])
-def test_a_changed_bit_of_a_cluster_state_record_is_noticed(at):
+def test_a_changed_bit_of_a_cluster_state_record_is_detected(at):
     record = bytearray(cluster_events.encode_cluster_state_record(STATE))
     record[at] ^= 0x10
     with pytest.raises(PeerError):
@@ -237,7 +237,7 @@ def test_a_changed_bit_of_a_cluster_state_record_is_noticed(at):
 
 
 @pytest.mark.parametrize(("at", "value"), [(3, 0), (3, 17), (3, 255), (4, 0x12), (5, 0), (5, 7)])
-def test_a_storage_message_that_contradicts_itself_is_refused(at, value):
+def test_an_inconsistent_storage_message_is_refused(at, value):
     event = bytearray(cluster_events.encode_storage(STORED))
     event[8 + at] = value
     found, error = cluster_events.decode_storage(bytes(event), 8, len(event))
@@ -245,7 +245,7 @@ def test_a_storage_message_that_contradicts_itself_is_refused(at, value):
 
 
 @pytest.mark.parametrize(("at", "value"), [(3, 6), (3, 255), (5, 0x60 | 2), (5, 0x70), (5, 0x74)])
-def test_a_recovery_chunk_that_contradicts_itself_is_refused(at, value):
+def test_an_inconsistent_recovery_chunk_is_refused(at, value):
     event = bytearray(cluster_events.encode_recovery(CHUNKS))
     event[8 + at] = value
     found, error = cluster_events.decode_recovery(bytes(event), 8, len(event))

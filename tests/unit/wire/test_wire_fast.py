@@ -1,4 +1,4 @@
-"""Headers as recorded bytes: parsed and built by the declarations, written by the structs and helpers."""
+"""Binary headers as literal bytes: parsed and built by the declarations, written by the structs and helpers."""
 
 import pytest
 from kit import broker_events as cluster_events
@@ -43,7 +43,7 @@ HEADERS = [
 
 
 @pytest.mark.parametrize(("name", "fields", "recorded"), HEADERS, ids=[each[0] for each in HEADERS])
-def test_a_header_is_these_bytes_for_the_parser_and_for_the_struct(name, fields, recorded):
+def test_parser_and_struct_of_each_header_agree_with_the_literal_bytes(name, fields, recorded):
     declared, data = getattr(layout, name, None) or getattr(cluster_events, name), bytes.fromhex(recorded)
     parsed = declared.parse(data)
     assert {field: parsed[field] for field in fields} == fields
@@ -57,28 +57,28 @@ def test_a_header_is_these_bytes_for_the_parser_and_for_the_struct(name, fields,
                 assert (value >> declared.shift(field) & declared.mask(field) if part.is_number else value) == fields[field]
 
 
-def test_an_event_header_is_these_bytes():
+def test_an_event_header_has_the_literal_bytes():
     assert fast.event_header(4, 0x123440, 0x20).hex() == "0012344844022000"
 
 
-def test_a_put_message_is_these_bytes():
+def test_a_put_message_has_the_literal_bytes():
     packed = fast.put_message(0xFFFFFFFE, GUID, b"hello", 0x9A71BB4C, 3, 1, 7)
     assert packed.hex() == f"3000000b00000029fffffffe{HEX}9a71bb4c00070000" "68656c6c6f030303"
 
 
-def test_a_push_message_is_these_bytes():
+def test_a_push_message_has_the_literal_bytes():
     packed = events.encode_push([events.PushMessage(5, GUID, b"hello", 4, 1, 7, fast.sub_queue_ids([1, 2]))])
     assert packed.hex() == ("0000003c44020000" f"4000000d0000032800000005{HEX}00070000" "040000030000000100000002"
                             "68656c6c6f030303")
 
 
-def test_acks_and_confirms_are_these_bytes():
+def test_acks_and_confirms_have_the_literal_bytes():
     assert fast.ack_message(5, 0x0A0B0C, GUID, 3).hex() == f"050a0b0c{HEX}00000003"
     assert fast.items_event(3, [fast.CONFIRM_MESSAGE.pack(3, GUID, 9)]).hex() == (
         "0000002443020000" "16000000" f"00000003{HEX}00000009")
 
 
-def test_options_are_these_bytes():
+def test_options_have_the_literal_bytes():
     infos = options.SubQueueInfos((options.SubQueueInfo(9, 5, True), options.SubQueueInfo(10, None)))
     assert encode_options([infos]).hex() == "0c400005" "0000000945000000" "0000000a80000000"
     assert encode_options([options.SubQueueInfos((options.SubQueueInfo(0, 5),), packed=True)]).hex() == "0e000005"
@@ -87,7 +87,7 @@ def test_options_are_these_bytes():
 
 
 @pytest.mark.parametrize(("v2", "first", "second"), [(False, "1c000003", "14000008"), (True, "1c000000", "14000004")])
-def test_properties_are_these_bytes(v2, first, second):
+def test_properties_have_the_literal_bytes(v2, first, second):
     area = properties.encode({"a": (properties.PropertyType.BINARY, b"xyz"),
                               "b": (properties.PropertyType.INT64, 1)}, v2)
     assert area.hex() == ("1b0000080002" f"{first}0001" f"{second}0001" "6178797a" "620000000000000001" "01")
@@ -95,7 +95,7 @@ def test_properties_are_these_bytes(v2, first, second):
         assert properties.to_v1(area) == properties.encode(properties.decode(area, True), False)
 
 
-def test_events_between_brokers_are_these_bytes():
+def test_events_between_brokers_have_the_literal_bytes():
     stored = cluster_events.StorageMessage(cluster_events.StorageType.DELETION, 0x0102, 0x0A0B0C0D, bytes(60), b"pay1", 1)
     assert cluster_events.encode_storage([stored])[8:].hex() == "08000013130401020a0b0c0d" + "00" * 60 + "70617931"
     chunk = cluster_events.RecoveryChunk(cluster_events.RecoveryFile.JOURNAL, 0x0102, 0x0A0B0C0D, GUID, b"pay1", True)
@@ -105,18 +105,18 @@ def test_events_between_brokers_are_these_bytes():
 
 
 @pytest.mark.parametrize("length", range(17))
-def test_padding_is_never_empty_and_holds_its_own_length(length):
+def test_padding_is_not_empty_and_its_bytes_have_its_length(length):
     pad = fast.PAD4[length % 4]
     assert 1 <= len(pad) <= 4 and (length + len(pad)) % 4 == 0
     assert set(pad) == {len(pad)}
 
 
-def test_heartbeats():
+def test_heartbeats_have_the_literal_bytes():
     assert fast.HEARTBEAT_REQ.hex() == "000000084b020000"
     assert fast.HEARTBEAT_RSP.hex() == "000000084c020000"
 
 
-def test_hot_helpers_and_objects_write_the_same():
+def test_helpers_and_objects_encode_the_same_bytes():
     """Objects of the tools and helpers of broker and client give the same bytes."""
     guid = bytes(range(16))
     area = fast.sub_queue_ids([7])

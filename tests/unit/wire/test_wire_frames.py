@@ -11,11 +11,11 @@ from bmqtwist.wire.fast import HEARTBEAT_REQ, HEARTBEAT_RSP, EventType, event_he
 from bmqtwist.wire.frames import DROPPED, FrameBuffer
 
 LIMIT = 1 << 20
-WHOLE = [path for path in FILES if MALFORMED not in path.name]
+WELL_FORMED = [path for path in FILES if MALFORMED not in path.name]
 NAMES = {"HB_REQ": "HEARTBEAT_REQ", "HB_RSP": "HEARTBEAT_RSP"}
 
 
-def cut(data, sizes=None):
+def split_stream(data, sizes=None):
     """(kind, body) of all events when `data` arrives in pieces of `sizes` bytes, repeated; and the buffer."""
     frames = FrameBuffer(LIMIT)
     found, pos, turn = [], 0, 0
@@ -28,19 +28,19 @@ def cut(data, sizes=None):
 
 
 @pytest.mark.spec("wire", 1)
-@pytest.mark.parametrize("path", WHOLE, ids=name_of)
+@pytest.mark.parametrize("path", WELL_FORMED, ids=name_of)
 @pytest.mark.parametrize("sizes", [None, [1], [3], [7, 64, 1, 1460]], ids=["whole", "bytewise", "threes", "uneven"])
-def test_a_recorded_stream_gives_the_same_events_in_any_slicing(path, sizes):
+def test_a_recorded_stream_has_the_same_events_for_any_chunk_sizes(path, sizes):
     """TCP delivers bytes in chunks of any size."""
     for stream in streams(path):
-        found, frames = cut(stream.data, sizes)
+        found, frames = split_stream(stream.data, sizes)
         assert found == [(event.kind, event.raw[6], event.body) for event in events(stream.data)]
         assert frames.held_bytes == 0
 
 
 @pytest.mark.spec("wire", 1)
 @pytest.mark.parametrize("path", sorted(CLIENT.glob("*.seq.txt")), ids=lambda path: path.name[:-8])
-def test_events_lie_where_the_recording_says(path):
+def test_events_have_the_offsets_listed_with_the_recording(path):
     """An independent reader made the lists beside the recordings."""
     for direction in ("c2b", "b2c"):
         data = (CLIENT / f"{path.name[:-8]}.{direction}.bin").read_bytes()
@@ -56,7 +56,7 @@ def test_events_lie_where_the_recording_says(path):
 
 
 @pytest.mark.parametrize("count", range(1, 8))
-def test_the_beginning_of_the_next_event_waits_for_its_rest(count):
+def test_an_incomplete_event_is_held_until_its_rest_arrives(count):
     frames = FrameBuffer(LIMIT)
     buffer, spans = frames.receive(HEARTBEAT_REQ + HEARTBEAT_RSP[:count])
     assert [(kind, buffer[start:end]) for kind, _, start, end in spans] == [(EventType.HEARTBEAT_REQ, b"")]
@@ -66,18 +66,18 @@ def test_the_beginning_of_the_next_event_waits_for_its_rest(count):
     assert frames.held_bytes == 0
 
 
-def test_an_event_in_many_pieces_is_looked_at_only_when_it_is_complete(monkeypatch):
+def test_an_event_in_many_chunks_is_parsed_once(monkeypatch):
     """Joining at every piece would take quadratic time for a large message."""
-    looks = []
+    parsed = []
     original = FrameBuffer._cut
-    monkeypatch.setattr(FrameBuffer, "_cut", lambda self, data: looks.append(len(data)) or original(self, data))
+    monkeypatch.setattr(FrameBuffer, "_cut", lambda self, data: parsed.append(len(data)) or original(self, data))
     event = event_header(EventType.PUT, 100_000) + bytes(100_000)
-    found, _ = cut(event, [100])
+    found, _ = split_stream(event, [100])
     assert found == [(EventType.PUT, 0, bytes(100_000))]
-    assert looks == [100, 100_008]
+    assert parsed == [100, 100_008]
 
 
-def test_a_whole_event_is_handed_back_without_a_copy():
+def test_a_complete_event_is_returned_without_a_copy():
     chunk = event_header(EventType.PUT, 40) + bytes(40)
     buffer, spans = FrameBuffer(LIMIT).receive(chunk)
     assert buffer is chunk
@@ -85,7 +85,7 @@ def test_a_whole_event_is_handed_back_without_a_copy():
 
 
 @pytest.mark.parametrize("length", [0, 1, 4, 5, 7, LIMIT + 1, 0x7FFFFFFF, 0x80000010])
-def test_a_length_that_cannot_be_followed_ends_the_stream_at_its_fourth_byte(length):
+def test_an_invalid_length_ends_the_stream_at_its_fourth_byte(length):
     """Bytes of an event that is too long, or of a fragmented event, are not stored."""
     frames = FrameBuffer(LIMIT)
     with pytest.raises(PeerError) as caught:
@@ -96,14 +96,14 @@ def test_a_length_that_cannot_be_followed_ends_the_stream_at_its_fourth_byte(len
         frames.receive(HEARTBEAT_REQ)
 
 
-def test_an_event_as_long_as_the_limit_is_taken_and_one_byte_more_is_not():
+def test_an_event_above_the_size_limit_is_refused():
     frames = FrameBuffer(16)
     assert frames.receive(event_header(EventType.PUT, 8) + bytes(8))[1]
     with pytest.raises(PeerError):
         frames.receive(event_header(EventType.PUT, 9) + bytes(9))
 
 
-def test_whole_events_before_a_bad_length_are_given_first():
+def test_complete_events_before_an_invalid_length_are_returned():
     """They precede the invalid bytes: a CONFIRM among them is valid."""
     frames = FrameBuffer(LIMIT)
     _, spans = frames.receive(HEARTBEAT_REQ + bytes(8))
@@ -119,25 +119,25 @@ def test_whole_events_before_a_bad_length_are_given_first():
     bytes.fromhex("0000000c 42010000"),  # a header shorter than itself
     bytes.fromhex("0000000c 42040000"),  # a header longer than the event
 ])
-def test_a_senseless_header_costs_its_event_and_not_the_connection(header):
+def test_an_event_with_an_invalid_header_is_dropped(header):
     data = header + b"abcd" + HEARTBEAT_REQ
     _, spans = FrameBuffer(LIMIT).receive(data)
     assert spans == [(DROPPED, 0, 0, 12), (EventType.HEARTBEAT_REQ, 0, 20, 20)]
 
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3])
-def test_the_protocol_version_is_not_looked_at(version):
+def test_the_protocol_version_is_ignored(version):
     data = bytes((0, 0, 0, 8, version << 6 | EventType.HEARTBEAT_REQ, 2, 0, 0))
     assert FrameBuffer(LIMIT).receive(data)[1] == [(EventType.HEARTBEAT_REQ, 0, 8, 8)]
 
 
-def test_a_longer_header_is_skipped_and_an_unknown_type_reported():
+def test_a_longer_header_is_skipped_and_an_unknown_type_is_returned():
     data = bytes.fromhex("00000010 69032000 ffffffff 61626364")
     buffer, [(kind, specific, start, end)] = FrameBuffer(LIMIT).receive(data)
     assert (kind, specific, buffer[start:end]) == (0x29, 0x20, b"abcd")
 
 
-def test_the_stream_of_a_malicious_client_is_followed_up_to_its_bad_length():
+def test_a_recorded_malformed_stream_is_parsed_up_to_its_invalid_length():
     """The original broker closed that connection after serving the events before."""
     [path] = [path for path in FILES if MALFORMED in path.name]
     frames = [FrameBuffer(LIMIT) for _ in streams(path)]
@@ -150,7 +150,7 @@ def test_the_stream_of_a_malicious_client_is_followed_up_to_its_bad_length():
 
 @pytest.mark.parametrize("size", [(1 << 20) - 8, 1 << 20, 3 << 20, 5 << 20])
 @pytest.mark.parametrize("chunk", [1000, 64 << 10, 100_001, 2 << 20])
-def test_a_large_event_is_whole_however_it_comes_and_so_is_what_follows(size, chunk):
+def test_a_large_event_and_later_events_are_complete_for_any_chunk_sizes(size, chunk):
     body = random.Random(size + chunk).randbytes(size)
     data = HEARTBEAT_REQ + event_header(EventType.PUT, size) + body + HEARTBEAT_RSP + HEARTBEAT_REQ[:5]
     frames, found = FrameBuffer(size + 8), []
@@ -161,7 +161,7 @@ def test_a_large_event_is_whole_however_it_comes_and_so_is_what_follows(size, ch
     assert frames.held_bytes == frames.total.bytes == 5
 
 
-def test_a_large_event_is_seldom_copied_while_it_comes():
+def test_a_large_event_is_copied_few_times_while_it_is_received():
     """A buffer that grows with each chunk is copied each time, which blocks the broker."""
     size = 40 << 20
     data, frames, sizes = event_header(EventType.PUT, size) + bytes(size), FrameBuffer(size + 8), []

@@ -21,25 +21,25 @@ V1 = bytes.fromhex("1b00000f0005 140000080001 180000030001 040000010001 1c000002
 
 
 @pytest.mark.parametrize(("area", "v2"), [(V1, False), (V2, True)], ids=["v1", "v2"])
-def test_five_properties_as_annotated(area, v2):
+def test_five_properties_have_the_annotated_bytes(area, v2):
     assert properties.encode(FIVE, v2) == area
     assert properties.decode(area, v2) == FIVE
     assert properties.area_length(area) == properties.area_length(area + b"payload") == 60
     assert properties.decode(area + b"payload", v2) == FIVE
 
 
-def test_values_come_without_types_and_only_those_wanted():
+def test_values_are_decoded_without_types_and_only_for_the_wanted_names():
     """Values as subscriptions evaluate them."""
     assert properties.values(V2, True) == {name: value for name, (_, value) in FIVE.items()}
     assert properties.values(V2, True, {"b", "e", "zz"}.__contains__) == {"b": "str", "e": -5}
     assert type(properties.values(V2, True)["c"]) is bool
 
 
-def test_v2_becomes_v1_by_rewriting_lengths_alone():
+def test_the_new_style_is_converted_to_the_old_one_by_rewriting_lengths():
     assert properties.to_v1(V2) == properties.to_v1(V2 + b"payload") == V1
 
 
-def test_every_type_at_its_edges():
+def test_limit_values_of_every_property_type_are_encoded_and_decoded():
     edges = {"bool": (Kind.BOOL, False), "char": (Kind.CHAR, -128), "char2": (Kind.CHAR, 127),
              "short": (Kind.SHORT, -(1 << 15)), "i32": (Kind.INT32, (1 << 31) - 1), "i64": (Kind.INT64, -(1 << 63)),
              "none": (Kind.STRING, ""), "nought": (Kind.BINARY, b""), "text": (Kind.STRING, "\u00e9\U0001f600")}
@@ -47,7 +47,7 @@ def test_every_type_at_its_edges():
         assert properties.decode(properties.encode(edges, v2), v2) == edges
 
 
-def test_255_properties_with_long_names_and_a_large_value():
+def test_255_properties_with_long_names_and_a_large_value_are_encoded_and_decoded():
     many = {f"{n:03}" + "x" * 4092: (Kind.INT32, n) for n in range(254)} | {"big": (Kind.BINARY, bytes(1 << 20))}
     for v2 in (False, True):
         assert properties.decode(properties.encode(many, v2), v2) == many
@@ -58,52 +58,52 @@ def test_255_properties_with_long_names_and_a_large_value():
     {"x" * 4096: (Kind.BOOL, True)}, {"a": (Kind.SHORT, 1 << 15)}, {"a": (Kind.STRING, b"x")},
     {"a": (Kind.BINARY, "x")}, {"a": (Kind.INT32, "1")}, {"a": (Kind.BINARY, bytes(1 << 26))},
 ])
-def test_properties_that_cannot_be_sent_are_our_mistake(bad):
+def test_encoding_invalid_properties_is_a_local_error(bad):
     with pytest.raises(LocalError):
         properties.encode(bad, True)
 
 
-def changed(area, at, value):
+def with_byte(area, at, value):
     return area[:at] + bytes((value,)) + area[at + 1:]
 
 
 @pytest.mark.parametrize(("area", "v2"), [
     (b"", True), (V2[:5], True), (V2[:59], True),
-    (changed(V2, 3, 0), True),  # no size
-    (changed(V2, 3, 1), True),  # smaller than its header
-    (changed(V2, 3, 14), True),  # ends inside a value: no padding there
-    (changed(V2, 5, 0), True), (changed(V2, 5, 6), True), (changed(V2, 5, 255), True),  # count
-    (changed(V2, 0, 0x1A), True), (changed(V2, 0, 0x13), True),  # sizes of headers
-    (changed(V2, 6, 0x20), True), (changed(V2, 6, 0), True),  # type
-    (changed(V2, 15, 8), True), (changed(V2, 15, 200), True),  # offset
-    (changed(V2, 9, 1), True),  # first offset not 0
-    (changed(V2, 11, 0), True), (changed(V2, 11, 9), True),  # length of a name
-    (changed(V2, 59, 0), True), (changed(V2, 59, 5), True),  # padding
-    (changed(V1, 9, 7), False), (changed(V1, 15, 255), False), (changed(V1, 33, 3), False),  # lengths
-    (V2, False), (V1, True),  # the other style
+    (with_byte(V2, 3, 0), True),  # no size
+    (with_byte(V2, 3, 1), True),  # smaller than its header
+    (with_byte(V2, 3, 14), True),  # ends inside a value: no padding there
+    (with_byte(V2, 5, 0), True), (with_byte(V2, 5, 6), True), (with_byte(V2, 5, 255), True),  # count
+    (with_byte(V2, 0, 0x1A), True), (with_byte(V2, 0, 0x13), True),  # sizes of headers
+    (with_byte(V2, 6, 0x20), True), (with_byte(V2, 6, 0), True),  # type
+    (with_byte(V2, 15, 8), True), (with_byte(V2, 15, 200), True),  # offset
+    (with_byte(V2, 9, 1), True),  # first offset not 0
+    (with_byte(V2, 11, 0), True), (with_byte(V2, 11, 9), True),  # length of a name
+    (with_byte(V2, 59, 0), True), (with_byte(V2, 59, 5), True),  # padding
+    (with_byte(V1, 9, 7), False), (with_byte(V1, 15, 255), False), (with_byte(V1, 33, 3), False),  # lengths
+    (V2, False), (V1, True),  # of the other style
 ])
-def test_an_area_that_contradicts_itself_is_refused(area, v2):
+def test_an_inconsistent_properties_area_is_refused(area, v2):
     with pytest.raises(PeerError) as caught:
         properties.decode(area, v2)
     assert caught.value.field == "properties" and not caught.value.fatal
 
 
-def test_a_property_given_twice_is_refused():
+def test_a_repeated_property_is_refused():
     area = properties.encode({"a": (Kind.BOOL, True), "b": (Kind.BOOL, True)}, True)
     with pytest.raises(PeerError, match="twice"):
         properties.decode(area.replace(b"b", b"a"), True)
 
 
 @pytest.mark.parametrize("length", [0, 2, 4])
-def test_lengths_must_use_up_the_area(length):
+def test_an_area_longer_than_its_properties_is_refused(length):
     """Bytes that belong to no property make the area invalid."""
     area = properties.encode({"a": (Kind.STRING, "abc")}, False)
-    assert properties.decode(changed(area, 9, 3), False) == {"a": (Kind.STRING, "abc")}
+    assert properties.decode(with_byte(area, 9, 3), False) == {"a": (Kind.STRING, "abc")}
     with pytest.raises(PeerError):
-        properties.decode(changed(area, 9, length), False)
+        properties.decode(with_byte(area, 9, length), False)
 
 
-def test_larger_headers_are_skipped():
+def test_unknown_fields_of_larger_headers_are_skipped():
     """A later version may add fields to both headers."""
     plain = properties.encode({"a": (Kind.SHORT, 258)}, True)
     longer = bytes.fromhex("24 000006 00 01 ffff") + plain[6:12] + b"\xff\xff" + plain[12:15]
@@ -114,7 +114,7 @@ def test_larger_headers_are_skipped():
     assert properties.decode(longer, True) == {"a": (Kind.SHORT, 258)}
 
 
-def test_names_and_strings_that_are_not_utf8_survive_a_round_trip():
+def test_names_and_strings_that_are_not_utf8_are_unchanged_by_a_round_trip():
     area = properties.encode({"aX": (Kind.STRING, "Y")}, False).replace(b"X", b"\xfe").replace(b"Y", b"\xff")
     assert properties.encode(properties.decode(area, False), False) == area
 
@@ -122,7 +122,7 @@ def test_names_and_strings_that_are_not_utf8_survive_a_round_trip():
 # -- compression and style ---------------------------------------------------------------------------------------
 
 
-def test_only_data_from_1024_bytes_on_that_shrinks_is_compressed():
+def test_data_is_compressed_from_1024_bytes_and_only_if_it_shrinks():
     assert application_data.deflate(bytes(1023)) == (bytes(1023), 0)
     small, kind = application_data.deflate(bytes(1024))
     assert kind == 1 and small[:2].hex() == "789c" and application_data.inflate(small) == bytes(1024)
@@ -130,7 +130,7 @@ def test_only_data_from_1024_bytes_on_that_shrinks_is_compressed():
     assert application_data.deflate(noise) == (noise, 0)
 
 
-def test_inflating_stops_at_its_limit():
+def test_inflation_stops_at_its_limit():
     """A few bytes may declare gigabytes."""
     bomb = zlib.compress(bytes(1 << 20))
     assert len(application_data.inflate(bomb, 1 << 20)) == 1 << 20
@@ -145,14 +145,14 @@ def test_a_broken_zlib_stream_is_refused(broken):
         application_data.inflate(broken)
 
 
-def test_the_checksum_is_castagnoli():
+def test_the_checksum_is_crc32c():
     assert (crc32c(b""), crc32c(b"hello"), crc32c(b"123456789")) == (0, 0x9A71BB4C, 0xE3069283)
 
 
 @pytest.mark.parametrize("v2", [False, True])
 @pytest.mark.parametrize("compress", [False, True])
 @pytest.mark.parametrize("size", [0, 5, 5000])
-def test_data_closed_can_be_opened(v2, compress, size):
+def test_closed_application_data_is_opened_to_the_same_properties_and_payload(v2, compress, size):
     area = V2 if v2 else V1
     data, kind = application_data.close_data(area, bytes(size), v2, compress)
     assert kind == (compress and size == 5000)
@@ -164,18 +164,18 @@ def test_data_closed_can_be_opened(v2, compress, size):
 
 @pytest.mark.parametrize("v2", [False, True])
 @pytest.mark.parametrize("compress", [False, True])
-def test_an_old_reader_gets_v1_inflated(v2, compress):
+def test_an_old_client_receives_old_style_properties_and_an_inflated_payload(v2, compress):
     data, kind = application_data.close_data(V2 if v2 else V1, bytes(5000), v2, compress)
     assert application_data.for_old_reader(data, True, kind, int(v2)) == (V1 + bytes(5000), 0)
 
 
-def test_a_message_without_properties_goes_to_an_old_reader_as_it_is():
+def test_an_old_client_receives_a_message_without_properties_unchanged():
     data, kind = application_data.deflate(bytes(5000))
     assert application_data.for_old_reader(data, False, kind, 0) == (data, 1)
     assert application_data.open_data(data, False, kind, 0) == (b"", bytes(5000))
 
 
-def test_a_compressed_v1_message_is_stored_inflated_with_a_new_checksum():
+def test_a_compressed_old_style_message_is_stored_inflated_with_a_new_checksum():
     data, kind = application_data.close_data(V1, bytes(5000), False, True)
     assert kind == 1
     inflation = application_data.inflation(data, True, 0)
@@ -190,7 +190,7 @@ def test_an_unknown_compression_is_refused():
         application_data.open_data(b"x", False, 2, 0)
 
 
-def test_the_real_broker_changes_style_as_we_do():
+def test_the_conversion_of_styles_equals_that_of_the_original_broker():
     """The same posts to a client with and one without v2: the conversion of the first bytes gives the second."""
     [path] = [path for path in RECORDINGS if path.stem == "properties_v1_v2"]
     pushed, posted = {}, {}
@@ -220,7 +220,7 @@ def test_the_real_broker_changes_style_as_we_do():
     assert converted >= 3
 
 
-def test_what_the_client_compressed_opens_to_what_was_posted():
+def test_messages_compressed_by_the_original_client_are_inflated():
     for stem in ("producer_v1props_zlib", "producer_v2props_zlib"):
         opened = [application_data.open_data(put.data, bool(put.flags & MESSAGE_PROPERTIES), put.compression, put.schema_id)
                   for event in good_events(CLIENT / f"{stem}.c2b.bin") if event.kind == EventType.PUT

@@ -1,4 +1,4 @@
-"""Every recorded event is understood and written again byte for byte.
+"""Recorded events: every event is decoded, and encoded to the same bytes.
 
 Two exceptions, both the sender's choice: an identity that ends before `userAgent` gains that field, and JSON of other
 writers than the C++ broker (order of keys, spaces, empty arrays) is compared by value.
@@ -29,7 +29,7 @@ from bmqtwist.wire import application_data, ber, control, jsoncodec, options, pr
 from bmqtwist.wire.control import ControlMessage, Encoding, NegotiationMessage
 from bmqtwist.wire.fast import IMPLICIT_PAYLOAD, MESSAGE_PROPERTIES, EventType
 
-WHOLE = [path for path in FILES if MALFORMED not in path.name]
+WELL_FORMED = [path for path in FILES if MALFORMED not in path.name]
 ITEM_READERS = {
     EventType.PUT: (data_events.decode_put, data_events.encode_put),
     EventType.PUSH: (data_events.decode_push, data_events.encode_push),
@@ -72,8 +72,8 @@ def is_older_identity(message):
 
 
 @pytest.mark.spec("wire", 2)
-@pytest.mark.parametrize("path", WHOLE, ids=name_of)
-def test_ber_messages_are_written_again_as_they_were(path):
+@pytest.mark.parametrize("path", WELL_FORMED, ids=name_of)
+def test_recorded_ber_messages_are_encoded_to_the_same_bytes(path):
     """Negotiation, control, authentication, elector: every default written, every integer shortest."""
     for event in schema_events(path):
         if event.encoding != Encoding.BER:
@@ -91,8 +91,8 @@ def test_ber_messages_are_written_again_as_they_were(path):
             assert again == event.raw
 
 
-@pytest.mark.parametrize("path", WHOLE, ids=name_of)
-def test_json_messages_keep_their_values(path):
+@pytest.mark.parametrize("path", WELL_FORMED, ids=name_of)
+def test_recorded_json_messages_keep_their_values_over_a_round_trip(path):
     """By value: senders choose the order of keys, spaces and empty arrays."""
     for event in schema_events(path):
         if event.encoding == Encoding.JSON:
@@ -101,7 +101,7 @@ def test_json_messages_keep_their_values(path):
             assert jsoncodec.decode(type(message), jsoncodec.encode(message)) == message
 
 
-def test_json_of_the_real_broker_is_written_again_as_it_was():
+def test_recorded_json_of_the_original_broker_is_encoded_to_the_same_bytes():
     """Both encoders make the same choices, the escaped slash included."""
     [path] = [path for path in RECORDINGS if path.stem == "json_client"]
     [stream] = [stream for stream in streams(path) if stream.name.endswith(":30141")]
@@ -112,8 +112,8 @@ def test_json_of_the_real_broker_is_written_again_as_it_was():
         assert control.encode_event(decode_schema(event), Encoding.JSON) == event.raw
 
 
-@pytest.mark.parametrize("path", WHOLE, ids=name_of)
-def test_a_recorded_message_is_the_same_in_both_encodings(path):
+@pytest.mark.parametrize("path", WELL_FORMED, ids=name_of)
+def test_recorded_messages_are_unchanged_by_both_encodings(path):
     for event in schema_events(path):
         message = decode_schema(event)
         if is_unread(message):
@@ -123,7 +123,7 @@ def test_a_recorded_message_is_the_same_in_both_encodings(path):
 
 
 @pytest.mark.spec("wire", 3)
-def test_json_answers_hold_the_values_of_the_ber_requests_they_echo():
+def test_recorded_json_responses_have_the_values_of_their_ber_requests():
     """One session: the client asks in BER, the answers to the same steps are JSON and echo the requests."""
     requests = [decode_schema(event) for event in good_events(CLIENT / "broker_answers_in_json.c2b.bin")
                 if event.kind == EventType.CONTROL]
@@ -142,8 +142,8 @@ def test_json_answers_hold_the_values_of_the_ber_requests_they_echo():
     assert echoed == {"openQueue": 1, "configureStream": 2}
 
 
-@pytest.mark.parametrize("path", WHOLE, ids=name_of)
-def test_data_events_are_written_again_as_they_were(path):
+@pytest.mark.parametrize("path", WELL_FORMED, ids=name_of)
+def test_recorded_data_events_are_encoded_to_the_same_bytes(path):
     for event in good_events(path):
         if event.kind in ITEM_READERS:
             decode, encode = ITEM_READERS[event.kind]
@@ -152,23 +152,23 @@ def test_data_events_are_written_again_as_they_were(path):
             assert encode(messages) == event.raw
 
 
-def test_the_recordings_hold_events_of_nearly_every_type():
+def test_the_recordings_contain_events_of_nearly_every_type():
     """Each event type is recorded, so that the tests above have input; except RECOVERY, of an older mode."""
-    seen = Counter(event.kind for path in WHOLE for event in good_events(path))
+    seen = Counter(event.kind for path in WELL_FORMED for event in good_events(path))
     assert set(seen) == set(EventType) - {EventType.UNDEFINED, EventType.RECOVERY, EventType.REJECT}
     assert min(seen.values()) >= 2
 
 
-@pytest.mark.parametrize("path", WHOLE, ids=name_of)
-def test_options_are_written_again_as_they_were(path):
+@pytest.mark.parametrize("path", WELL_FORMED, ids=name_of)
+def test_recorded_options_are_encoded_to_the_same_bytes(path):
     for event in good_events(path):
         for message in put_and_push(event):
             assert encode_options(options.decode(message.options)) == message.options
 
 
 @pytest.mark.spec("wire", 4)
-@pytest.mark.parametrize("path", WHOLE, ids=name_of)
-def test_the_checksum_of_a_put_is_that_of_its_data_and_its_properties_are_readable(path):
+@pytest.mark.parametrize("path", WELL_FORMED, ids=name_of)
+def test_recorded_puts_have_valid_checksums_and_properties(path):
     """One message is posted with a wrong checksum on purpose."""
     wrong = 0
     for event in good_events(path):
@@ -190,7 +190,7 @@ def test_the_checksum_of_a_put_is_that_of_its_data_and_its_properties_are_readab
 
 
 @pytest.mark.spec("wire", 4)
-def test_schema_ids_of_the_client_are_odd_when_new_and_even_when_known():
+def test_recorded_schema_ids_are_odd_for_new_and_even_for_known_schemas():
     puts = [message for event in good_events(CLIENT / "producer_v2props_order.c2b.bin")
             for message in put_and_push(event) if message.flags & MESSAGE_PROPERTIES]
     assert [message.schema_id for message in puts] == [3, 2, 5, 2, 2, 7, 9]
@@ -205,7 +205,7 @@ def put_and_push(event):
 SDK_RUNS = [path for path in RECORDINGS if path.stem.startswith("sdk_")]
 
 
-def in_order(path):
+def events_in_order(path):
     """Events of a recorded run in order of time, as (stream, from the client?, event)."""
     waiting, first = {}, set()
     for line in segments(path):
@@ -239,15 +239,15 @@ CAPTURED = sorted(path.name[:-8] for path in CLIENT.glob("*.seq.txt"))
 
 @pytest.mark.spec("wire", 5)
 @pytest.mark.parametrize("run", [*SDK_RUNS, *CAPTURED], ids=lambda run: run if isinstance(run, str) else name_of(run))
-def test_a_confirm_names_what_was_pushed_before_by_its_sub_queue_id(run):
+def test_recorded_confirms_name_a_pushed_message_by_its_sub_queue_id(run):
     """PUSH names subscriptions (sId), CONFIRM their substream (subId); the numbers may differ."""
     sub_ids, pushed = {}, set()
-    if run == "reconnect.conn2":  # its confirm is of a message of the first connection
-        pushed = confirmable(captured_in_order("reconnect"), {}, set())
-    confirmable(captured_in_order(run) if isinstance(run, str) else in_order(run), sub_ids, pushed)
+    if run == "reconnect.conn2":  # its CONFIRM names a message of the first connection
+        pushed = check_confirms(captured_in_order("reconnect"), {}, set())
+    check_confirms(captured_in_order(run) if isinstance(run, str) else events_in_order(run), sub_ids, pushed)
 
 
-def confirmable(steps, sub_ids, pushed):
+def check_confirms(steps, sub_ids, pushed):
     """Follow a run; fail at a CONFIRM of a message that was not pushed. Return all pushed (stream, queue, GUID, subId)."""
     apps = {}
     for stream, from_client, event in steps:
@@ -283,7 +283,7 @@ def ids_of(message, sub_ids, stream):
     return [sub_ids[stream, message.queue_id, each] for each in ids if (stream, message.queue_id, each) in sub_ids]
 
 
-def test_nonsense_is_refused_in_words():
+def test_recorded_malformed_messages_are_refused():
     """Undecodable control messages, an empty PUT and unknown types of a deliberately faulty client."""
     [path] = [path for path in RECORDINGS if path.stem == MALFORMED]
     bodies = [bytes.fromhex("3080ffffffff0102"), b""]
@@ -293,7 +293,7 @@ def test_nonsense_is_refused_in_words():
         assert any(body in stream.data for stream in streams(path))
 
 
-def test_first_messages_negotiate_and_later_ones_control():
-    kinds = {type(decode_schema(event)) for path in WHOLE for event in schema_events(path)
+def test_the_first_control_event_of_a_stream_is_a_negotiation_message():
+    kinds = {type(decode_schema(event)) for path in WELL_FORMED for event in schema_events(path)
              if event.kind == EventType.CONTROL}
     assert kinds == {NegotiationMessage, ControlMessage}

@@ -1,4 +1,4 @@
-"""Early acknowledgements and deliveries: a primary sends them to members before the commit is known."""
+"""Early acknowledgements: ACKs and PUSHes that a primary sends to members before the commit is known."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _acks(handle: Handle) -> list[int]:
     return [guid[15] for guid, _ in handle.client.acks]  # type: ignore[attr-defined]
 
 
-def test_a_node_that_has_the_records_is_given_messages_before_they_are_committed_and_their_acks_wait() -> None:
+def test_a_member_receives_pushes_before_the_commit_and_acks_wait_for_it() -> None:
     engine = _engine()
     producer, member = engine.open(write=1), engine.reader(member=True)
     engine.post(b"1", b"2", handle=producer)
@@ -45,12 +45,12 @@ def test_a_node_that_has_the_records_is_given_messages_before_they_are_committed
     assert not engine.queue.uncommitted.puts
 
 
-@pytest.mark.parametrize("why", ["nodes", "client", "both", "copies", "nobody"])
-def test_whoever_could_not_know_that_a_message_is_committed_is_given_it_then(why: str) -> None:
+@pytest.mark.parametrize("why", ["nodes", "client", "both", "copies", "no consumer"])
+def test_pushes_wait_for_the_commit_unless_the_member_can_detect_it(why: str) -> None:
     """Clusters above three nodes, consumers here, more copies than a majority, and apps without consumers."""
     engine = _engine()
     engine.partition.copies.pair_commits = why != "nodes"
-    readers = [engine.reader(member=why != "client")] if why != "nobody" else []
+    readers = [engine.reader(member=why != "client")] if why != "no consumer" else []
     if why == "both":
         readers.append(engine.reader())
     if why == "copies":
@@ -58,22 +58,22 @@ def test_whoever_could_not_know_that_a_message_is_committed_is_given_it_then(why
     engine.post(b"1", b"2")
     assert not any(got(each) for each in readers)
     _commit(engine, 2)
-    if why == "nobody":
+    if why == "no consumer":
         readers.append(engine.reader())
         engine.turn()
     assert sorted(sum((got(each) for each in readers), [])) == [b"1", b"2"]
 
 
-def test_who_comes_later_waits_for_what_is_not_committed_and_nothing_comes_twice_or_out_of_order() -> None:
+def test_a_later_consumer_waits_for_the_commit_of_messages_pushed_early_to_another() -> None:
     engine = _engine()
     member = engine.reader(member=True, m=2)
     engine.post(b"1", b"2", b"3")
-    assert got(member) == [b"1", b"2"], "its window is full"
+    assert got(member) == [b"1", b"2"], "its limit is reached"
     client = engine.reader(name="client")
     engine.post(b"4")
     assert got(client) == got(member) == []
     _commit(engine, 2)
-    assert got(client) == [], "the third one was for the member"
+    assert got(client) == [], "the third message is the member's"
     _commit(engine, 1)
     assert got(client) == [b"3"]
     _commit(engine, 1)
@@ -82,7 +82,7 @@ def test_who_comes_later_waits_for_what_is_not_committed_and_nothing_comes_twice
     assert got(client) == got(member) == []
 
 
-def test_what_a_lost_node_was_given_ahead_goes_to_others_once_it_is_committed() -> None:
+def test_messages_pushed_early_to_a_lost_member_go_to_another_consumer_after_the_commit() -> None:
     engine = _engine(max_attempts=1)
     member = engine.reader(member=True)
     engine.post(b"1", b"2")
@@ -94,7 +94,7 @@ def test_what_a_lost_node_was_given_ahead_goes_to_others_once_it_is_committed() 
     assert got(client) == [b"1", b"2"]
 
 
-def test_each_app_goes_ahead_by_itself() -> None:
+def test_early_pushes_of_one_app_do_not_depend_on_other_apps() -> None:
     engine = _engine(mode="fanout", apps=("foo", "bar"))
     member, client = engine.reader("foo", member=True), engine.reader("bar")
     engine.post(b"1", b"2")
@@ -105,7 +105,7 @@ def test_each_app_goes_ahead_by_itself() -> None:
     assert got(client) == [b"2"] and got(member) == []
 
 
-def test_nothing_overtakes_what_was_not_for_that_node_alone() -> None:
+def test_an_early_push_does_not_overtake_a_message_that_waits_for_its_commit() -> None:
     """A local consumer existed at the first message and has closed since."""
     engine = _engine()
     member, client = engine.reader(member=True), engine.reader(name="client")
@@ -124,7 +124,7 @@ def test_nothing_overtakes_what_was_not_for_that_node_alone() -> None:
 
 
 @pytest.mark.parametrize("who", ["consumer", "producer"])
-def test_what_another_node_may_have_told_to_be_committed_is_never_removed_for_want_of_a_majority(who: str) -> None:
+def test_a_message_sent_early_to_a_member_is_not_removed_when_its_commit_times_out(who: str) -> None:
     engine = _engine()
     producer, reader = engine.open(write=1), engine.reader(member=who == "consumer", m=1)
     producer.client.is_broker = producer.client.is_member = who == "producer"
@@ -133,8 +133,8 @@ def test_what_another_node_may_have_told_to_be_committed_is_never_removed_for_wa
     engine.queue.uncommitted.expire(engine.now + 300, WALL)
     engine.queue.uncommitted.expire(engine.now + 301, WALL)
     assert len(engine.queue.messages) == len(engine.queue.uncommitted.puts) == 2
-    told = [(number, AckStatus.UNKNOWN) for number in (1, 2)] if who == "consumer" else []
-    assert [(guid[15], status) for guid, status in producer.client.acks] == told
+    expected = [(number, AckStatus.UNKNOWN) for number in (1, 2)] if who == "consumer" else []
+    assert [(guid[15], status) for guid, status in producer.client.acks] == expected
     _commit(engine, 2)
     before = got(reader)
     assert before == ([] if who == "consumer" else [b"1"])
@@ -142,7 +142,7 @@ def test_what_another_node_may_have_told_to_be_committed_is_never_removed_for_wa
     assert got(reader) == [b"2"] and len(engine.queue.messages) == 1
 
 
-def test_the_producer_of_a_node_that_has_the_records_is_answered_ahead_once() -> None:
+def test_a_producer_at_a_member_receives_one_early_acknowledgement() -> None:
     engine = _engine()
     producer = engine.open(write=1)
     producer.client.is_broker = producer.client.is_member = True
@@ -151,7 +151,7 @@ def test_the_producer_of_a_node_that_has_the_records_is_answered_ahead_once() ->
     again = Put(producer, Message(first, b"1", arrived=engine.now, wall=WALL), 0, True)
     assert engine.queue.post(again, engine.now, WALL) == 0
     engine.turn()
-    assert _acks(producer) == [], "nobody knows whether it has the first one"
+    assert _acks(producer) == [], "a repeated early acknowledgement is not sent"
     _commit(engine, 2)
     assert _acks(producer) == [1] and len(producer.client.acks_ahead) == 2
     engine.queue.uncommitted.expire(engine.now + 300, WALL)
@@ -159,7 +159,7 @@ def test_the_producer_of_a_node_that_has_the_records_is_answered_ahead_once() ->
 
 
 @pytest.mark.parametrize("copies", [Copies.ONE, Copies.ALL, Copies.NONE])
-def test_only_what_waits_for_a_majority_is_answered_ahead(copies: Copies) -> None:
+def test_early_acknowledgements_are_sent_only_when_a_put_waits_for_a_majority(copies: Copies) -> None:
     engine = _engine()
     engine.domain.reconfigure(replace(engine.domain.settings, copies=copies))
     producer = engine.open(write=1)

@@ -1,4 +1,4 @@
-"""Texts of peers are escaped everywhere: every input for a text, and every output that may contain it."""
+"""Escaping of texts of peers: every input that accepts a text, and every output that may contain it."""
 
 from __future__ import annotations
 
@@ -34,27 +34,27 @@ LINE_CHARS_MAX = 8192
 SAMPLE = re.compile(r'[a-zA-Z_:][a-zA-Z0-9_:]*(\{([a-zA-Z_]\w*="([^"\\\n]|\\[\\"n])*",?)*\})? -?[0-9.e+-]+')
 
 
-def introduce(member: str) -> Callable[[MemoryWorld, str], None]:
-    def enter(world: MemoryWorld, text: str) -> None:
+def negotiate_with(member: str) -> Callable[[MemoryWorld, str], None]:
+    def send_text(world: MemoryWorld, text: str) -> None:
         client = world.connect("client")
-        client.identity[member] = text[:50_000]  # longer identities are refused before parsing
+        client.identity[member] = text[:50_000]  # longer negotiation messages are refused before parsing
         client.send(codec.control_frame({"clientIdentity": client.identity}))
         world.run()
         if client.link.session is not None and client.link.session.channel.negotiated_at is not None:
             client.negotiate = lambda: {}  # type: ignore[method-assign]
             client.open("bmq://d/q", read=1, write=1)
-    return enter
+    return send_text
 
 
-def credential(world: MemoryWorld, text: str) -> None:
+def send_credential(world: MemoryWorld, text: str) -> None:
     world.connect("client").send_authentication(text[:50_000], text[:1000].encode())
 
 
 def uri(form: str) -> Callable[[MemoryWorld, str], None]:
-    def enter(world: MemoryWorld, text: str) -> None:
+    def send_text(world: MemoryWorld, text: str) -> None:
         with contextlib.suppress(RequestRefused):
             world.client().open(form % text[:200_000], read=1)
-    return enter
+    return send_text
 
 
 def app_id(world: MemoryWorld, text: str) -> None:
@@ -79,9 +79,9 @@ def expression(world: MemoryWorld, text: str) -> None:
 
 
 def command(form: str) -> Callable[[MemoryWorld, str], None]:
-    def enter(world: MemoryWorld, text: str) -> None:
+    def send_text(world: MemoryWorld, text: str) -> None:
         world.admin(form % text[:200_000])
-    return enter
+    return send_text
 
 
 def command_in_json(world: MemoryWorld, text: str) -> None:
@@ -112,9 +112,9 @@ def broker_of_a_cluster(world: MemoryWorld, text: str) -> None:
     world.run()
 
 
-DOORS: dict[str, Callable[[MemoryWorld, str], None]] = {
-    **{member: introduce(member) for member in ("processName", "hostName", "userAgent", "features", "clusterName")},
-    "mechanism": credential, "uri": uri("%s"), "domain of a uri": uri("bmq://%s/q"), "tier of a uri": uri("bmq://d.~%s/q"),
+SOURCES: dict[str, Callable[[MemoryWorld, str], None]] = {
+    **{member: negotiate_with(member) for member in ("processName", "hostName", "userAgent", "features", "clusterName")},
+    "mechanism": send_credential, "uri": uri("%s"), "domain of a uri": uri("bmq://%s/q"), "tier of a uri": uri("bmq://d.~%s/q"),
     "queue of a uri": uri("bmq://d/%s"), "query of a uri": uri("bmq://d/q?%s=x"), "app of a uri": uri("bmq://d/q?id=%s"),
     "appId of an open": app_id, "appId of a configure": other_app_id, "expression": expression,
     "command": command("%s"), "domain of a command": command("DOMAINS DOMAIN %s INFOS"),
@@ -124,7 +124,7 @@ DOORS: dict[str, Callable[[MemoryWorld, str], None]] = {
 }
 
 
-def looks(world: MemoryWorld) -> dict[str, str]:
+def all_outputs(world: MemoryWorld) -> dict[str, str]:
     """Return the text of every output."""
     state = at_once(snapshots.broker_in_steps(world.broker, world.now))
     statistics = world.assembled.observe()
@@ -140,38 +140,38 @@ def looks(world: MemoryWorld) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("door", DOORS)
-def test_no_text_of_a_peer_comes_out_as_it_went_in(tmp_path: Path, door: str) -> None:
+@pytest.mark.parametrize("source", SOURCES)
+def test_texts_of_peers_are_escaped_in_every_output(tmp_path: Path, source: str) -> None:
     world = MemoryWorld(tmp_path)
     world.domain("d")
     world.domain("f", "fanout", apps=["foo"])
     world.producer()
     world.producer("bmq://f/q")
-    files = names_below(tmp_path)
+    files = file_names(tmp_path)
     for kind, text in HOSTILE.items():
         try:
-            DOORS[door](world, text)
+            SOURCES[source](world, text)
         except PeerError as error:
             raise AssertionError(kind) from error
         world.run()
-    for place, text in looks(world).items():
+    for place, text in all_outputs(world).items():
         ugly = {each for each in text if each not in "\n" and not each.isprintable()}
         assert not ugly, (place, ugly, [line for line in text.splitlines() if ugly & set(line)][:3])
         for line in text.split("\n"):
             assert not line.startswith((FORGED, "forged")), (place, line)
             assert len(line) <= LINE_CHARS_MAX or place in ("statistics in json", "dumps"), (place, len(line), line[:300])
         assert not any(unicodedata.bidirectional(each) in ("RLO", "RLI", "RLE") for each in text), place
-    for line in looks(world)["metrics"].splitlines():
+    for line in all_outputs(world)["metrics"].splitlines():
         assert line.startswith("# TYPE ") or SAMPLE.fullmatch(line), line
-    made = names_below(tmp_path) - files
+    made = file_names(tmp_path) - files
     assert not any("evil" in name for name in made), made
 
 
-def names_below(path: Path) -> set[str]:
+def file_names(path: Path) -> set[str]:
     return {str(each.relative_to(path)) for each in path.rglob("*")}
 
 
-def test_an_app_that_the_domain_lists_may_have_any_name(tmp_path: Path) -> None:
+def test_an_app_id_in_the_domain_file_may_have_any_length(tmp_path: Path) -> None:
     """The operator chose its name."""
     world, name = MemoryWorld(tmp_path), "a" * 200
     world.domain("f", "fanout", apps=[name])

@@ -36,33 +36,33 @@ from bmqtwist.reactor.tcp import EMPTY_POLLS_MAX, Connection
 from bmqtwist.report import ListReport
 
 
-def test_acks_of_a_producer_that_goes_on_share_a_turn(memory: MemoryWorld) -> None:
+def test_acks_of_a_steady_producer_are_sent_together(memory: MemoryWorld) -> None:
     producer = memory.producer()
     post_often(memory, producer, RUN_EVENTS)
     assert acked(producer) == RUN_EVENTS and not session_of(producer).delays_acks
     queue = producer
-    told: list[int] = []
+    counts: list[int] = []
     for _ in range(40):
         queue.put()
         before = acked(producer)
         memory.advance(OFTEN)
-        told.append(acked(producer) - before)
-    assert sum(told) >= 40 - BATCH_MIN_S / OFTEN - 1 and set(told) == {0, BATCH_MIN_S / OFTEN}, "four at a time"
+        counts.append(acked(producer) - before)
+    assert sum(counts) >= 40 - BATCH_MIN_S / OFTEN - 1 and set(counts) == {0, BATCH_MIN_S / OFTEN}, "four at a time"
 
 
-def test_what_is_held_has_a_turn_of_its_own_when_there_is_no_other(memory: MemoryWorld) -> None:
+def test_delayed_acks_are_sent_at_their_deadline_without_other_input(memory: MemoryWorld) -> None:
     producer = memory.producer()
     post_often(memory, producer, RUN_EVENTS + 6)
-    told = acked(producer)
+    before = acked(producer)
     producer.put()
-    assert acked(producer) == told < RUN_EVENTS + 7
+    assert acked(producer) == before < RUN_EVENTS + 7
     deadline = memory.broker.next_deadline()
     assert deadline is not None and deadline <= memory.now + BATCH_MAX_S
     memory.advance(BATCH_MAX_S)
     assert acked(producer) == RUN_EVENTS + 7
 
 
-def test_a_producer_that_waits_for_each_ack_soon_gets_them_at_once(memory: MemoryWorld) -> None:
+def test_a_producer_that_blocks_on_each_ack_soon_receives_acks_at_once(memory: MemoryWorld) -> None:
     producer = memory.producer()
     post_often(memory, producer, RUN_EVENTS + 2)
     memory.advance(BATCH_MAX_S)
@@ -77,7 +77,7 @@ def test_a_producer_that_waits_for_each_ack_soon_gets_them_at_once(memory: Memor
     assert not session_of(producer).delays_acks and waits <= USELESS_DELAYS_MAX + 1
 
 
-def test_no_more_than_so_many_acks_wait(memory: MemoryWorld) -> None:
+def test_the_number_of_delayed_acks_is_limited(memory: MemoryWorld) -> None:
     producer = memory.producer()
     post_often(memory, producer, RUN_EVENTS + 2)
     memory.advance(BATCH_MIN_S)
@@ -88,7 +88,7 @@ def test_no_more_than_so_many_acks_wait(memory: MemoryWorld) -> None:
     assert acked(producer) >= before + DELAYED_ACKS_MAX
 
 
-def test_a_refusal_waits_for_nobody(memory: MemoryWorld) -> None:
+def test_a_negative_ack_is_not_delayed(memory: MemoryWorld) -> None:
     producer = memory.producer()
     post_often(memory, producer, RUN_EVENTS + 2)
     assert session_of(producer).delays_acks
@@ -97,7 +97,7 @@ def test_a_refusal_waits_for_nobody(memory: MemoryWorld) -> None:
     assert any(event.ack.status for event in producer.client.heard if event.kind == "ack")
 
 
-def test_an_answer_takes_what_waits_along(memory: MemoryWorld) -> None:
+def test_a_control_response_sends_delayed_acks(memory: MemoryWorld) -> None:
     producer = memory.producer()
     post_often(memory, producer, RUN_EVENTS + 2)
     producer.put()
@@ -106,7 +106,7 @@ def test_an_answer_takes_what_waits_along(memory: MemoryWorld) -> None:
     assert acked(producer) == RUN_EVENTS + 3
 
 
-def test_a_consumer_that_confirms_often_and_has_room_is_read_later(memory: MemoryWorld) -> None:
+def test_a_consumer_that_confirms_steadily_gets_read_pauses(memory: MemoryWorld) -> None:
     producer, consumer = memory.producer(), memory.consumer("bmq://d/q", m=200)
     seen: list[bool] = []
     for _ in range(2 * RUN_EVENTS):
@@ -120,7 +120,8 @@ def test_a_consumer_that_confirms_often_and_has_room_is_read_later(memory: Memor
 
 
 @pytest.mark.parametrize("most, holds, later", [(200, 100, True), (200, 102, False), (4, 3, False)])
-def test_a_consumer_that_may_need_room_is_read_at_once(memory: MemoryWorld, most: int, holds: int, later: bool) -> None:
+def test_a_consumer_near_its_unconfirmed_limit_gets_no_read_pause(memory: MemoryWorld, most: int, holds: int,
+                                                                  later: bool) -> None:
     producer, consumer = memory.producer(), memory.consumer("bmq://d/q", m=most)
     producer.post_all(*[b"x"] * holds)
     kept = consumer.take(holds)
@@ -135,8 +136,8 @@ def test_a_consumer_that_may_need_room_is_read_at_once(memory: MemoryWorld, most
 
 @pytest.mark.parametrize("limits, later", [({"queue_messages": 80}, True), ({"queue_messages": 79}, False),
                                            ({"queue_bytes": 79}, False), ({"domain_messages": 79}, False)])
-def test_a_consumer_of_a_queue_that_may_be_full_soon_is_read_at_once(memory: MemoryWorld, limits: dict[str, int],
-                                                                     later: bool) -> None:
+def test_a_consumer_of_a_queue_near_its_quota_gets_no_read_pause(memory: MemoryWorld, limits: dict[str, int],
+                                                                 later: bool) -> None:
     """Otherwise producers would be refused although messages are already confirmed."""
     memory.reconfigure("d", **limits)
     producer, consumer = memory.producer(), memory.consumer("bmq://d/q", m=200)
@@ -149,7 +150,7 @@ def test_a_consumer_of_a_queue_that_may_be_full_soon_is_read_at_once(memory: Mem
 
 
 @pytest.mark.parametrize("posts", [True, False])
-def test_a_session_that_posts_or_may_is_read_at_once(memory: MemoryWorld, posts: bool) -> None:
+def test_a_session_with_a_writer_handle_gets_no_read_pause(memory: MemoryWorld, posts: bool) -> None:
     client = memory.client()
     both = client.open("bmq://d/q", read=1, write=1)
     both.configure(m=200)
@@ -161,7 +162,7 @@ def test_a_session_that_posts_or_may_is_read_at_once(memory: MemoryWorld, posts:
     assert not session_of(both).pausable
 
 
-def test_a_request_behind_confirms_hurries_them(memory: MemoryWorld) -> None:
+def test_a_request_after_confirms_ends_the_read_pause(memory: MemoryWorld) -> None:
     producer, consumer = memory.producer(), memory.consumer("bmq://d/q", m=200)
     for _ in range(2 * RUN_EVENTS):
         producer.put()
@@ -181,17 +182,17 @@ def test_a_request_behind_confirms_hurries_them(memory: MemoryWorld) -> None:
     assert not session_of(consumer).pausable
 
 
-def pushed(queue: Queue) -> int:
+def pushes_received(queue: Queue) -> int:
     """The number of PUSHes that arrived."""
     return come(queue, "push")
 
 
-def comes_at_once(memory: MemoryWorld, producer: Queue, consumer: Queue) -> bool:
+def is_pushed_at_once(memory: MemoryWorld, producer: Queue, consumer: Queue) -> bool:
     """Return whether the next message is pushed in the turn of its PUT."""
-    before = pushed(consumer)
+    before = pushes_received(consumer)
     producer.put()
     memory.run()
-    return pushed(consumer) == before + 1
+    return pushes_received(consumer) == before + 1
 
 
 Busy = tuple[Queue, Queue, list[Push]]
@@ -210,93 +211,94 @@ def busy(memory: MemoryWorld) -> Busy:
     return producer, consumer, kept[RUN_EVENTS + 1:]
 
 
-def test_messages_for_a_consumer_that_has_much_to_do_share_a_turn(memory: MemoryWorld, busy: Busy) -> None:
+def test_pushes_for_a_busy_consumer_are_sent_together(memory: MemoryWorld, busy: Busy) -> None:
     producer, consumer, _ = busy
-    told: list[int] = []
+    counts: list[int] = []
     for number in range(3 * SHARED):
         producer.put(b"%d" % number)
-        before = pushed(consumer)
+        before = pushes_received(consumer)
         memory.advance(OFTEN)
-        told.append(pushed(consumer) - before)
-    assert set(told) == {0, SHARED} and sum(told) >= 2 * SHARED
+        counts.append(pushes_received(consumer) - before)
+    assert set(counts) == {0, SHARED} and sum(counts) >= 2 * SHARED
     payloads = [message.payload for message in consumer.take(2 * SHARED)]
     assert payloads == [b"%d" % number for number in range(2 * SHARED)]
 
 
-def test_no_more_than_so_many_messages_wait(memory: MemoryWorld, busy: Busy) -> None:
+def test_the_number_of_delayed_pushes_is_limited(memory: MemoryWorld, busy: Busy) -> None:
     producer, consumer, _ = busy
-    before = pushed(consumer)
+    before = pushes_received(consumer)
     for _ in range(DELAYED_PUSHES_MAX - 1):
         producer.put()
         memory.run()
-    assert pushed(consumer) == before
+    assert pushes_received(consumer) == before
     producer.put()
     memory.run()
-    assert pushed(consumer) == before + DELAYED_PUSHES_MAX
+    assert pushes_received(consumer) == before + DELAYED_PUSHES_MAX
 
 
 @pytest.mark.parametrize("output_bytes_max, bytes_max", [(0, OUT_EVENT_BYTES_MAX), (4 << 16, 1 << 16)])
-def test_no_more_than_so_many_bytes_wait(memory: MemoryWorld, busy: Busy, output_bytes_max: int, bytes_max: int) -> None:
+def test_the_bytes_of_delayed_pushes_are_limited(memory: MemoryWorld, busy: Busy, output_bytes_max: int,
+                                                 bytes_max: int) -> None:
     """At most the bytes of one event; fewer with a small output limit."""
     producer, consumer, _ = busy
     session_of(consumer).kind.window = DeliveryWindow(output_bytes_max)
-    before = pushed(consumer)
+    before = pushes_received(consumer)
     producer.put(bytes(bytes_max // 2))
     memory.run()
-    assert pushed(consumer) == before
+    assert pushes_received(consumer) == before
     producer.put(bytes(bytes_max // 2 + 1))
     memory.run()
-    assert pushed(consumer) == before + 2
+    assert pushes_received(consumer) == before + 2
 
 
-def test_messages_wait_for_nothing_else_at_most_so_long(memory: MemoryWorld, busy: Busy) -> None:
+def test_delayed_pushes_are_sent_at_their_deadline(memory: MemoryWorld, busy: Busy) -> None:
     producer, consumer, _ = busy
-    before = pushed(consumer)
+    before = pushes_received(consumer)
     producer.put()
     memory.run()
-    assert pushed(consumer) == before
+    assert pushes_received(consumer) == before
     memory.advance(BATCH_MAX_S)
-    assert pushed(consumer) == before + 1
+    assert pushes_received(consumer) == before + 1
 
 
-def test_a_consumer_that_has_stopped_confirming_gets_messages_at_once(memory: MemoryWorld, busy: Busy) -> None:
+def test_pushes_are_not_delayed_for_a_consumer_that_stopped_confirming(memory: MemoryWorld, busy: Busy) -> None:
     producer, consumer, _ = busy
     memory.advance(2 * BATCH_MAX_S + OFTEN)
-    assert comes_at_once(memory, producer, consumer)
+    assert is_pushed_at_once(memory, producer, consumer)
 
 
-def test_a_consumer_that_has_little_to_do_gets_messages_at_once(memory: MemoryWorld, busy: Busy) -> None:
+def test_pushes_are_not_delayed_for_a_consumer_with_few_unconfirmed_messages(memory: MemoryWorld, busy: Busy) -> None:
     producer, consumer, kept = busy
     for message in kept[:RUN_EVENTS + 1]:
         consumer.confirm(message)
     assert session_of(consumer).pausable
-    assert comes_at_once(memory, producer, consumer)
+    assert is_pushed_at_once(memory, producer, consumer)
 
 
-def test_a_consumer_that_may_need_room_gets_messages_at_once(memory: MemoryWorld, busy: Busy) -> None:
+def test_pushes_are_not_delayed_for_a_consumer_near_its_unconfirmed_limit(memory: MemoryWorld, busy: Busy) -> None:
     producer, consumer, kept = busy
     producer.post_all(*[b"x"] * 2 * BUSY_MESSAGES)
     consumer.confirm(kept[0])
     assert not session_of(consumer).pausable
-    assert comes_at_once(memory, producer, consumer)
+    assert is_pushed_at_once(memory, producer, consumer)
 
 
-def test_messages_that_waited_do_not_count_as_acks_in_vain(memory: MemoryWorld, busy: Busy,
+def test_delayed_pushes_do_not_count_as_useless_ack_delays(memory: MemoryWorld, busy: Busy,
                                                            monkeypatch: pytest.MonkeyPatch) -> None:
     producer, consumer, _ = busy
-    told: list[float] = []
-    monkeypatch.setattr(AckBatching, "on_acks_sent", lambda pace, now: told.append(now))
-    before = pushed(consumer)
+    sent: list[float] = []
+    monkeypatch.setattr(AckBatching, "on_acks_sent", lambda pace, now: sent.append(now))
+    before = pushes_received(consumer)
     producer.put()
     memory.advance(BATCH_MAX_S)
-    assert pushed(consumer) == before + 1 and not told
+    assert pushes_received(consumer) == before + 1 and not sent
 
 
 # -- syncs ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def synced(tmp_path: Path) -> tuple[MemoryWorld, Any]:
+def partition_during_sync(tmp_path: Path) -> tuple[MemoryWorld, Any]:
     """A world with durability `group`, and its partition, which received a message during a sync."""
     world = MemoryWorld(tmp_path)
     world.domain("d")
@@ -309,8 +311,8 @@ def synced(tmp_path: Path) -> tuple[MemoryWorld, Any]:
     return world, partition
 
 
-def test_what_is_stored_while_a_sync_waits_for_more_is_written_at_its_end(synced: Any) -> None:
-    world, partition = synced
+def test_records_stored_during_a_sync_delay_are_written_at_its_end(partition_during_sync: Any) -> None:
+    world, partition = partition_during_sync
     written = partition.files.current.data.end
     assert partition.gate.newest and not partition.gate.running, "a message waits for a sync that has not begun"
     deadline = world.broker.next_deadline()
@@ -323,21 +325,21 @@ def test_what_is_stored_while_a_sync_waits_for_more_is_written_at_its_end(synced
     assert not partition.tail.unwritten_bytes and partition.files.current.data.end > written and acked(other) == 1
 
 
-def test_no_more_is_kept_than_so_much(synced: Any) -> None:
-    world, partition = synced
+def test_the_bytes_of_coalesced_records_are_limited_during_a_sync_delay(partition_during_sync: Any) -> None:
+    world, partition = partition_during_sync
     other = world.producer()
     other.put(bytes(COALESCED_BYTES_MAX // 2))
     world.run()
     assert partition.tail.unwritten_bytes > COALESCED_BYTES_MAX // 2
     other.put(bytes(COALESCED_BYTES_MAX))
     world.run()
-    assert not partition.tail.unwritten_bytes and not acked(other), "it is written, and its sync waits as before"
+    assert not partition.tail.unwritten_bytes and not acked(other), "the records are written, and their sync stays delayed"
     world.advance(SYNC_DELAY_S)
     assert acked(other) == 2
 
 
-def test_a_sync_of_much_waits_for_nothing_more(synced: Any) -> None:
-    world, partition = synced
+def test_a_sync_with_many_unsynced_bytes_is_not_delayed(partition_during_sync: Any) -> None:
+    world, partition = partition_during_sync
     other = world.producer()
     for size in (UNSYNCED_BYTES_MAX // 2, UNSYNCED_BYTES_MAX // 2):
         assert not acked(other)
@@ -346,13 +348,13 @@ def test_a_sync_of_much_waits_for_nothing_more(synced: Any) -> None:
     assert acked(other) == 2
     other.put()
     world.run()
-    assert acked(other) == 2, "the next one waits as before"
+    assert acked(other) == 2, "the next sync is delayed"
     world.advance(SYNC_DELAY_S)
     assert acked(other) == 3
 
 
-def test_a_sync_point_is_written_whatever_waits(synced: Any) -> None:
-    world, partition = synced
+def test_a_sync_point_writes_all_coalesced_records(partition_during_sync: Any) -> None:
+    world, partition = partition_during_sync
     other = world.producer()
     other.put()
     world.run()
@@ -385,22 +387,22 @@ def test_a_read_pause_ends_after_empty_polls() -> None:
     assert len(driver.heard) == 2, "the socket is event-driven again"
 
 
-def test_where_acks_wait_the_kernel_is_asked_once_behind_each_of_them() -> None:
+def test_a_quick_tcp_ack_is_requested_once_after_each_delayed_ack() -> None:
     transport, driver = Transport(), Driver()
     session = driver.session = SimpleNamespace(remote=SimpleNamespace(sends_at_once=False), delays_acks=True, pausable=False)
     connection, _ = connect(transport, driver)
-    asked: list[int] = []
+    option_counts: list[int] = []
     for sent in (False, False, True, False, True, True):
         connection.outgoing.sent = connection.outgoing.sent or sent
         connection.dataReceived(b"abc")
-        asked.append(len(transport.socket.options))
-    assert asked == [1, 1, 2, 2, 3, 4]
+        option_counts.append(len(transport.socket.options))
+    assert option_counts == [1, 1, 2, 2, 3, 4]
     session.delays_acks = False
     connection.dataReceived(b"abc")
     assert len(transport.socket.options) == 5
 
 
-def test_the_socket_is_written_past_the_connection_only_while_nothing_waits() -> None:
+def test_the_session_writes_to_the_socket_directly_only_without_unsent_bytes() -> None:
     transport = Transport(2)
     connection, _ = connect(transport)
     assert connection.outgoing.send == transport.socket.send
@@ -415,7 +417,7 @@ def test_the_socket_is_written_past_the_connection_only_while_nothing_waits() ->
     assert connection.outgoing.send is None and connect(Tls())[0].outgoing.send is None
 
 
-def test_a_connection_that_is_in_a_hurry_rests_no_more() -> None:
+def test_a_read_pause_ends_when_the_session_is_not_pausable() -> None:
     connection, transport, driver = paused_connection(pausable=False)
     transport.socket.comes = [b"abc"]
     connection.poll()
@@ -423,7 +425,7 @@ def test_a_connection_that_is_in_a_hurry_rests_no_more() -> None:
 
 
 @pytest.mark.parametrize("size", [PAUSED_READ_BYTES_MAX, PAUSED_READ_BYTES_MAX + 1])
-def test_a_connection_that_sends_much_rests_no_more(size: int) -> None:
+def test_a_read_pause_ends_after_a_large_read(size: int) -> None:
     """Official SDKs have at most 4.6 kB in flight: with a read each 2 ms their CONFIRMs would pile up."""
     connection, transport, _ = paused_connection()
     transport.socket.comes = [bytes(size)]
@@ -450,14 +452,14 @@ def test_a_connection_that_is_stopped_during_a_poll_stays_stopped(monkeypatch: p
 
 
 @pytest.mark.parametrize("end", [b"", ConnectionResetError()])
-def test_an_end_is_left_to_the_reactor_to_find(end: Any) -> None:
+def test_a_poll_that_meets_the_end_of_the_stream_leaves_it_to_the_reactor(end: Any) -> None:
     connection, transport, _ = paused_connection()
     transport.socket.comes = [end]
     connection.poll()
     assert not connection.reads_paused and transport.producerState == "producing"
 
 
-def test_a_lost_connection_and_one_over_tls_do_not_rest() -> None:
+def test_lost_connections_and_tls_connections_have_no_read_pause() -> None:
     assert not connect(Tls())[0].pause_reads()
     connection, _, driver = paused_connection()
     connection.connectionLost()
@@ -468,7 +470,7 @@ def test_a_lost_connection_and_one_over_tls_do_not_rest() -> None:
 # -- the loop -----------------------------------------------------------------------------------------------------------
 
 
-class Rounds:
+class FakeReactor:
     """Rounds with exact delays. `work`: actions of the next rounds."""
 
     exact_delay = True
@@ -490,7 +492,7 @@ class Rounds:
         return None if self.work else -1.0
 
 
-class Broker:
+class FakeBroker:
     """Counts turns and ticks."""
 
     serving = True
@@ -513,11 +515,11 @@ class Broker:
 
 
 @pytest.fixture
-def loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Rounds, Any, ReactorPerformer]]:
+def loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[FakeReactor, Any, ReactorPerformer]]:
     """(rounds, broker, performer)."""
-    rounds, broker = Rounds(), Broker()
+    rounds, broker = FakeReactor(), FakeBroker()
 
-    def rounds_of(reactor: Any, goes_on: Any) -> Rounds:
+    def rounds_of(reactor: Any, goes_on: Any) -> FakeReactor:
         rounds.goes_on = goes_on
         return rounds
 
@@ -531,7 +533,7 @@ def loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Rounds, Any, Reactor
     performer.stop()
 
 
-def test_what_is_due_ends_a_round_and_has_a_tick_without_a_delayed_call(loop: Any) -> None:
+def test_a_round_ends_for_a_due_turn_and_for_the_next_deadline(loop: Any) -> None:
     rounds, broker, performer = loop
     broker.deadline = rounds.now + 0.25
     performer.turn_due()
@@ -543,7 +545,7 @@ def test_what_is_due_ends_a_round_and_has_a_tick_without_a_delayed_call(loop: An
     assert rounds.delays[2:] == [1.0] and len(broker.ticks) == 1
 
 
-def test_a_round_goes_on_while_its_turn_has_time_for_input(loop: Any) -> None:
+def test_a_round_continues_while_its_turn_has_input_time_left(loop: Any) -> None:
     rounds, _, performer = loop
     assert not rounds.goes_on(), "no input"
     client(performer)[0].dataReceived(b"something")
@@ -566,7 +568,7 @@ def client(performer: ReactorPerformer) -> tuple[Any, Transport]:
     return connection, transport
 
 
-def test_a_client_that_only_confirms_is_read_with_the_next_turn_after_a_while(loop: Any) -> None:
+def test_a_client_in_a_read_pause_is_polled_after_the_minimum_pause(loop: Any) -> None:
     rounds, broker, performer = loop
     connection, transport = client(performer)
     rounds.work = [lambda: connection.dataReceived(b"confirm")]
@@ -575,7 +577,7 @@ def test_a_client_that_only_confirms_is_read_with_the_next_turn_after_a_while(lo
     transport.socket.comes = [b"confirm", b"confirm"]
     rounds.work = [int] * int(BATCH_MIN_S / OFTEN + 1)
     performer.reactor.doIteration(None)
-    assert len(transport.socket.comes) == 1 and broker.turns == 2, "polled, in a turn of its own"
+    assert len(transport.socket.comes) == 1 and broker.turns == 2, "polled, and followed by a turn"
     rounds.work = []
     performer.reactor.doIteration(None)
     assert rounds.delays[-1] == pytest.approx(BATCH_MAX_S) and not transport.socket.comes and broker.turns == 3
@@ -587,7 +589,7 @@ def test_a_client_that_only_confirms_is_read_with_the_next_turn_after_a_while(lo
     assert rounds.delays[-1] is None
 
 
-def test_a_client_that_sends_much_at_once_does_not_rest(loop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_with_large_reads_gets_no_read_pause(loop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     rounds, broker, performer = loop
     connection, _ = client(performer)
     monkeypatch.setattr(broker, "received", lambda session, data, now, later=False: setattr(session, "pausable", True))
@@ -597,7 +599,7 @@ def test_a_client_that_sends_much_at_once_does_not_rest(loop: Any, monkeypatch: 
         assert connection.reads_paused is rests
 
 
-def test_a_client_that_asks_for_something_does_not_rest(loop: Any) -> None:
+def test_the_read_pause_of_a_client_ends_with_a_request(loop: Any) -> None:
     rounds, broker, performer = loop
     connection, transport = client(performer)
     rounds.work = [lambda: connection.dataReceived(b"confirm")]
@@ -607,10 +609,10 @@ def test_a_client_that_asks_for_something_does_not_rest(loop: Any) -> None:
     assert not connection.reads_paused and not transport.socket.comes and broker.turns == 2
 
 
-def test_a_client_with_a_second_read_pause_is_polled_once(loop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_whose_read_pause_restarted_is_polled_once(loop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     rounds, _, performer = loop
     connection, _ = client(performer)
-    looked: list[float] = []
+    polled: list[float] = []
 
     def slow_down_and_resume() -> None:
         connection.read(False)
@@ -620,8 +622,8 @@ def test_a_client_with_a_second_read_pause_is_polled_once(loop: Any, monkeypatch
     rounds.work = [lambda: connection.dataReceived(b"confirm"), slow_down_and_resume]
     performer.reactor.doIteration(None)
     assert connection.reads_paused
-    monkeypatch.setattr(connection, "poll", lambda: looked.append(rounds.now))
+    monkeypatch.setattr(connection, "poll", lambda: polled.append(rounds.now))
     begun = rounds.now
     rounds.work = [int] * int(4 * BATCH_MIN_S / OFTEN)
     performer.reactor.doIteration(None)
-    assert len(looked) == int((rounds.now - begun) / BATCH_MIN_S)
+    assert len(polled) == int((rounds.now - begun) / BATCH_MIN_S)

@@ -1,4 +1,4 @@
-"""Ledger file on a disk: append, replacement, crashes."""
+"""Ledger file on a disk: append, replacement, and crashes at each step."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ WALL = 1795237237
 A, B, C = b"AAAAA", b"BBBBB", b"CCCCC"
 
 
-def opened(tmp_path: Path) -> LedgerFile:
+def open_ledger(tmp_path: Path) -> LedgerFile:
     """Return the ledger as a new process opens it."""
     ledger = LedgerFile(RealDisk(), str(tmp_path))
     ledger.open()
     return ledger
 
 
-def test_what_was_written_is_found_again(tmp_path: Path) -> None:
+def test_appended_records_are_read_after_a_restart(tmp_path: Path) -> None:
     """Records are appended after the initial content; `truncate` cuts the file."""
-    ledger = opened(tmp_path)
+    ledger = open_ledger(tmp_path)
     assert ledger.read_all() == b""
     ledger.replace(A, b"head", WALL)
     ledger.append(b"more")
@@ -33,29 +33,29 @@ def test_what_was_written_is_found_again(tmp_path: Path) -> None:
     ledger.truncate(8)
     ledger.append(b"!")
     ledger.close()
-    assert opened(tmp_path).read_all() == b"headmore!"
+    assert open_ledger(tmp_path).read_all() == b"headmore!"
 
 
-def test_the_newest_file_counts_even_of_one_second_and_one_older_is_kept(tmp_path: Path) -> None:
+def test_the_newest_file_is_read_and_one_older_file_is_kept(tmp_path: Path) -> None:
     """Log ids are random, so they must not determine the order."""
-    ledger = opened(tmp_path)
+    ledger = open_ledger(tmp_path)
     for log_id, content in ((C, b"first"), (B, b"second"), (A, b"third")):
         ledger.replace(log_id, content, WALL)
     assert ledger.read_all() == b"third"
-    assert opened(tmp_path).read_all() == b"third"
+    assert open_ledger(tmp_path).read_all() == b"third"
     assert len(list(tmp_path.iterdir())) == 2
     (tmp_path / "bmq_csl_notes.txt").write_text("kept")
-    opened(tmp_path).replace(B, b"x", WALL + 9)
+    open_ledger(tmp_path).replace(B, b"x", WALL + 9)
     assert (tmp_path / "bmq_csl_notes.txt").exists()
 
 
-def test_writing_before_there_is_a_file_fails(tmp_path: Path) -> None:
+def test_append_without_a_file_is_an_error(tmp_path: Path) -> None:
     """The error is an OSError."""
     with pytest.raises(OSError):
-        opened(tmp_path).append(b"x")
+        open_ledger(tmp_path).append(b"x")
 
 
-def test_a_replacement_that_is_cut_short_leaves_the_file_before() -> None:
+def test_a_replacement_interrupted_by_a_crash_leaves_the_old_or_the_new_file() -> None:
     """After a crash at any step, the ledger is the complete old or new file."""
     seen = set()
     for operations in range(1, 12):
@@ -76,7 +76,7 @@ def test_a_replacement_that_is_cut_short_leaves_the_file_before() -> None:
 
 
 @pytest.mark.spec("cluster", 34)
-def test_what_a_process_reads_it_may_rely_on_though_the_one_before_was_killed_before_it_was_synced() -> None:
+def test_records_read_by_a_new_process_are_durable_though_the_killed_one_had_not_synced() -> None:
     """The new process reports the records to the leader as durable."""
     disk = MemoryDisk()
     ledger = LedgerFile(disk, "/storage")
@@ -93,7 +93,7 @@ def test_what_a_process_reads_it_may_rely_on_though_the_one_before_was_killed_be
     assert last.read_all() == b"headmore"
 
 
-def test_a_new_file_that_a_process_finds_stays_though_its_name_was_not_synced() -> None:
+def test_a_new_file_read_by_a_new_process_is_durable_though_its_name_was_not_synced() -> None:
     disk = MemoryDisk()
     ledger = LedgerFile(disk, "/storage")
     ledger.open()

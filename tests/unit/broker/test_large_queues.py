@@ -1,4 +1,4 @@
-"""Operations on very many messages of a queue run in slices over several turns, without loss."""
+"""Operations on queues with very many messages: they run in slices over several turns, without loss."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ImmediatePerformer, "clock", lambda self: next(ticks) * 1.0)
 
 
-class Slow(Engine):
+class SlowEngine(Engine):
     """A queue engine with the same clock."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
@@ -60,7 +60,7 @@ def memory(tmp_path: Path) -> MemoryWorld:
     return MemoryWorld(tmp_path)
 
 
-class Steps:
+class TurnCounts:
     """Counts the messages that each turn processed, and records the result of `look` after each."""
 
     def __init__(self, memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch, owner: type, name: str,
@@ -81,7 +81,7 @@ class Steps:
         monkeypatch.setattr(memory.broker, "turn", next_turn)
 
 
-def post_many(queue: Queue, number: int = MANY) -> list[bytes]:
+def post_messages(queue: Queue, number: int = MANY) -> list[bytes]:
     """Post messages; return their GUIDs."""
     guids = [queue.client.new_guid() for _ in range(number)]
     queue.client.send(codec.put_frame([codec.put_message(queue.q_id, guid) for guid in guids]))
@@ -92,27 +92,27 @@ def post_many(queue: Queue, number: int = MANY) -> list[bytes]:
 # -- purges ------------------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("in_memory", [False, True])
-def test_the_purge_of_a_queue_lets_go_of_some_messages_in_each_turn(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch,
-                                                                    in_memory: bool) -> None:
+def test_a_purge_removes_a_bounded_number_of_messages_per_turn(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch,
+                                                               in_memory: bool) -> None:
     """A million messages took 0.9 s in one turn. The queue is empty at once; the answer follows at the end."""
     memory.domain("d", in_memory=in_memory)
-    post_many(memory.producer())
+    post_messages(memory.producer())
     queue = memory.broker.domains.by_name["d"].queues["q"]
     memory.admin("CLUSTERS LIST")
-    steps = Steps(memory, monkeypatch, state.StoredQueue if in_memory else state.PartitionState,
-                  "drop" if in_memory else "deletion", lambda: (len(queue.messages), queue.meter.messages))
+    turn_counts = TurnCounts(memory, monkeypatch, state.StoredQueue if in_memory else state.PartitionState,
+                             "drop" if in_memory else "deletion", lambda: (len(queue.messages), queue.meter.messages))
     assert f"Purged {MANY} message(s)" in memory.admin("DOMAINS DOMAIN d QUEUE q PURGE *")
-    assert max(steps.counts) <= 2 * STEP and sum(steps.counts) == MANY
-    assert len(steps.seen) >= 11 and set(steps.seen) == {(0, 0)}
+    assert max(turn_counts.counts) <= 2 * STEP and sum(turn_counts.counts) == MANY
+    assert len(turn_counts.seen) >= 11 and set(turn_counts.seen) == {(0, 0)}
     live = queue.partition.state.live
     assert len(live) == (2 if not in_memory else 1) and not queue.partition.state.leaving and not queue.purges
 
 
-def test_a_queue_is_used_while_it_is_purged(memory: MemoryWorld) -> None:
+def test_producers_and_consumers_use_a_queue_during_its_purge(memory: MemoryWorld) -> None:
     """Messages posted meanwhile stay, CONFIRMs of purged messages are ignored, and unconfirmed ones are not redelivered."""
     memory.domain("d")
     producer, consumer, other = memory.producer(), memory.consumer(m=1 << 20), memory.consumer(m=0)
-    guids = post_many(producer)
+    guids = post_messages(producer)
     assert len(memory.pushes(consumer)) == MANY
     admin = memory.client("admin", client_type="E_TCPADMIN")
     r_id = admin.send_request({"adminCommand": {"command": "DOMAINS DOMAIN d QUEUE q PURGE *"}})
@@ -133,25 +133,26 @@ def test_a_queue_is_used_while_it_is_purged(memory: MemoryWorld) -> None:
 
 
 @pytest.mark.parametrize("in_memory", [False, True])
-def test_the_purge_of_an_app_takes_some_messages_in_each_turn(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch,
-                                                              in_memory: bool) -> None:
+def test_the_purge_of_an_app_processes_a_bounded_number_of_messages_per_turn(memory: MemoryWorld,
+                                                                             monkeypatch: pytest.MonkeyPatch,
+                                                                             in_memory: bool) -> None:
     """A message that no other app needs gets a DELETION: a million of them took 4 s in one turn."""
     memory.domain("d", "fanout", apps=("foo", "bar"), in_memory=in_memory)
     producer = memory.producer()
-    post_many(producer)
+    post_messages(producer)
     queue = memory.broker.domains.by_name["d"].queues["q"]
     assert f"Purged {MANY} message(s)" in memory.admin("DOMAINS DOMAIN d QUEUE q PURGE bar")
-    steps = Steps(memory, monkeypatch, RootQueue, "remove", lambda: len(queue.messages))
+    turn_counts = TurnCounts(memory, monkeypatch, RootQueue, "remove", lambda: len(queue.messages))
     assert f"Purged {MANY} message(s)" in memory.admin("DOMAINS DOMAIN d QUEUE q PURGE foo")
-    assert max(steps.counts) <= STEP and sum(steps.counts) == MANY
-    assert len(set(steps.seen)) >= 11 and not queue.messages and queue.meter.messages == 0
+    assert max(turn_counts.counts) <= STEP and sum(turn_counts.counts) == MANY
+    assert len(set(turn_counts.seen)) >= 11 and not queue.messages and queue.meter.messages == 0
 
 
-def test_an_app_is_given_nothing_of_what_is_purged(memory: MemoryWorld) -> None:
+def test_no_message_being_purged_is_delivered_to_its_app(memory: MemoryWorld) -> None:
     """Neither a lost consumer's unconfirmed messages nor those for a new consumer; the other app receives all messages."""
     memory.domain("d", "fanout", apps=("foo", "bar"))
     producer, foo, bar = memory.producer(), memory.consumer(app="foo", m=1 << 20), memory.consumer(app="bar", m=1 << 20)
-    guids = post_many(producer)
+    guids = post_messages(producer)
     assert len(memory.pushes(foo)) == MANY == len(memory.pushes(bar))
     bar.confirm(*guids[::2])
     admin = memory.client("admin", client_type="E_TCPADMIN")
@@ -171,10 +172,10 @@ def test_an_app_is_given_nothing_of_what_is_purged(memory: MemoryWorld) -> None:
 
 
 @pytest.mark.parametrize("command", ["PURGE *", "PURGE foo", "RECONFIGURE"])
-def test_a_crash_in_the_midst_of_a_purge_is_completed_by_the_next_start(memory: MemoryWorld, command: str) -> None:
+def test_a_purge_interrupted_by_a_crash_is_completed_at_the_next_start(memory: MemoryWorld, command: str) -> None:
     memory.domain("d", "fanout", apps=("foo", "bar"))
     producer = memory.producer()
-    guids = post_many(producer)
+    guids = post_messages(producer)
     admin = memory.client("admin", client_type="E_TCPADMIN")
     if command == "RECONFIGURE":
         memory.domain("d", "fanout", apps=("bar",))
@@ -196,36 +197,37 @@ def test_a_crash_in_the_midst_of_a_purge_is_completed_by_the_next_start(memory: 
         assert not memory.pushes(memory.consumer(app="foo", m=1 << 20))
 
 
-def test_an_app_that_is_removed_lets_go_of_some_messages_in_each_turn(memory: MemoryWorld,
-                                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_removal_of_an_app_processes_a_bounded_number_of_messages_per_turn(memory: MemoryWorld,
+                                                                               monkeypatch: pytest.MonkeyPatch) -> None:
     memory.domain("d", "fanout", apps=("foo", "bar"))
-    post_many(memory.producer())
+    post_messages(memory.producer())
     memory.admin("DOMAINS DOMAIN d QUEUE q PURGE bar")
-    steps = Steps(memory, monkeypatch, RootQueue, "remove")
+    turn_counts = TurnCounts(memory, monkeypatch, RootQueue, "remove")
     assert "SUCCESS" in memory.reconfigure("d", "fanout", apps=("bar",))
     memory.run()
-    assert max(steps.counts) <= 2 * STEP and sum(steps.counts) == MANY and memory.stored() == 0
+    assert max(turn_counts.counts) <= 2 * STEP and sum(turn_counts.counts) == MANY and memory.stored() == 0
 
 
-def test_a_domain_is_removed_when_its_queues_are_purged(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remove_of_a_domain_is_answered_after_the_purge_of_its_queues(memory: MemoryWorld,
+                                                                      monkeypatch: pytest.MonkeyPatch) -> None:
     """A rollover must not copy messages of a deleted queue."""
     memory.domain("d")
     producer = memory.producer()
-    post_many(producer)
+    post_messages(producer)
     partition = memory.broker.domains.by_name["d"].queues["q"].partition
     producer.client.disconnect()
     queues = memory.broker.domains.by_name["d"].queues
-    steps = Steps(memory, monkeypatch, state.PartitionState, "deletion", lambda: "q" in queues)
+    turn_counts = TurnCounts(memory, monkeypatch, state.PartitionState, "deletion", lambda: "q" in queues)
     assert f"Purged {MANY} message(s)" in memory.admin("DOMAINS REMOVE d")
-    assert max(steps.counts) <= 2 * STEP and steps.seen[:10] == [True] * 10
+    assert max(turn_counts.counts) <= 2 * STEP and turn_counts.seen[:10] == [True] * 10
     memory.run()
     assert not partition.state.live and not memory.broker.domains.by_name["d"].queues
 
 
-def test_a_queue_that_is_purged_is_not_deleted_meanwhile(memory: MemoryWorld) -> None:
+def test_a_queue_is_not_deleted_during_its_purge(memory: MemoryWorld) -> None:
     memory.domain("d")
     producer = memory.producer()
-    post_many(producer)
+    post_messages(producer)
     producer.client.disconnect()
     admin = memory.client("admin", client_type="E_TCPADMIN")
     admin.send_request({"adminCommand": {"command": "DOMAINS DOMAIN d QUEUE q PURGE *"}})
@@ -239,9 +241,9 @@ def test_a_queue_that_is_purged_is_not_deleted_meanwhile(memory: MemoryWorld) ->
     assert "q" not in memory.broker.domains.by_name["d"].queues
 
 
-def test_what_was_not_safe_yet_is_purged_too() -> None:
+def test_a_purge_includes_messages_that_are_not_durable_yet() -> None:
     """A message without an ACK yet: it is acknowledged and not delivered."""
-    engine = Slow()
+    engine = SlowEngine()
     reader = engine.reader(m=1 << 20)
     engine.turn()
     turn, engine.turn = engine.turn, lambda: None  # type: ignore[method-assign]
@@ -255,7 +257,7 @@ def test_what_was_not_safe_yet_is_purged_too() -> None:
 
 # -- lost consumers ----------------------------------------------------------------------------------------------------
 
-def holding(engine: Engine, number: int = MANY) -> Handle:
+def consumer_with_unconfirmed(engine: Engine, number: int = MANY) -> Handle:
     """A consumer with `count` unconfirmed messages."""
     reader = engine.reader(m=1 << 20)
     engine.post(*[b"%d" % each for each in range(number)])
@@ -264,10 +266,10 @@ def holding(engine: Engine, number: int = MANY) -> Handle:
 
 
 @pytest.mark.parametrize("crashed", [False, True])
-def test_what_a_lost_consumer_held_comes_back_over_several_turns_in_order(crashed: bool) -> None:
+def test_messages_of_a_lost_consumer_are_returned_over_several_turns_in_order(crashed: bool) -> None:
     """A million took 0.8 s in one turn; until all are returned, no consumer receives them or later messages."""
-    engine = Slow()
-    first, second = holding(engine), engine.reader(m=1 << 20)
+    engine = SlowEngine()
+    first, second = consumer_with_unconfirmed(engine), engine.reader(m=1 << 20)
     drop_handle(first, crashed, WALL)
     back, default = [], engine.queue.apps["__default"]
     while default.returning:
@@ -281,8 +283,8 @@ def test_what_a_lost_consumer_held_comes_back_over_several_turns_in_order(crashe
     assert got(second) == [*[b"%d" % each for each in range(MANY)], *[b"later"] * later]
 
 
-def test_two_lost_consumers_come_back_in_the_order_of_arrival() -> None:
-    engine = Slow()
+def test_messages_of_two_lost_consumers_are_redelivered_in_the_order_of_arrival() -> None:
+    engine = SlowEngine()
     first, second = engine.reader(m=1 << 20), engine.reader(m=1 << 20)
     engine.post(*[b"%d" % each for each in range(MANY)])
     third = engine.reader(m=1 << 20)
@@ -292,10 +294,10 @@ def test_two_lost_consumers_come_back_in_the_order_of_arrival() -> None:
     assert got(third) == [b"%d" % each for each in range(MANY)]
 
 
-def test_the_attempts_of_many_messages_are_counted_over_several_turns() -> None:
+def test_delivery_attempts_of_a_lost_consumer_are_counted_over_several_turns() -> None:
     """A message without attempts is rejected, with a record and a log line: a million took 5 s in one turn."""
-    engine = Slow(max_attempts=1)
-    reader = holding(engine)
+    engine = SlowEngine(max_attempts=1)
+    reader = consumer_with_unconfirmed(engine)
     drop_handle(reader, True, WALL)
     left = [len(engine.queue.messages)]
     while engine.queue.apps["__default"].returning:
@@ -305,24 +307,24 @@ def test_the_attempts_of_many_messages_are_counted_over_several_turns() -> None:
     assert len(engine.poisons) == MANY and engine.log(f"redelivering {MANY} message(s)") == 1
 
 
-def test_a_consumer_that_closes_is_answered_before_its_messages_are_back() -> None:
-    engine = Slow()
-    first, second = holding(engine), engine.reader(m=1 << 20)
-    request = engine_close(first)
+def test_a_close_is_answered_before_the_messages_of_the_consumer_are_returned() -> None:
+    engine = SlowEngine()
+    first, second = consumer_with_unconfirmed(engine), engine.reader(m=1 << 20)
+    request = close_request(first)
     assert close_queue(first, request, True, WALL) and engine.queue.apps["__default"].returning
     engine.rest()
     assert len(got(second)) == MANY
 
 
-def engine_close(handle: Handle) -> Any:
+def close_request(handle: Handle) -> Any:
     """The close request of a reader."""
     from bmqtwist.queue.handles import OpenRequest
     return OpenRequest(handle.q_id, 0, None, 1, 1, 0, 0)
 
 
-def test_a_purge_while_messages_come_back_leaves_none_of_them() -> None:
-    engine = Slow()
-    first, second = holding(engine), engine.reader(m=1 << 20)
+def test_a_purge_includes_messages_that_are_being_returned() -> None:
+    engine = SlowEngine()
+    first, second = consumer_with_unconfirmed(engine), engine.reader(m=1 << 20)
     drop_handle(first, False, WALL)
     engine.step()
     engine.step()
@@ -331,15 +333,15 @@ def test_a_purge_while_messages_come_back_leaves_none_of_them() -> None:
     assert got(second) == [] and not engine.queue.messages and not engine.queue.partition.state.leaving
 
 
-def test_the_loss_of_many_consumers_in_one_turn_takes_no_more_time_than_that_of_one() -> None:
-    engine = Slow()
+def test_the_loss_of_many_consumers_in_one_turn_runs_one_slice() -> None:
+    engine = SlowEngine()
     readers = [engine.reader(m=1 << 20) for _ in range(20)]
     engine.post(*[b"x"] * 200)
-    steps, step = [0], engine.scheduler._step
-    engine.scheduler._step = lambda *each: (steps.__setitem__(-1, steps[-1] + 1), step(*each))[1]  # type: ignore[method-assign]
+    calls, step = [0], engine.scheduler._step
+    engine.scheduler._step = lambda *each: (calls.__setitem__(-1, calls[-1] + 1), step(*each))[1]  # type: ignore[method-assign]
     for reader in readers:
         drop_handle(reader, False, WALL)
-    assert steps == [1]
+    assert calls == [1]
     engine.rest()
     assert engine.queue.apps["__default"].returning == 0 and len(engine.queue.apps["__default"].redelivery) == 200
 
@@ -350,39 +352,41 @@ READERS = 30
 
 
 @pytest.mark.parametrize("events", [1, 20])
-def test_a_put_to_very_many_readers_counts_as_many(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch,
-                                                   events: int) -> None:
+def test_a_broadcast_put_counts_once_for_each_consumer_against_the_slice(memory: MemoryWorld,
+                                                                         monkeypatch: pytest.MonkeyPatch,
+                                                                         events: int) -> None:
     """400 small PUTs of one slice to 1,000 readers of a broadcast queue took a turn of 0.8 s. All arrive, in order."""
     monkeypatch.setattr(puts, "REACH_MAX", 3 * READERS)
     memory.domain("d", "broadcast", in_memory=True)
     producer, readers = memory.producer(), [memory.consumer() for _ in range(READERS)]
     producer.put(b"first")
     memory.run()
-    steps = Steps(memory, monkeypatch, ClientSession, "push")
+    turn_counts = TurnCounts(memory, monkeypatch, ClientSession, "push")
     guids = [producer.client.new_guid() for _ in range(40)]
     share = len(guids) // events
     for at in range(0, len(guids), share):
         producer.client.send(codec.put_frame([codec.put_message(producer.q_id, guid) for guid in guids[at:at + share]]))
     memory.run()
-    assert max(steps.counts) <= (4 + 4 + share) * READERS if events > 1 else max(steps.counts) <= 8 * READERS
-    assert sum(steps.counts) == len(guids) * READERS
+    assert max(turn_counts.counts) <= (4 + 4 + share) * READERS if events > 1 else max(turn_counts.counts) <= 8 * READERS
+    assert sum(turn_counts.counts) == len(guids) * READERS
     for reader in readers:
         assert [push.guid for push in memory.pushes(reader)][1:] == guids
 
 
-def test_a_put_to_very_many_apps_counts_as_many(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fanout_put_counts_once_for_each_app_against_the_slice(memory: MemoryWorld,
+                                                                 monkeypatch: pytest.MonkeyPatch) -> None:
     """A stored message is released to all 1,000 apps in one turn: the number of messages is limited."""
     monkeypatch.setattr(puts, "REACH_MAX", 3 * READERS)
     apps = tuple(f"a{number}" for number in range(READERS))
     memory.domain("d", "fanout", apps=apps)
     producer, last = memory.producer(), memory.consumer(app=apps[-1])
-    steps = Steps(memory, monkeypatch, RootQueue, "post")
-    guids = post_many(producer, 60)
-    assert max(steps.counts) <= 8
+    turn_counts = TurnCounts(memory, monkeypatch, RootQueue, "post")
+    guids = post_messages(producer, 60)
+    assert max(turn_counts.counts) <= 8
     assert [push.guid for push in memory.pushes(last)] == guids
 
 
-def test_consumers_that_leave_together_are_routed_round_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loss_of_many_consumers_rebuilds_the_routes_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each rebuilt the routes of the remaining consumers: 0.25 s for 1,000 disconnects in one turn."""
     engine = Engine()
     readers = [engine.reader() for _ in range(READERS)]
@@ -396,7 +400,7 @@ def test_consumers_that_leave_together_are_routed_round_once(monkeypatch: pytest
     assert len(built) == 1 and got(readers[0])[-2:] == [b"2", b"3"]
 
 
-def test_more_apps_than_messages_of_a_turn_are_delivered_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_apps_receive_messages_when_a_turn_has_fewer_messages_than_apps(monkeypatch: pytest.MonkeyPatch) -> None:
     """A regression: the share of each app was 0 messages, and no message was delivered."""
     monkeypatch.setattr(delivery, "TURN_MESSAGES_MAX", 3)
     apps = tuple(f"a{number}" for number in range(5))
@@ -408,17 +412,18 @@ def test_more_apps_than_messages_of_a_turn_are_delivered_to(monkeypatch: pytest.
 
 # -- expiry ------------------------------------------------------------------------------------------------------------
 
-def test_queues_that_expire_together_take_turns(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queues_with_expired_messages_are_processed_in_different_turns(memory: MemoryWorld,
+                                                                       monkeypatch: pytest.MonkeyPatch) -> None:
     """2048 messages of each queue were removed in one turn; now one queue at least, more if there is time."""
     memory.domain("d", messageTtl=1)
     for name in "abcdef":
-        post_many(memory.producer(f"bmq://d/{name}"), 20)
-    steps = Steps(memory, monkeypatch, RootQueue, "remove")
+        post_messages(memory.producer(f"bmq://d/{name}"), 20)
+    turn_counts = TurnCounts(memory, monkeypatch, RootQueue, "remove")
     memory.advance(4)
-    assert max(steps.counts) == 20 and sum(steps.counts) == 120
+    assert max(turn_counts.counts) == 20 and sum(turn_counts.counts) == 120
 
 
-def test_a_message_that_very_many_apps_forget_counts_as_many() -> None:
+def test_expiry_counts_a_message_once_for_each_app_against_the_slice() -> None:
     """2048 messages of 1,000 apps took 2 s."""
     apps = tuple(f"a{number}" for number in range(41))
     engine = Engine("fanout", apps, ttl_s=1)
@@ -428,7 +433,7 @@ def test_a_message_that_very_many_apps_forget_counts_as_many() -> None:
     assert all(len(each.fresh) == 500 - most for each in engine.queue.active)
 
 
-def test_what_waits_for_the_cluster_too_long_is_given_up_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uncommitted_puts_that_time_out_are_refused_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(root, "MESSAGES_AT_ONCE", STEP)
     engine = Engine(copies=Copies.MAJORITY, deduplication_ms=1000)
     engine.partition.copies.committed = 0
@@ -443,24 +448,24 @@ def test_what_waits_for_the_cluster_too_long_is_given_up_some_at_a_time(monkeypa
 
 # -- capacity ----------------------------------------------------------------------------------------------------------
 
-class Untouchable(dict[Any, Any]):
+class NotIterableDict(dict[Any, Any]):
     """A dictionary that must not be iterated."""
 
     def items(self) -> Any:
-        raise AssertionError("all of it is looked at")
+        raise AssertionError("iterated over")
 
     values = __iter__ = keys = items
 
 
 @pytest.mark.parametrize("texts", [("", ""), ("x > 1", "x > 1"), ("x > 1", "x > 2")])
-def test_a_configure_looks_at_none_of_the_messages_that_a_consumer_holds(texts: tuple[str, str]) -> None:
+def test_configure_does_not_iterate_over_unconfirmed_messages(texts: tuple[str, str]) -> None:
     """With a million of them it took 0.7 s. Unconfirmed messages count against the new limit."""
     engine = Engine()
     reader = engine.reader(m=100, x=texts[0])
     engine.post(*[b"%d" % each for each in range(50)], x=2)
     substream, = reader.substreams.values()
     held = list(substream.unconfirmed)
-    substream.unconfirmed = Untouchable(substream.unconfirmed)
+    substream.unconfirmed = NotIterableDict(substream.unconfirmed)
     engine.configure(reader, spec_of(s_id=7, m=20, x=texts[1]))
     subscription, = substream.subscriptions
     assert (subscription.messages, subscription.max_messages, subscription.full, subscription.s_id) == (50, 20, True, 7)
@@ -473,7 +478,7 @@ def test_a_configure_looks_at_none_of_the_messages_that_a_consumer_holds(texts: 
     assert reader.client.got == [(b"new", 7, False)]
 
 
-def test_a_consumer_that_pauses_is_counted_what_it_held_when_it_goes_on() -> None:
+def test_a_paused_consumer_resumes_with_its_unconfirmed_messages_counted() -> None:
     engine = Engine()
     reader = engine.reader(m=100)
     engine.post(*[b"x"] * 50)
@@ -483,7 +488,7 @@ def test_a_consumer_that_pauses_is_counted_what_it_held_when_it_goes_on() -> Non
     assert [each.messages for each in substream.subscriptions] == [50]
 
 
-def test_several_subscriptions_that_become_one_count_together() -> None:
+def test_a_subscription_that_replaces_several_has_the_sum_of_their_unconfirmed_messages() -> None:
     engine = Engine()
     reader = engine.open(read=1)
     engine.configure(reader, spec_of(s_id=1, x="x == 1"), spec_of(s_id=2, x="x == 2"))
@@ -496,9 +501,9 @@ def test_several_subscriptions_that_become_one_count_together() -> None:
     assert subscription.messages == 0 == subscription.bytes
 
 
-# -- what is told ------------------------------------------------------------------------------------------------------
+# -- statistics ------------------------------------------------------------------------------------------------------
 
-def test_what_consumers_hold_is_counted_one_by_one_only_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unconfirmed_messages_are_counted_exactly_only_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """The statistics iterated over a million messages each second."""
     monkeypatch.setattr(queue_facts, "EXACT_MESSAGES_MAX", 20)
     engine = Engine("fanout", ("foo", "bar"))
@@ -507,5 +512,5 @@ def test_what_consumers_hold_is_counted_one_by_one_only_up_to_a_number(monkeypat
     foo, (substream,) = engine.queue.apps["foo"], reader.substreams.values()
     assert queue_facts.app_messages(engine.queue, foo) == 20
     engine.post(b"y")
-    substream.unconfirmed = Untouchable(substream.unconfirmed)
+    substream.unconfirmed = NotIterableDict(substream.unconfirmed)
     assert queue_facts.app_messages(engine.queue, foo) == 21

@@ -1,4 +1,4 @@
-"""Clients of proxies: requests to the consoles of proxies, and validation of their answers."""
+"""Clients of proxies: requests to the consoles of proxies, and validation of their responses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def proxy(name: str, host: str = "h", url: str | None = None) -> dict[str, Any]:
     return {"ident": f"{name}@{host}:1", "name": name, "url": f"http://{host}:1" if url is None else url}
 
 
-class Consoles:
+class FakeConsoles:
     """Other consoles by URL: answers and received requests."""
 
     def __init__(self, answers: dict[str, Any]) -> None:
@@ -36,30 +36,31 @@ class Consoles:
         return succeed((200, answer) if isinstance(answer, dict) else answer)
 
 
-def looked(tmp_path: Path, answers: dict[str, Any], told: list[dict[str, Any]]) -> tuple[Any, Consoles]:
-    """Return the result of requests of node n1 to the proxies that `told` names."""
-    console, consoles = ConsoleWorld(tmp_path), Consoles(answers)
+def ask_proxies_of(tmp_path: Path, answers: dict[str, Any], known: list[dict[str, Any]]) -> tuple[Any, FakeConsoles]:
+    """Return the result of requests of node n1 to the proxies in `known`."""
+    console, consoles = ConsoleWorld(tmp_path), FakeConsoles(answers)
     console.service.collector.consoles._client = consoles  # type: ignore[assignment]
     found: list[Any] = []
-    console.service.collector.consoles.request_proxies("/x", [{"proxies": told}]).addBoth(found.append)
+    console.service.collector.consoles.request_proxies("/x", [{"proxies": known}]).addBoth(found.append)
     return found[0], consoles
 
 
-def test_proxies_and_those_behind_them_are_asked_once_each(tmp_path: Path) -> None:
+def test_each_proxy_and_the_proxies_downstream_of_it_are_asked_once(tmp_path: Path) -> None:
     first, second = proxy("p1", "a"), proxy("p2", "b")
-    (found, missing), consoles = looked(tmp_path, {
+    (found, missing), consoles = ask_proxies_of(tmp_path, {
         "http://a:1": {"x": 1, "proxies": [second, first]}, "http://b:1": {"x": 2, "proxies": [first]}}, [first, first])
     assert [(each["name"], answer["x"]) for each, answer in found] == [("p1", 1), ("p2", 2)] and missing == {}
     assert [each[:3] for each in consoles.asked] == [("p1", "http://a:1", "/x"), ("p2", "http://b:1", "/x")]
 
 
-def test_proxies_of_one_name_are_all_asked(tmp_path: Path) -> None:
-    (found, _), _ = looked(tmp_path, {"http://a:1": {"x": 1}, "http://b:1": {"x": 2}}, [proxy("p", "a"), proxy("p", "b")])
+def test_proxies_with_the_same_name_are_all_asked(tmp_path: Path) -> None:
+    answers = {"http://a:1": {"x": 1}, "http://b:1": {"x": 2}}
+    (found, _), _ = ask_proxies_of(tmp_path, answers, [proxy("p", "a"), proxy("p", "b")])
     assert [answer["x"] for _, answer in found] == [1, 2]
 
 
-def test_why_the_clients_of_a_proxy_are_not_known_is_said(tmp_path: Path) -> None:
-    (found, missing), consoles = looked(tmp_path, {
+def test_the_response_has_the_reason_for_each_missing_proxy(tmp_path: Path) -> None:
+    (found, missing), consoles = ask_proxies_of(tmp_path, {
         "http://a:1": Refusal(502, "no answer in time"), "http://b:1": (403, {"error": "no"}), "http://c:1": (200, [1])},
         [proxy("p1", "a"), proxy("p2", "b"), proxy("p3", url=""), proxy("p4", "c"), proxy("p5", url="javascript:x")])
     assert found == [] and missing == {"p1": "no answer in time", "p2": "Proxy p2: no", "p3": module.NO_CONSOLE,
@@ -67,9 +68,9 @@ def test_why_the_clients_of_a_proxy_are_not_known_is_said(tmp_path: Path) -> Non
     assert len(consoles.asked) == 3
 
 
-def test_a_proxy_that_did_not_answer_is_left_alone_for_a_while(tmp_path: Path) -> None:
+def test_a_proxy_that_did_not_answer_is_not_asked_again_for_a_time(tmp_path: Path) -> None:
     """Pages must not wait a second at each request for an unreachable console."""
-    console, consoles = ConsoleWorld(tmp_path), Consoles({"http://h:1": Refusal(502, "no answer in time")})
+    console, consoles = ConsoleWorld(tmp_path), FakeConsoles({"http://h:1": Refusal(502, "no answer in time")})
     collector = console.service.collector
     collector.consoles._client = consoles  # type: ignore[assignment]
     found: list[Any] = []
@@ -84,33 +85,33 @@ def test_a_proxy_that_did_not_answer_is_left_alone_for_a_while(tmp_path: Path) -
     assert ask() == ([(proxy("p1"), {"x": 1})], {}) and len(consoles.asked) == 2
 
 
-def test_no_token_is_made_for_a_proxy_that_calls_itself_as_a_node(tmp_path: Path) -> None:
+def test_no_token_is_made_for_a_proxy_with_the_name_of_a_node(tmp_path: Path) -> None:
     """Its token would be valid at that node."""
-    (found, missing), consoles = looked(tmp_path, {}, [proxy("n1")])
+    (found, missing), consoles = ask_proxies_of(tmp_path, {}, [proxy("n1")])
     assert consoles.asked == [] and missing == {"n1": module.NAMED_AS_A_NODE}
 
 
 @pytest.mark.parametrize("rows", [None, 1, [1, None, {}, {"client": 1, "id": "a"}, {"client": "a"}],
                                   {"client": "a", "id": "b"}])
-def test_an_answer_that_makes_no_sense_has_no_clients(rows: Any) -> None:
+def test_a_malformed_response_of_a_proxy_has_no_clients(rows: Any) -> None:
     assert module.valid_clients({"clients": rows}, proxy("p")) == []
-    told = module.valid_queue({"consumers": rows, "producers": rows, "rates": rows, "proxies": rows}, proxy("p"))
-    assert told["consumers"] == told["producers"] == told["proxies"] == [] and told["rates"] in ({}, rows)
+    known = module.valid_queue({"consumers": rows, "producers": rows, "rates": rows, "proxies": rows}, proxy("p"))
+    assert known["consumers"] == known["producers"] == known["proxies"] == [] and known["rates"] in ({}, rows)
 
 
-def test_a_proxy_speaks_for_itself_alone() -> None:
+def test_the_response_of_a_proxy_is_restricted_to_its_own_clients() -> None:
     row = {"client": "app:1", "ident": "", "node": "n1", "id": "n1:1", "unconfirmed": 2,
            "subscriptions": [None, {"expression": "x"}]}
-    told = module.valid_queue({"leads": True, "node": "n1", "apps": [1], "consumers": [row, {**row, "unconfirmed": "x"}]},
+    known = module.valid_queue({"leads": True, "node": "n1", "apps": [1], "consumers": [row, {**row, "unconfirmed": "x"}]},
                              proxy("p"))
-    assert not told["leads"] and told["apps"] == [] and told["node"] == "p" and told["ident"] == "p@h:1"
-    assert [(each["node"], each["proxy"], each["subscriptions"]) for each in told["consumers"]] == [
+    assert not known["leads"] and known["apps"] == [] and known["node"] == "p" and known["ident"] == "p@h:1"
+    assert [(each["node"], each["proxy"], each["subscriptions"]) for each in known["consumers"]] == [
         ("p", True, [{"expression": "x"}])]
     [client] = module.valid_clients({"clients": [row]}, proxy("p"))
     assert (client["node"], client["proxy"], client["id"]) == ("p", True, "p@h:1 n1:1")
 
 
-def test_the_list_of_clients_names_the_proxies_that_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_list_of_clients_names_the_missing_proxies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     console = ConsoleWorld(tmp_path)
     console.world.domain("d")
     console.world.producer(URI)

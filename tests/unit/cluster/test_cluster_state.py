@@ -49,7 +49,7 @@ def snapshot(partitions=(), queues=()):
         LSN, [PartitionPrimaryInfo(*entry) for entry in partitions], list(queues)))
 
 
-def test_assigning_and_unassigning_a_queue():
+def test_a_queue_is_assigned_and_unassigned():
     state = ClusterState()
     changes = state.apply(assign(info(apps="ab")))
     queue = state.queues["bmq://d/q"]
@@ -59,14 +59,14 @@ def test_assigning_and_unassigning_a_queue():
     assert state.queues == {} and state.keys == set() and state.queue_counts == {0: 0}
 
 
-def test_assigning_again_overwrites():
+def test_a_second_assignment_of_a_queue_replaces_the_first():
     state = ClusterState()
     state.apply(assign(info()))
     state.apply(assign(info(key=OTHER, partition_id=1)))
     assert state.keys == {OTHER} and state.queue_counts == {0: 0, 1: 1}
 
 
-def test_unassigning_or_updating_another_life_of_a_queue_is_refused():
+def test_an_advisory_for_a_queue_with_another_key_or_partition_is_refused():
     state = ClusterState()
     state.apply(assign(info(apps="a")))
     for message in (unassign(info(), info(key=OTHER)), unassign(info(partition_id=1)), update("b", key=OTHER),
@@ -76,7 +76,7 @@ def test_unassigning_or_updating_another_life_of_a_queue_is_refused():
     assert list(state.queues["bmq://d/q"].apps) == ["a"]
 
 
-def test_apps_keep_the_order_in_which_they_were_added():
+def test_apps_of_a_queue_keep_the_order_of_their_addition():
     state = ClusterState()
     state.apply(assign(info(apps="abc")))
     changes = state.apply(update(added="d", removed="b"))
@@ -86,13 +86,13 @@ def test_apps_keep_the_order_in_which_they_were_added():
             state.apply(message)
 
 
-def test_an_update_of_a_domain_without_queues_changes_nothing():
+def test_an_update_of_a_domain_without_queues_has_no_effect():
     changes = ClusterState().apply(update(added="a", uri="", key=bytes(5)))
     assert not changes.updated
 
 
 @pytest.mark.spec("cluster", 42)
-def test_leases_never_go_back_and_a_lease_has_one_node():
+def test_a_primary_advisory_with_an_older_lease_or_another_node_for_a_lease_is_refused():
     state = ClusterState()
     assert state.apply(primaries((0, 1, 5), (1, 1, 5))).partitions == [0, 1]
     assert state.apply(primaries((0, 1, 5), (1, 2, 6))).partitions == [1]
@@ -103,7 +103,7 @@ def test_leases_never_go_back_and_a_lease_has_one_node():
 
 
 @pytest.mark.spec("cluster", 41)
-def test_a_snapshot_replaces_everything_and_tells_the_difference():
+def test_a_snapshot_replaces_the_state_and_returns_the_differences():
     state = ClusterState()
     state.apply(snapshot([(0, 1, 1), (1, 1, 1)], [info("bmq://d/a", b"aaaaa"), info("bmq://d/b", b"bbbbb"),
                                                   info("bmq://d/c", b"ccccc", apps="x"), info("bmq://d/d", b"ddddd")]))
@@ -123,7 +123,7 @@ def test_a_state_is_rebuilt_from_its_own_snapshot():
     assert (copy.partitions, copy.queues, copy.queue_counts) == (state.partitions, state.queues, state.queue_counts)
 
 
-def test_messages_that_are_no_change_are_refused():
+def test_messages_that_are_not_advisories_are_refused():
     for message in (ClusterMessage("leaderAdvisoryCommit", LeaderAdvisoryCommit()), ClusterMessage()):
         with pytest.raises(StateMismatch):
             ClusterState().apply(message)

@@ -1,4 +1,4 @@
-"""Log lines for which programs wait: their moment and order."""
+"""Log lines for which other programs wait: when they are written, and their order."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ def memory(tmp_path: Path) -> MemoryWorld:
     return world
 
 
-def test_a_rollover_is_told_at_its_begin_and_at_its_end(memory: MemoryWorld) -> None:
+def test_a_rollover_is_logged_at_its_start_and_at_its_end(memory: MemoryWorld) -> None:
     """Each partition on its own, at the command."""
     memory.producer().post(b"kept")
     memory.admin("CLUSTERS CLUSTER c3 STORAGE PARTITION -1 ROLLOVER")
-    told = [line for line in memory.log() if "Initiating rollover" in line or "ROLLOVER COMPLETE" in line]
+    lines = [line for line in memory.log() if "Initiating rollover" in line or "ROLLOVER COMPLETE" in line]
     partitions = len(memory.broker.clusters["c3"].partitions)
-    assert len(told) == 2 * partitions
+    assert len(lines) == 2 * partitions
     for index in range(partitions):
-        begin, end = told[2 * index:2 * index + 2]
+        begin, end = lines[2 * index:2 * index + 2]
         assert f"Partition [{index}]: Initiating rollover: JOURNAL " in begin and "live records" in begin
         assert f"Partition [{index}]: ROLLOVER COMPLETE: JOURNAL " in end
 
 
-def test_the_purge_record_of_a_queue_and_of_an_app_is_told(memory: MemoryWorld) -> None:
+def test_purge_records_are_logged_with_the_app_key(memory: MemoryWorld) -> None:
     memory.domain("f", "fanout")
     memory.producer("bmq://f/q").post(b"1")
     memory.admin("DOMAINS DOMAIN f QUEUE q PURGE foo")
@@ -49,10 +49,10 @@ def test_the_purge_record_of_a_queue_and_of_an_app_is_told(memory: MemoryWorld) 
     assert memory.logged("Writing PURGE record", "appKey: *")
 
 
-def test_a_new_ledger_file_and_the_end_of_a_queue_are_told(tmp_path: Path) -> None:
+def test_a_new_ledger_file_and_the_deletion_of_a_queue_are_logged(tmp_path: Path) -> None:
     world = MemoryWorld(tmp_path)
     world.domain("d")
-    assert not world.logged("Rolling over from log")  # the first file follows none
+    assert not world.logged("Rolling over from log")  # the first file replaces no other
     cluster = world.broker.clusters["c3"]
     cluster.metadata.log.log.max_bytes = 2000
     for number in range(20):
@@ -62,7 +62,7 @@ def test_a_new_ledger_file_and_the_end_of_a_queue_are_told(tmp_path: Path) -> No
     assert world.logged("bmq://d/q19", "queueUnAssignmentAdvisory")
 
 
-def test_an_app_that_was_removed_while_it_is_read_is_no_virtual_storage(memory: MemoryWorld) -> None:
+def test_a_removed_app_with_a_consumer_is_unauthorized_and_no_virtual_storage(memory: MemoryWorld) -> None:
     """It is listed as unauthorized."""
     memory.domain("f", "fanout", apps=("foo", "bar"))
     memory.producer("bmq://f/q").post(b"1")
@@ -73,7 +73,7 @@ def test_an_app_that_was_removed_while_it_is_read_is_no_virtual_storage(memory: 
     assert "Num virtual storages: 1" in text and "foo: status=unauthorized" in text
 
 
-def test_a_command_of_the_control_pipe_that_fails_is_an_error_with_its_answer(memory: MemoryWorld, tmp_path: Path) -> None:
+def test_a_failed_control_pipe_command_is_logged_as_an_error_with_its_answer(memory: MemoryWorld, tmp_path: Path) -> None:
     """A refused, an unknown and a successful command."""
     report, reader = ListReport(), SimpleNamespace(addReader=lambda pipe: None, removeReader=lambda pipe: None)
     memory.admin("CLUSTERS LIST")
@@ -94,7 +94,7 @@ def test_a_command_of_the_control_pipe_that_fails_is_an_error_with_its_answer(me
     assert done.startswith("Command 'CMD CLUSTERS LIST' processed successfully in ")
 
 
-def test_a_command_of_the_control_pipe_is_done_when_what_it_changed_is_committed(
+def test_a_control_pipe_command_is_answered_when_its_change_is_committed(
         memory: MemoryWorld, tmp_path: Path) -> None:
     """A program that reads the line may query the result."""
     memory.producer().client.disconnect()
@@ -125,7 +125,7 @@ class Service:
     def stopService(self) -> None: ...
 
 
-def test_the_pid_file_is_whole_before_the_start_is_announced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pid_file_is_complete_before_the_start_is_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A program that reads the line may read the file; the directory contains no other file."""
     ConfigDirectory(tmp_path, free_port()).write()
     monkeypatch.chdir(tmp_path)
@@ -142,7 +142,7 @@ def test_the_pid_file_is_whole_before_the_start_is_announced(tmp_path: Path, mon
 
 
 @pytest.mark.parametrize("late", [0.05, 0.2, 0.3, 0.45])
-def test_a_queue_is_stuck_at_the_moment_and_not_some_time_after_it(memory: MemoryWorld, late: float) -> None:
+def test_a_stuck_queue_raises_its_alarm_exactly_when_max_idle_time_has_passed(memory: MemoryWorld, late: float) -> None:
     """At any moment between two regular checks; also after a change of maxIdleTime."""
     memory.domain("s", maxIdleTime=1)
     producer = memory.producer("bmq://s/q")

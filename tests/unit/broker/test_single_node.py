@@ -1,4 +1,4 @@
-"""Cluster of one node: assignment, recovery, keeping without a domain file, and deletion of queues."""
+"""Cluster of one node: assignment, recovery, dormancy without a domain file, and deletion of queues."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def memory(tmp_path: Path) -> MemoryWorld:
 
 
 
-def test_leases_rise_with_every_start(memory: MemoryWorld) -> None:
+def test_each_start_increments_the_lease_of_every_partition(memory: MemoryWorld) -> None:
     leases = []
     for _ in range(3):
         leases.append([partition.lease for partition in memory.broker.clusters["c3"].partitions])
@@ -39,7 +39,7 @@ def test_leases_rise_with_every_start(memory: MemoryWorld) -> None:
                for earlier, later in zip(first, second, strict=True))
 
 
-def test_queues_are_spread_and_found_where_they_were(memory: MemoryWorld) -> None:
+def test_queues_are_spread_over_partitions_and_keep_them_over_a_restart(memory: MemoryWorld) -> None:
     for name in "abcd":
         memory.producer(f"bmq://d/{name}").post(name.encode())
     where = {uri: (queue.partition_id, queue.key) for uri, queue in memory.broker.clusters["c3"].queues.items()}
@@ -48,7 +48,7 @@ def test_queues_are_spread_and_found_where_they_were(memory: MemoryWorld) -> Non
     assert {uri: (queue.partition_id, queue.key) for uri, queue in memory.broker.clusters["c3"].queues.items()} == where
 
 
-def test_a_queue_whose_domain_is_missing_sleeps_and_keeps_its_messages(memory: MemoryWorld) -> None:
+def test_a_queue_without_domain_file_is_dormant_and_keeps_its_messages(memory: MemoryWorld) -> None:
     memory.producer().post(b"kept")
     (memory.config.etc / "domains" / "d.json").unlink()
     memory.restart()
@@ -64,7 +64,7 @@ def test_a_queue_whose_domain_is_missing_sleeps_and_keeps_its_messages(memory: M
     ({"mode": "priority"}, {"mode": "fanout", "apps": ("foo",)}),
     ({"mode": "fanout", "apps": ("foo",)}, {"mode": "priority"}),
     ({"mode": "priority"}, {"mode": "broadcast", "in_memory": True}), ({"mode": "priority"}, {"in_memory": True})])
-def test_a_mode_changed_while_the_broker_was_stopped_is_refused_and_costs_nothing(
+def test_a_mode_changed_while_the_broker_was_stopped_is_refused_without_loss(
         memory: MemoryWorld, before: dict[str, Any], after: dict[str, Any]) -> None:
     """As at run time. The domain is served again when its file is restored; other domains are served meanwhile."""
     uri = "bmq://m/q?id=foo" if before["mode"] == "fanout" else "bmq://m/q"
@@ -84,7 +84,7 @@ def test_a_mode_changed_while_the_broker_was_stopped_is_refused_and_costs_nothin
     assert memory.got(consumer) == [b"kept"]
 
 
-def test_a_domain_whose_queues_were_removed_may_change_its_mode(memory: MemoryWorld) -> None:
+def test_a_domain_may_change_its_mode_after_its_queues_were_removed(memory: MemoryWorld) -> None:
     """The procedure that the text of the refusal names."""
     memory.domain("m")
     memory.producer("bmq://m/q").client.disconnect()
@@ -97,7 +97,7 @@ def test_a_domain_whose_queues_were_removed_may_change_its_mode(memory: MemoryWo
     assert memory.got(memory.consumer("bmq://m/q", "foo")) == [b"1"]
 
 
-def test_a_partition_that_takes_nothing_leaves_no_half_of_a_queue(memory: MemoryWorld) -> None:
+def test_an_open_refused_by_an_unavailable_partition_creates_no_queue(memory: MemoryWorld) -> None:
     partitions = memory.broker.clusters["c3"].partitions
     for partition in partitions:
         partition.disable()
@@ -108,7 +108,7 @@ def test_a_partition_that_takes_nothing_leaves_no_half_of_a_queue(memory: Memory
     memory.producer().post()
 
 
-def test_apps_follow_the_domain_over_a_restart(memory: MemoryWorld) -> None:
+def test_apps_changed_in_the_domain_file_are_applied_at_the_restart(memory: MemoryWorld) -> None:
     memory.domain("f", "fanout", apps=("foo", "bar"))
     memory.producer("bmq://f/q").post(b"1")
     memory.domain("f", "fanout", apps=("bar", "new"))
@@ -119,7 +119,7 @@ def test_apps_follow_the_domain_over_a_restart(memory: MemoryWorld) -> None:
     assert memory.logged("Unregistered appId 'foo'") and memory.logged("Registered appId 'new'")
 
 
-def test_a_deleted_queue_is_gone_from_ledger_and_partition(memory: MemoryWorld) -> None:
+def test_a_deleted_queue_is_removed_from_metadata_and_partition(memory: MemoryWorld) -> None:
     memory.producer().client.disconnect()
     owner = memory.broker.clusters["c3"]
     owner.changes.delete_queue(owner.queues["bmq://d/q"], 1)
@@ -127,7 +127,7 @@ def test_a_deleted_queue_is_gone_from_ledger_and_partition(memory: MemoryWorld) 
     assert not memory.broker.clusters["c3"].metadata.state.queues and not memory.broker.clusters["c3"].dormant
 
 
-def test_the_number_of_queues_is_limited_with_an_alarm_before(memory: MemoryWorld) -> None:
+def test_the_number_of_queues_of_a_domain_is_limited_with_a_high_watermark_alarm(memory: MemoryWorld) -> None:
     memory.domain("few", maxQueues=5)
     client = memory.client()
     for number in range(5):
@@ -138,7 +138,7 @@ def test_the_number_of_queues_is_limited_with_an_alarm_before(memory: MemoryWorl
     assert memory.alarms("DOMAIN_QUEUE_LIMIT_FULL")
 
 
-def test_a_record_that_cannot_be_written_is_told_and_changes_nothing_else(memory: MemoryWorld) -> None:
+def test_a_record_that_cannot_be_written_is_logged(memory: MemoryWorld) -> None:
     owner = memory.broker.clusters["c3"]
 
     def append() -> None:
@@ -148,7 +148,7 @@ def test_a_record_that_cannot_be_written_is_told_and_changes_nothing_else(memory
     assert memory.logged("Cluster (c3): it is full")
 
 
-def test_duplicates_are_known_over_a_restart_only_as_long_as_they_would_be_without(memory: MemoryWorld) -> None:
+def test_a_restart_does_not_change_the_deduplication_time(memory: MemoryWorld) -> None:
     producer, consumer = memory.producer(name="p"), memory.consumer()
     guid = producer.post(b"x")
     consumer.confirm(*consumer.take(1))
@@ -180,7 +180,7 @@ def test_messages_stored_while_the_clock_was_ahead_do_not_stop_expiry(memory: Me
     assert memory.stored("bmq://t/q") == 0
 
 
-def test_fewer_partitions_than_hold_queues_are_refused_with_the_number_that_helps(memory: MemoryWorld) -> None:
+def test_a_start_with_too_few_partitions_is_refused_with_the_needed_number(memory: MemoryWorld) -> None:
     for name in "abcd":
         memory.producer(f"bmq://d/{name}").post(name.encode())
     memory._forget_clients()
@@ -196,7 +196,7 @@ def test_fewer_partitions_than_hold_queues_are_refused_with_the_number_that_help
     assert memory.got(memory.consumer("bmq://d/a")) == [b"a"]
 
 
-def test_a_stop_while_the_disk_is_full_leaves_a_directory_that_starts(memory: MemoryWorld) -> None:
+def test_a_broker_stopped_on_a_full_disk_starts_again_without_loss(memory: MemoryWorld) -> None:
     """As after kill -9: the next start needs no space and loses no message."""
     memory.producer().post(b"kept")
     memory.settle()
@@ -211,7 +211,7 @@ def test_a_stop_while_the_disk_is_full_leaves_a_directory_that_starts(memory: Me
     assert memory.got(memory.consumer()) == [b"kept"]
 
 
-def test_a_start_that_fails_for_its_partitions_shows_their_alarms(memory: MemoryWorld) -> None:
+def test_a_start_that_fails_at_recovery_logs_the_alarms_of_the_partitions(memory: MemoryWorld) -> None:
     memory.producer().post(b"kept")
     memory._forget_clients()
     memory.stop()
@@ -224,10 +224,10 @@ def test_a_start_that_fails_for_its_partitions_shows_their_alarms(memory: Memory
     assert memory.alarms("ROLLOVER")
 
 
-# -- what a process does that dies between the metadata and the partition ---------------------------------------------
+# -- a process killed between its writes to the metadata and to the partition ---------------------------------------------
 
 
-def dies(memory: MemoryWorld, operations: int, action: Callable[[], object]) -> bool:
+def is_killed_after(memory: MemoryWorld, operations: int, action: Callable[[], object]) -> bool:
     """Kill the process before the disk operation with this number; return whether it was reached."""
     memory.disk.stop_after = memory.disk.steps + operations
     try:
@@ -240,32 +240,33 @@ def dies(memory: MemoryWorld, operations: int, action: Callable[[], object]) -> 
     return False
 
 
-def said(memory: MemoryWorld) -> list[str]:
+def problem_lines(memory: MemoryWorld) -> list[str]:
     """Lines that an operator has to inspect, except about the bytes of an interrupted write."""
     return [line for line in memory.log() if line.startswith(("ALARM", "PANIC", "ERROR")) and UNFINISHED not in line]
 
 
-def apps_of(memory: MemoryWorld, uri: str) -> tuple[list[str], list[str]]:
+def app_ids(memory: MemoryWorld, uri: str) -> tuple[list[str], list[str]]:
     """The apps of a queue according to the metadata and according to its records."""
     cluster = memory.broker.clusters["c3"]
     return list(cluster.metadata.state.queues[uri].apps), [app.app_id for app in cluster.queues[uri].active]
 
 
 @pytest.mark.parametrize("operations", range(8))
-def test_a_change_of_apps_that_was_cut_short_is_completed_at_the_next_start(memory: MemoryWorld, operations: int) -> None:
-    """At every interruption: metadata and partition agree afterwards, and later starts report nothing."""
+def test_a_change_of_apps_interrupted_by_a_crash_is_completed_at_the_next_start(memory: MemoryWorld,
+                                                                                operations: int) -> None:
+    """After each interruption metadata and partition agree, and later starts report no problem."""
     memory.domain("f", "fanout", apps=("foo", "bar"))
     memory.producer("bmq://f/q").post(b"1")
     memory.settle()
     memory.domain("f", "fanout", apps=("bar", "new"))
-    if not dies(memory, operations, lambda: memory.broker.commands.run_at_once("DOMAINS RECONFIGURE f", "test")):
+    if not is_killed_after(memory, operations, lambda: memory.broker.commands.run_at_once("DOMAINS RECONFIGURE f", "test")):
         assert operations > 3
     for _ in range(3):
-        before = len(said(memory))
+        before = len(problem_lines(memory))
         memory.crash_and_start()
         memory.advance(2)
-        assert said(memory)[before:] == []
-        assert apps_of(memory, "bmq://f/q") == (["bar", "new"], ["bar", "new"])
+        assert problem_lines(memory)[before:] == []
+        assert app_ids(memory, "bmq://f/q") == (["bar", "new"], ["bar", "new"])
     assert len(memory.logged("Registered appId 'new'")) <= 2  # a start completes it once
     bar, new, foo = (memory.consumer("bmq://f/q", app) for app in ("bar", "new", "foo"))
     memory.producer("bmq://f/q").post(b"2")
@@ -273,7 +274,7 @@ def test_a_change_of_apps_that_was_cut_short_is_completed_at_the_next_start(memo
 
 
 @pytest.mark.parametrize("operations", range(6))
-def test_a_creation_that_was_cut_short_is_completed_or_forgotten(memory: MemoryWorld, operations: int) -> None:
+def test_a_queue_creation_interrupted_by_a_crash_is_completed_or_undone(memory: MemoryWorld, operations: int) -> None:
     """Metadata and partition name the same queue, in either order of their writes."""
     memory.producer("bmq://d/other")
     memory.settle()
@@ -283,18 +284,18 @@ def test_a_creation_that_was_cut_short_is_completed_or_forgotten(memory: MemoryW
         memory.broker.clusters["c3"].changes.create_queue(domain, "bmq://d/q", memory.now, 1, lambda queue: None)
         memory.turn_requested = True
 
-    assert dies(memory, operations, create) or operations > 3
+    assert is_killed_after(memory, operations, create) or operations > 3
     memory.crash_and_start()
     memory.advance(2)
     memory.crash_and_start()
-    assert not said(memory)
+    assert not problem_lines(memory)
     memory.producer().post(b"1")
     memory.restart()
-    assert memory.got(memory.consumer()) == [b"1"] and not said(memory)
+    assert memory.got(memory.consumer()) == [b"1"] and not problem_lines(memory)
 
 
 @pytest.mark.parametrize("operations", range(6))
-def test_a_deletion_that_was_cut_short_is_completed_or_forgotten(memory: MemoryWorld, operations: int) -> None:
+def test_a_queue_deletion_interrupted_by_a_crash_is_completed_or_undone(memory: MemoryWorld, operations: int) -> None:
     """A queue that exists only in the partition is deleted there, once."""
     memory.producer().client.disconnect()
     memory.settle()
@@ -304,21 +305,21 @@ def test_a_deletion_that_was_cut_short_is_completed_or_forgotten(memory: MemoryW
         cluster.changes.delete_queue(cluster.queues["bmq://d/q"], 1)
         memory.turn_requested = True
 
-    assert dies(memory, operations, delete) or operations > 2
+    assert is_killed_after(memory, operations, delete) or operations > 2
     memory.crash_and_start()
     memory.advance(2)
-    known = len(said(memory))
+    known = len(problem_lines(memory))
     memory.crash_and_start()
-    assert len(said(memory)) == known <= 1
+    assert len(problem_lines(memory)) == known <= 1
     memory.producer().post(b"1")
     memory.crash_and_start()
-    assert memory.got(memory.consumer()) == [b"1"] and len(said(memory)) == known
+    assert memory.got(memory.consumer()) == [b"1"] and len(problem_lines(memory)) == known
 
 
 # -- while a change waits for the disk ------------------------------------------------------------------------------
 
 
-def test_an_open_is_answered_when_the_queue_is_in_the_metadata_and_twice_asked_makes_one(memory: MemoryWorld) -> None:
+def test_two_opens_create_one_queue_and_are_answered_when_its_metadata_is_durable(memory: MemoryWorld) -> None:
     """The open is answered only when a loss of power cannot undo the creation."""
     cluster, domain = memory.broker.clusters["c3"], memory.broker.domains.domain("d")
     found: list[object] = []
@@ -332,7 +333,7 @@ def test_an_open_is_answered_when_the_queue_is_in_the_metadata_and_twice_asked_m
     assert len(cluster.metadata.state.queues) == 1
 
 
-def test_the_opens_of_one_turn_are_one_sync(memory: MemoryWorld) -> None:
+def test_metadata_changes_of_one_turn_share_one_write_and_sync(memory: MemoryWorld) -> None:
     """Group commit: changes during a write are part of the next write."""
     cluster, domain = memory.broker.clusters["c3"], memory.broker.domains.domain("d")
     before = len(memory.disk.log)
@@ -344,7 +345,7 @@ def test_the_opens_of_one_turn_are_one_sync(memory: MemoryWorld) -> None:
     assert done == ["write", "sync"] and len(cluster.queues) == 50
 
 
-def test_an_open_of_a_queue_that_is_being_deleted_makes_a_new_one(memory: MemoryWorld) -> None:
+def test_creating_a_queue_that_is_being_deleted_makes_a_new_queue(memory: MemoryWorld) -> None:
     """The new queue has its own key and is created after the deletion."""
     memory.producer().client.disconnect()
     cluster, found = memory.broker.clusters["c3"], list[object]()
@@ -359,10 +360,10 @@ def test_an_open_of_a_queue_that_is_being_deleted_makes_a_new_one(memory: Memory
     assert found == [new] and new is not old and new.key != old.key
     memory.producer().post(b"1")
     memory.restart()
-    assert memory.got(memory.consumer()) == [b"1"] and not said(memory)
+    assert memory.got(memory.consumer()) == [b"1"] and not problem_lines(memory)
 
 
-def test_a_client_that_opens_a_queue_that_is_being_deleted_gets_the_new_one(memory: MemoryWorld) -> None:
+def test_a_client_that_opens_a_queue_being_deleted_gets_a_new_queue(memory: MemoryWorld) -> None:
     """The client does not get the queue that is being deleted."""
     memory.producer().client.disconnect()
     memory.client()
@@ -378,8 +379,8 @@ def test_a_client_that_opens_a_queue_that_is_being_deleted_gets_the_new_one(memo
     assert found == [cluster.queues[old.uri]] and found[0] is not old and old.domain.opening == 0
 
 
-def test_an_administrator_hears_of_a_change_when_it_is_committed(memory: MemoryWorld,
-                                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_admin_command_is_answered_when_its_metadata_change_is_committed(memory: MemoryWorld,
+                                                                            monkeypatch: pytest.MonkeyPatch) -> None:
     """Messages posted after the answer go to the new app; a command without a change is answered at once."""
     memory.domain("f", "fanout", apps=("foo",))
     memory.producer("bmq://f/q")
@@ -392,11 +393,11 @@ def test_an_administrator_hears_of_a_change_when_it_is_committed(memory: MemoryW
         memory.broker.commands.run_admin(AdminSession(session, memory.broker.commands), 1, "DOMAINS RECONFIGURE f")
         memory.broker.commands.run_admin(AdminSession(session, memory.broker.commands), 2, "DOMAINS RECONFIGURE f")
         memory.run()
-        assert answers == [2] and apps_of(memory, "bmq://f/q") == (["foo"], ["foo"])
-    assert answers == [2, 1] and apps_of(memory, "bmq://f/q") == (["foo", "new"], ["foo", "new"])
+        assert answers == [2] and app_ids(memory, "bmq://f/q") == (["foo"], ["foo"])
+    assert answers == [2, 1] and app_ids(memory, "bmq://f/q") == (["foo", "new"], ["foo", "new"])
 
 
-def test_a_queue_that_cannot_be_written_to_the_metadata_is_refused(memory: MemoryWorld) -> None:
+def test_an_open_is_refused_when_the_metadata_cannot_be_written(memory: MemoryWorld) -> None:
     """The next change begins a new file."""
     memory.producer()
     memory.disk.fail = lambda operation, path: errno.EIO if path.endswith(".bmq_csl") else None

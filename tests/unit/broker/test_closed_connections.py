@@ -1,4 +1,4 @@
-"""Memory of ended connections: it is free without a garbage collection, since no object is part of a reference cycle."""
+"""Memory of closed connections: freed without a garbage collection, because no object is part of a reference cycle."""
 
 from __future__ import annotations
 
@@ -33,31 +33,31 @@ def no_collector() -> Iterator[None]:
     gc.enable()
 
 
-def silent(memory: MemoryWorld) -> Peer:
+def idle_connection(memory: MemoryWorld) -> Peer:
     """A connection without input."""
     return memory.link()
 
 
-def half_an_event(memory: MemoryWorld) -> Peer:
+def incomplete_event(memory: MemoryWorld) -> Peer:
     link = memory.link()
     link.send((60_000).to_bytes(4, "big") + bytes(50_000))
     return link
 
 
-def garbage(memory: MemoryWorld) -> Peer:
+def malformed_input(memory: MemoryWorld) -> Peer:
     """Malformed input: the broker closes the connection."""
     link = memory.link()
     link.send(b"GET / HTTP/1.1" * 1000)
     return link
 
 
-def bad_introduction(memory: MemoryWorld) -> Peer:
+def malformed_negotiation(memory: MemoryWorld) -> Peer:
     link = memory.link()
     link.send((80).to_bytes(4, "big") + b"\x41\x02\x00\x00" + b"x" * 72)
     return link
 
 
-def admin(memory: MemoryWorld) -> Peer:
+def admin_client(memory: MemoryWorld) -> Peer:
     client = memory.client(client_type="E_TCPADMIN")
     client.admin("HELP")
     return client
@@ -83,31 +83,32 @@ def waiting_client(memory: MemoryWorld) -> Peer:
     return client
 
 
-def broken_client(memory: MemoryWorld) -> Peer:
+def rejected_client(memory: MemoryWorld) -> Peer:
     """A client that is closed for an event above the limit."""
     client = memory.client()
     client.send((0x7FFFFFFF).to_bytes(4, "big") + bytes(1000))
     return client
 
 
-@pytest.mark.parametrize("visit", [silent, half_an_event, garbage, bad_introduction, admin, busy_client, waiting_client,
-                                   broken_client])
-@pytest.mark.parametrize("closed_by_us", [False, True])
-def test_a_session_is_freed_with_its_connection(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch, closed_by_us: bool,
-                                                visit: Callable[[MemoryWorld], Peer]) -> None:
+@pytest.mark.parametrize("connect_peer", [idle_connection, incomplete_event, malformed_input, malformed_negotiation,
+                                          admin_client, busy_client, waiting_client, rejected_client])
+@pytest.mark.parametrize("closed_by_broker", [False, True])
+def test_a_session_is_freed_when_its_connection_closes(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch,
+                                                       closed_by_broker: bool,
+                                                       connect_peer: Callable[[MemoryWorld], Peer]) -> None:
     parts: list[weakref.ref[object]] = []
     original = Session.__init__
 
-    def made(session: Session, *args: object) -> None:
+    def recording_init(session: Session, *args: object) -> None:
         original(session, *args)  # type: ignore[arg-type]
         parts.append(weakref.ref(session))
 
-    monkeypatch.setattr(Session, "__init__", made)
-    peer = visit(memory)
+    monkeypatch.setattr(Session, "__init__", recording_init)
+    peer = connect_peer(memory)
     for session in [part() for part in parts]:
         assert isinstance(session, Session)
         parts.append(weakref.ref(session.kind))
-        if closed_by_us:
+        if closed_by_broker:
             session.close("closed by the test")
     del session
     memory.run()
@@ -119,7 +120,7 @@ def test_a_session_is_freed_with_its_connection(memory: MemoryWorld, monkeypatch
     assert len(parts) >= 2 and [part() for part in parts if part() is not None] == []
 
 
-def test_a_connection_lets_go_of_its_transport(memory: MemoryWorld) -> None:
+def test_a_lost_connection_does_not_reference_its_transport(memory: MemoryWorld) -> None:
     """The delayed `abort` outlives the connection; the unsent output must not."""
     transport = Transport(room=0)
     kept = weakref.ref(transport)
