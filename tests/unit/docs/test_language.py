@@ -62,9 +62,9 @@ ALLOWANCE = {
     "bmqtwist/cluster": 3.3, "bmqtwist/console": 3.4, "bmqtwist/link": 3.0, "bmqtwist/logs": 4.0,
     "bmqtwist/member": 1.7, "bmqtwist/peers": 33.5, "bmqtwist/queue": 5.3, "bmqtwist/relay": 3.1,
     "bmqtwist/storage": 2.6, "bmqtwist/storagetool": 2.0, "bmqtwist/testing": 1.7, "bmqtwist/view": 2.8, "docs": 5.2,
-    "tests": 24.2, "tests/conformance": 26.2, "tests/fuzz": 16.2, "tests/integration": 25.7, "tests/kit": 26.1,
-    "tests/property": 23.6, "tests/sim": 57.9, "tests/soak": 58.5, "tests/table": 39.8, "tests/typing": 3.3,
-    "tests/unit": 34.5, "web": 1.2,
+    "tests": 4.8, "tests/conformance": 26.2, "tests/integration": 25.7, "tests/kit": 26.1,
+    "tests/property": 7.8, "tests/sim": 57.9, "tests/soak": 58.5, "tests/table": 39.8, "tests/typing": 3.3,
+    "tests/unit": 9.2, "web": 1.2,
 }
 
 
