@@ -1,14 +1,17 @@
-"""Whole brokers in one process on a virtual clock: network, disks and clients are drawn from one seed.
+"""Simulated brokers in one process: network, disks and clocks are drawn from one seed.
 
-    world.py     one broker with the clients of a scenario around it
-    clients.py   producers and consumers as official SDKs behave, without ever waiting
-    judge.py     what clients saw, and what they never may see
-    mistakes.py  exceptions that are planted into the broker itself
-    scenario.py  one seed: who takes part, what happens when, and the verdict
-    cluster.py   several nodes in one network, and clients that are told what to do
-    elected.py   several nodes that elect a leader and replicate their metadata
-    campaign/    everything that goes wrong with those at random, with judges for each invariant
-    peers.py     a test double for the part of a node that speaks with the other nodes
+    world.py     one broker with its configuration
+    scenario.py  the scenario of a seed: clients, faults, and the check of the outcome
+    clients.py   event-driven producers and consumers of scenarios
+    judge.py     guarantees that a scenario checks from the clients' view
+    mistakes.py  defects that are injected into the broker of a scenario
+    chain_scenario.py  the scenario of a member and a chain of proxies
+    cluster.py   several nodes in one network, with clients of the wire protocol
+    elected.py   a cluster with elections and replicated metadata; replicated.py with replicated partitions
+    faults.py    the fault table of the specification, with clients of the client library
+    campaign/    campaigns of random faults in clusters, with a judge for each group of invariants
+    peers.py     test double of the part of a node that communicates with other nodes
+    upstreams.py scripted node as the upstream broker of a proxy
 
-The simulation itself is `bmqtwist.testing`: `simulation.py`, `network.py`, `simulated_node.py`.
+The simulation itself is in `bmqtwist.testing`: `simulation.py`, `network.py`, `simulated_node.py`.
 """

@@ -1,4 +1,4 @@
-"""`PYTHONPATH=tests python -m sim SEED ...`: run seeds, say what happened, end with 1 if the judge said no."""
+"""Command line of scenarios: `PYTHONPATH=tests python -m sim SEED ...`; the exit status is 1 if a seed failed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sim.scenario import Scenario
 
 
 def main(seeds: list[int]) -> int:
-    """How many of them failed, 1 at most."""
+    """Run the seeds and print their outcomes; return 1 if one failed."""
     failed = 0
     for seed in seeds:
         with tempfile.TemporaryDirectory() as folder:

@@ -1,7 +1,7 @@
-"""Producers and consumers as event handlers: they speak, hear, leave and come back, and never wait.
+"""Simulated producers and consumers, event-driven: they connect, send, receive, disconnect and reconnect at random times.
 
-A producer keeps what is not acknowledged and posts it again, with the same GUIDs and in the same order, whenever it has
-a connection with that queue open. A consumer confirms some time after each delivery, in any order.
+A producer sends unacknowledged PUTs again on each new connection, with the same GUIDs and in the same order. A consumer
+confirms each message after a random time, in any order. Both report what they send and receive to an `OutsideJudge`.
 """
 
 from __future__ import annotations
@@ -21,38 +21,38 @@ from sim.judge import OutsideJudge, PostedMessage, Violation
 from sim.world import SimulatedWorld
 
 RECONNECT_S = 0.05
-RETRY_S = 0.3  # after a refused request
+RETRY_S = 0.3  # delay after a refused request
 BATCH_MAX = 4
-POSTS_MAX = 300  # of one producer: what is stored must not fill the journals
+POSTS_MAX = 300  # per producer, so that the journals do not become full
 
 
 class ClientConnection(ConnectionHandler):
-    """One connection of a client: frames, negotiation, requests and their answers, under the guard's eyes."""
+    """One connection of a client: frames, negotiation, requests and responses; a `Guard` checks all received events."""
 
     def __init__(self, owner: SimulatedClient, end: ConnectionEnd) -> None:
         self.owner, self.end = owner, end
-        self.heard: list[Event] = []  # in order, for the guard
+        self.events: list[Event] = []  # received, in order, for the guard
         self.guard = Guard(self)  # type: ignore[arg-type]
         self._buffer = b""
         self._negotiated = False
         self._r_id = 0
-        self._waiting: dict[int, Callable[[dict[str, Any]], None]] = {}
+        self._pending: dict[int, Callable[[dict[str, Any]], None]] = {}
 
     def on_data(self, data: bytes) -> None:
-        """Bytes from the broker."""
+        """From the network: process bytes of the broker."""
         self._buffer += data
         frames, self._buffer = codec.split_frames(self._buffer)
         for frame in frames:
             for event in codec.decode_event(frame, negotiated=self._negotiated):
-                self.heard.append(event)
-                self.guard.judge()
-                self._one(event)
+                self.events.append(event)
+                self.guard.check_new_events()
+                self._on_event(event)
 
-    def _one(self, event: Event) -> None:
+    def _on_event(self, event: Event) -> None:
         self._negotiated = self._negotiated or "brokerResponse" in event.control
         if event.kind == "heartbeat_req":
             self.end.send(codec.heartbeat(response=True))
-        elif self.owner.connection is not self:  # it has left, and waits for the answer to that
+        elif self.owner.connection is not self:  # after `disconnect`: only its response counts
             if "disconnectResponse" in event.control:
                 self.end.drop()
         elif event.kind == "push":
@@ -63,22 +63,22 @@ class ClientConnection(ConnectionHandler):
             assert event.control["brokerResponse"]["result"]["category"] == "E_SUCCESS", event
             self.owner.on_connected(self)
         elif event.kind == "control":
-            self._waiting.pop(event.control["rId"])(event.control)
+            self._pending.pop(event.control["rId"])(event.control)
 
     def on_end(self) -> None:
-        """The broker or the network ended it."""
+        """From the network: the connection is closed."""
         self.owner.on_cut(self)
 
     def request(self, choice: dict[str, Any], then: Callable[[dict[str, Any]], None], sub_id: int = 0) -> None:
-        """Ask, and do something with the answer."""
+        """Send a request and call `then` with the response."""
         self._r_id += 1
-        self._waiting[self._r_id] = then
-        self.guard.ask(self._r_id, choice, sub_id)
+        self._pending[self._r_id] = then
+        self.guard.on_request(self._r_id, choice, sub_id)
         self.end.send(codec.control_frame({"rId": self._r_id, **choice}))
 
 
 def handle_parameters(uri: str, q_id: int, read: int, write: int, app: str | None, sub_id: int) -> dict[str, Any]:
-    """QueueHandleParameters."""
+    """Return the QueueHandleParameters of an open or close request."""
     parameters: dict[str, Any] = {"uri": uri, "qId": q_id, "flags": READ * read | (WRITE | 8) * write,
                                   "readCount": read, "writeCount": write, "adminCount": 0}
     if app is not None:
@@ -87,7 +87,7 @@ def handle_parameters(uri: str, q_id: int, read: int, write: int, app: str | Non
 
 
 class SimulatedClient:
-    """A process that always wants to be connected."""
+    """A client process that reconnects whenever it is disconnected."""
 
     connection_type = ClientConnection
 
@@ -95,15 +95,15 @@ class SimulatedClient:
         self.world, self.judge, self.random, self.name = world, judge, random, name
         self.client_id = codec.client_id(name)
         self.connection: ClientConnection | None = None
-        self.calm = False  # the chaos is over: do only what leads to an end
+        self.draining = False  # the faults have ended: only finish open work
         world.at(world.now + random.random() * 0.1, self.connect)
 
     def dial(self) -> ConnectionEnd | None:
-        """A connection to a broker; None if nobody listens."""
+        """Connect to a broker; return None if it does not listen."""
         return self.world.dial()
 
     def connect(self) -> None:
-        """Connect, or try again."""
+        """Connect and negotiate, or try again after RECONNECT_S."""
         end = self.dial()
         if end is None:
             self.world.at(self.world.now + RECONNECT_S, self.connect)
@@ -115,8 +115,8 @@ class SimulatedClient:
             "sdkLanguage": "E_CPP", "userAgent": "",
             "guidInfo": {"clientId": self.client_id.hex().upper(), "nanoSecondsFromEpoch": 1}}}))
 
-    def leave(self, how: str) -> None:
-        """End the connection: `cut`, `vanish` (the broker is not told) or `disconnect`; come back after a while."""
+    def disconnect(self, how: str) -> None:
+        """End the connection and reconnect later. `how`: "cut", "vanish" (without notice to the broker) or "disconnect"."""
         connection = self.connection
         if connection is None:
             return
@@ -127,90 +127,90 @@ class SimulatedClient:
         self.on_cut(connection)
 
     def on_cut(self, connection: ClientConnection) -> None:
-        """The connection is over."""
+        """Handle the end of a connection: reconnect after a random time."""
         if self.connection is connection:
             self.connection = None
-            self.forget(connection)
+            self.on_disconnected(connection)
             self.world.at(self.world.now + RECONNECT_S + self.random.random() * 0.2, self.connect)
 
-    def later(self, seconds: float, connection: ClientConnection, action: Callable[[], None]) -> None:
-        """Do something after a while, if still connected then."""
+    def call_later(self, seconds: float, connection: ClientConnection, action: Callable[[], None]) -> None:
+        """Run an action after `seconds`, unless the connection has ended by then."""
         self.world.at(self.world.now + seconds, lambda: action() if self.connection is connection else None)
 
-    # What kinds of clients do
+    # -- overridden by producers and consumers ------------------------------------------------------------------------
 
-    waiting = 0  # messages nobody has answered
+    unanswered = 0  # messages without an ACK
 
-    def settle_down(self) -> None:
-        """The end comes."""
-        self.calm = True
+    def drain(self) -> None:
+        """Finish the open work and start nothing new."""
+        self.draining = True
 
-    def forget(self, connection: ClientConnection) -> None:
-        """Nothing is open any more."""
+    def on_disconnected(self, connection: ClientConnection) -> None:
+        """A connection has ended, and with it all its queues."""
 
     def on_connected(self, connection: ClientConnection) -> None:
-        """Negotiated."""
+        """The negotiation succeeded."""
 
     def on_push(self, connection: ClientConnection, push: Push) -> None:
-        """A message."""
-        raise AssertionError(f"{self.name} is given {push}")
+        """Process a PUSH."""
+        raise AssertionError(f"{self.name} receives {push}")
 
     def on_ack(self, connection: ClientConnection, guid: bytes, status: int) -> None:
-        """An ACK."""
-        raise AssertionError(f"{self.name} is told {guid.hex()}")
+        """Process an ACK."""
+        raise AssertionError(f"{self.name} receives an ACK of {guid.hex()}")
 
 
 class SimulatedProducer(SimulatedClient):
-    """Posts to some queues, now and then several messages in one event."""
+    """Posts to several queues, up to BATCH_MAX messages in one event, `pause` seconds apart on average."""
 
     def __init__(self, world: SimulatedWorld, judge: OutsideJudge, random: Random, name: str, uris: list[str],
                  pause: float) -> None:
         super().__init__(world, judge, random, name)
         self._uris, self._pause = uris, pause
-        self._q_ids: dict[str, int] = {}  # open ones
+        self._q_ids: dict[str, int] = {}  # of the queues that are open
         self._next_q_id = 0
         self._numbers = dict.fromkeys(uris, 0)
         self._unacked: dict[bytes, None] = {}
         self._counter = 0
 
-    def forget(self, connection: ClientConnection) -> None:
+    def on_disconnected(self, connection: ClientConnection) -> None:
         self._q_ids = {}
 
     def on_connected(self, connection: ClientConnection) -> None:
         for uri in self._uris:
             self._open(connection, uri)
-        self.later(self.random.random() * self._pause, connection, lambda: self._work(connection))
+        self.call_later(self.random.random() * self._pause, connection, lambda: self._post_repeatedly(connection))
 
     def _open(self, connection: ClientConnection, uri: str) -> None:
         q_id, self._next_q_id = self._next_q_id, self._next_q_id + 1
 
         def answered(answer: dict[str, Any]) -> None:
-            if "status" in answer:  # the ledger found no space
-                self.later(RETRY_S, connection, lambda: self._open(connection, uri))
+            if "status" in answer:  # the metadata log was full
+                self.call_later(RETRY_S, connection, lambda: self._open(connection, uri))
                 return
             self._q_ids[uri] = q_id
-            again = [guid for guid in self._unacked if self.judge.puts[guid].uri == uri]
-            for guid in again:
-                self.judge.posted_again(guid)
-            self._send(connection, uri, again)
+            unacked = [guid for guid in self._unacked if self.judge.puts[guid].uri == uri]
+            for guid in unacked:
+                self.judge.on_put_resent(guid)
+            self._send(connection, uri, unacked)
 
         connection.request({"openQueue": {"handleParameters": handle_parameters(uri, q_id, 0, 1, None, 0)}}, answered)
 
     def _send(self, connection: ClientConnection, uri: str, guids: list[bytes]) -> None:
         while guids:
-            some, guids = guids[:BATCH_MAX], guids[BATCH_MAX:]
-            for guid in some:
-                connection.guard.put(guid, True)
-            connection.end.send(codec.put_frame([self._message(self._q_ids[uri], guid) for guid in some]))
+            batch, guids = guids[:BATCH_MAX], guids[BATCH_MAX:]
+            for guid in batch:
+                connection.guard.on_put(guid, True)
+            connection.end.send(codec.put_frame([self._message(self._q_ids[uri], guid) for guid in batch]))
 
     def _message(self, q_id: int, guid: bytes) -> bytes:
         put = self.judge.puts[guid]
         return codec.put_message(q_id, guid, put.payload, properties={"n": put.n}, compress=put.number % 7 == 0)
 
-    def _work(self, connection: ClientConnection) -> None:
-        if self.calm or self._counter >= POSTS_MAX:
+    def _post_repeatedly(self, connection: ClientConnection) -> None:
+        if self.draining or self._counter >= POSTS_MAX:
             return
-        self.later(self._pause * self.random.random() * 2, connection, lambda: self._work(connection))
+        self.call_later(self._pause * self.random.random() * 2, connection, lambda: self._post_repeatedly(connection))
         if not self._q_ids:
             return
         uri = self.random.choice(sorted(self._q_ids))
@@ -224,7 +224,7 @@ class SimulatedProducer(SimulatedClient):
             number, self._numbers[uri] = self._numbers[uri], self._numbers[uri] + 1
             size = self.random.choice((0, 10, 100, 1000, 3000))
             payload = f"{self.name} {uri} {number} ".encode() + self.random.randbytes(size)
-            self.judge.posted(guid, PostedMessage(uri, payload, self.random.randrange(10), self.name, number))
+            self.judge.on_put_sent(guid, PostedMessage(uri, payload, self.random.randrange(10), self.name, number))
             self._unacked[guid] = None
             guids.append(guid)
         self._send(connection, uri, guids)
@@ -232,7 +232,7 @@ class SimulatedProducer(SimulatedClient):
     def _close(self, connection: ClientConnection, uri: str) -> None:
         q_id = self._q_ids.pop(uri)
         for guid in [guid for guid in self._unacked if self.judge.puts[guid].uri == uri]:
-            self.judge.given_up(guid)
+            self.judge.on_producer_closed(guid)
             del self._unacked[guid]
         connection.request({"closeQueue": {"handleParameters": handle_parameters(uri, q_id, 0, 1, None, 0),
                                            "isFinal": True}}, lambda answer: self._open(connection, uri))
@@ -240,40 +240,40 @@ class SimulatedProducer(SimulatedClient):
     def on_ack(self, connection: ClientConnection, guid: bytes, status: int) -> None:
         if guid in self._unacked:
             del self._unacked[guid]
-            self.judge.answered(guid, status)
+            self.judge.on_ack_received(guid, status)
 
     @property
-    def waiting(self) -> int:
-        """How many messages nobody has answered."""
+    def unanswered(self) -> int:
+        """Number of messages without an ACK."""
         return len(self._unacked)
 
 
 @dataclass
-class AskedSubscription:
-    """What was asked for under one subscription id, and what is held under it."""
+class RequestedSubscription:
+    """A subscription as it was requested, with the unconfirmed messages that were delivered under its id."""
 
     low: int
     high: int  # of property n: low <= n < high
     messages_max: int
     bytes_max: int
-    held: dict[bytes, int] = field(default_factory=dict)  # GUID: bytes
+    unconfirmed: dict[bytes, int] = field(default_factory=dict)  # GUID -> payload bytes
 
 
 @dataclass
 class ConsumedApp:
-    """One app of the consumer's queue."""
+    """One app of the consumer's queue, as opened on the current connection."""
 
     app: str
     sub_id: int
-    subscriptions: dict[int, AskedSubscription] = field(default_factory=dict)
-    held: dict[bytes, int] = field(default_factory=dict)  # unconfirmed, GUID: subscription id
-    last: dict[str, int] = field(default_factory=dict)
-    confirms: list[bytes] = field(default_factory=list)  # said on this connection
+    subscriptions: dict[int, RequestedSubscription] = field(default_factory=dict)
+    unconfirmed: dict[bytes, int] = field(default_factory=dict)  # GUID -> subscription id
+    last: dict[str, int] = field(default_factory=dict)  # producer -> number of its last message
+    confirms: list[bytes] = field(default_factory=list)  # GUIDs that were confirmed on this connection
     open: bool = False
 
 
 class SimulatedConsumer(SimulatedClient):
-    """Reads one queue, for one app or for several on one handle."""
+    """Reads one queue, for one app or for several on one handle; `slowness`: longest time before a confirm, in seconds."""
 
     def __init__(self, world: SimulatedWorld, judge: OutsideJudge, random: Random, name: str, uri: str, apps: list[str],
                  slowness: float, splits: bool) -> None:
@@ -283,17 +283,17 @@ class SimulatedConsumer(SimulatedClient):
         self._q_id = 0
         self._next_s_id = 1
 
-    def forget(self, connection: ClientConnection) -> None:
+    def on_disconnected(self, connection: ClientConnection) -> None:
         for stream in self._streams.values():
-            self.judge.let_go(self._uri, stream.app, connection)
+            self.judge.on_consumer_closed(self._uri, stream.app, connection)
         self._streams = {}
 
     def on_connected(self, connection: ClientConnection) -> None:
         self._open_all(connection)
-        self.later(self.random.random(), connection, lambda: self._fidget(connection))
+        self.call_later(self.random.random(), connection, lambda: self._act_at_random(connection))
 
     def _open_all(self, connection: ClientConnection) -> None:
-        """Every app, under a new queue id."""
+        """Open the queue for all apps, under a new queue id."""
         self._q_id += 1
         for index, app in enumerate(self._apps):
             self._open(connection, self._q_id, ConsumedApp(app, 0 if app == "__default" else index + 1))
@@ -305,7 +305,7 @@ class SimulatedConsumer(SimulatedClient):
     def _open(self, connection: ClientConnection, q_id: int, stream: ConsumedApp) -> None:
         def answered(answer: dict[str, Any]) -> None:
             if "status" in answer:
-                self.later(RETRY_S, connection, lambda: self._open(connection, q_id, stream))
+                self.call_later(RETRY_S, connection, lambda: self._open(connection, q_id, stream))
                 return
             stream.open = True
             self._streams[stream.app] = stream
@@ -313,93 +313,98 @@ class SimulatedConsumer(SimulatedClient):
 
         connection.request({"openQueue": {"handleParameters": self._parameters(q_id, stream)}}, answered, stream.sub_id)
 
-    def _settle(self, connection: ClientConnection, stream: ConsumedApp, said: list[bytes]) -> None:
-        """The broker has answered; what a broker that died since has said proves nothing about the next one."""
+    def _on_confirms_processed(self, connection: ClientConnection, stream: ConsumedApp, confirmed: list[bytes]) -> None:
+        """Report confirms that the broker has processed, because it answered a later request; not if it has died since."""
         if connection.end.other.open:
-            self.judge.settle(self._uri, stream.app, said)
+            self.judge.on_confirms_processed(self._uri, stream.app, confirmed)
 
     def _configure(self, connection: ClientConnection, stream: ConsumedApp, nothing: bool = False,
                    then: Callable[[], None] = lambda: None) -> None:
         ranges = [] if nothing else [(0, 10)]
-        if self._splits and not self.calm and not nothing:
+        if self._splits and not self.draining and not nothing:
             middle = self.random.randint(1, 9)
             ranges = self.random.choice([[(0, middle)], [(0, middle), (middle, 10)], [(0, 10)]])
-        fresh: dict[int, AskedSubscription] = {}
+        added: dict[int, RequestedSubscription] = {}
         wanted = []
         for low, high in ranges:
-            subscription = AskedSubscription(low, high, self.random.choice((1, 2, 5, 100)),
+            subscription = RequestedSubscription(low, high, self.random.choice((1, 2, 5, 100)),
                                         self.random.choice((1, 2000, 1 << 20)))
             s_id, self._next_s_id = self._next_s_id, self._next_s_id + 1
-            fresh[s_id] = subscription
+            added[s_id] = subscription
             text = "" if (low, high) == (0, 10) else f"n >= {low} && n < {high}"
             version = "E_VERSION_1" if text else "E_UNDEFINED"
             wanted.append({"sId": s_id, "expression": {"version": version, "text": text},
                            "consumers": [consumer_info(self.random.choice((0, 0, 0, 1)), 1, subscription.messages_max,
                                                        subscription.bytes_max)]})
-        said = list(stream.confirms)
+        confirmed = list(stream.confirms)
 
         def answered(answer: dict[str, Any]) -> None:
             assert "configureStreamResponse" in answer, answer
-            self._settle(connection, stream, said)
-            stream.subscriptions = fresh
-            for s_id, held in self._inherited(stream, fresh).items():
-                fresh[s_id].held.update(held)
+            self._on_confirms_processed(connection, stream, confirmed)
+            stream.subscriptions = added
+            for s_id, unconfirmed in self._take_over_unconfirmed(stream, added).items():
+                added[s_id].unconfirmed.update(unconfirmed)
             then()
 
         connection.request({"configureStream": {"qId": self._q_id, "streamParameters": {
             "appId": stream.app, "subscriptions": wanted}}}, answered, stream.sub_id)
 
-    def _inherited(self, stream: ConsumedApp, fresh: dict[int, AskedSubscription]) -> dict[int, dict[bytes, int]]:
-        """What is held counts against one of the new subscriptions; to be sure, it is only counted if there is one."""
-        if len(fresh) != 1:
+    def _take_over_unconfirmed(self, stream: ConsumedApp,
+                               added: dict[int, RequestedSubscription]) -> dict[int, dict[bytes, int]]:
+        """Return the unconfirmed messages of a new subscription: those of the former ones, if there is only one new.
+
+        With several new subscriptions it is unknown which of them a message counts against.
+        """
+        if len(added) != 1:
             return {}
-        s_id = next(iter(fresh))
-        held = {guid: len(self.judge.puts[guid].payload) for guid in stream.held}
-        for guid in stream.held:
-            stream.held[guid] = s_id
-        return {s_id: held}
+        s_id = next(iter(added))
+        unconfirmed = {guid: len(self.judge.puts[guid].payload) for guid in stream.unconfirmed}
+        for guid in stream.unconfirmed:
+            stream.unconfirmed[guid] = s_id
+        return {s_id: unconfirmed}
 
     def on_push(self, connection: ClientConnection, push: Push) -> None:
         found = [(stream, s_id) for s_id in push.ids for stream in self._streams.values()
                  if s_id in stream.subscriptions]
         assert len(found) == len(push.ids), f"{self.name}: {push.ids} for {self._streams}"
         for stream, s_id in found:
-            self._one(connection, push, stream, s_id)
+            self._receive(connection, push, stream, s_id)
 
-    def _one(self, connection: ClientConnection, push: Push, stream: ConsumedApp, s_id: int) -> None:
+    def _receive(self, connection: ClientConnection, push: Push, stream: ConsumedApp, s_id: int) -> None:
         subscription = stream.subscriptions[s_id]
         guid = push.guid
         if stream.open:
-            self.judge.delivered(self._uri, stream.app, guid, push.payload, connection, push.out_of_order, stream.last)
+            self.judge.on_push_received(self._uri, stream.app, guid, push.payload, connection, push.out_of_order,
+                                        stream.last)
             if not subscription.low <= self.judge.puts[guid].n < subscription.high:
                 raise Violation("unexpected", f"{self.judge.puts[guid]} against {subscription}")
         if self._uri in self.judge.unstored:
             return
-        held = sum(subscription.held.values())
-        if len(subscription.held) >= subscription.messages_max or held >= subscription.bytes_max:
-            raise Violation("credit", f"{self.name}: one more for {subscription}")
-        subscription.held[guid] = len(push.payload)
-        stream.held[guid] = s_id
-        wait = self.random.random() * (0.002 if self.calm else self._slowness)
-        self.later(wait, connection, lambda: self._confirm(connection, stream, guid))
+        unconfirmed = sum(subscription.unconfirmed.values())
+        if len(subscription.unconfirmed) >= subscription.messages_max or unconfirmed >= subscription.bytes_max:
+            raise Violation("credit", f"{self.name}: a message beyond the limits of {subscription}")
+        subscription.unconfirmed[guid] = len(push.payload)
+        stream.unconfirmed[guid] = s_id
+        wait = self.random.random() * (0.002 if self.draining else self._slowness)
+        self.call_later(wait, connection, lambda: self._confirm(connection, stream, guid))
 
     def _confirm(self, connection: ClientConnection, stream: ConsumedApp, guid: bytes) -> None:
-        if not stream.open or guid not in stream.held:
+        if not stream.open or guid not in stream.unconfirmed:
             return
-        more = list(stream.held) if self.random.random() < 0.1 else [guid]
-        connection.end.send(codec.confirm_frame([(self._q_id, each, stream.sub_id) for each in more]))
-        for each in more:
-            subscription = stream.subscriptions.get(stream.held.pop(each))
+        confirmed = list(stream.unconfirmed) if self.random.random() < 0.1 else [guid]
+        connection.end.send(codec.confirm_frame([(self._q_id, each, stream.sub_id) for each in confirmed]))
+        for each in confirmed:
+            subscription = stream.subscriptions.get(stream.unconfirmed.pop(each))
             if subscription is not None:
-                subscription.held.pop(each, None)
+                subscription.unconfirmed.pop(each, None)
             stream.confirms.append(each)
-            self.judge.confirmed(self._uri, stream.app, each, connection)
+            self.judge.on_confirm_sent(self._uri, stream.app, each, connection)
 
-    def _fidget(self, connection: ClientConnection) -> None:
-        """Reconfigure, suspend, close and open again."""
-        if self.calm:
+    def _act_at_random(self, connection: ClientConnection) -> None:
+        """Reconfigure, suspend or reopen a stream at random, about every 0.6 s."""
+        if self.draining:
             return
-        self.later(0.1 + self.random.random(), connection, lambda: self._fidget(connection))
+        self.call_later(0.1 + self.random.random(), connection, lambda: self._act_at_random(connection))
         streams = [stream for stream in self._streams.values() if stream.open]
         if not streams:
             return
@@ -413,21 +418,21 @@ class SimulatedConsumer(SimulatedClient):
             self._close_all(connection)
 
     def _close_all(self, connection: ClientConnection) -> None:
-        """Deconfigure and close every stream, the last one finally; then all over again."""
+        """Deconfigure and close every stream, the last one with `isFinal`; then open all again."""
         streams = [stream for stream in self._streams.values() if stream.open]
         if len(streams) < len(self._apps):
             return
         for index, stream in enumerate(streams):
-            said = list(stream.confirms)
+            confirmed = list(stream.confirms)
             stream.open = False
-            self.judge.let_go(self._uri, stream.app, connection)
+            self.judge.on_consumer_closed(self._uri, stream.app, connection)
             self._configure(connection, stream, nothing=True)
             last = index + 1 == len(streams)
 
-            def closed(answer: dict[str, Any], stream: ConsumedApp = stream, said: list[bytes] = said,
+            def closed(answer: dict[str, Any], stream: ConsumedApp = stream, confirmed: list[bytes] = confirmed,
                        last: bool = last) -> None:
                 assert "closeQueueResponse" in answer, answer
-                self._settle(connection, stream, said)
+                self._on_confirms_processed(connection, stream, confirmed)
                 del self._streams[stream.app]
                 if last:
                     self._open_all(connection)
@@ -435,14 +440,14 @@ class SimulatedConsumer(SimulatedClient):
             connection.request({"closeQueue": {"handleParameters": self._parameters(self._q_id, stream),
                                                "isFinal": last}}, closed, stream.sub_id)
 
-    def settle_down(self) -> None:
-        """The end comes: take everything, confirm at once."""
-        self.calm = True
+    def drain(self) -> None:
+        """Receive all messages and confirm them at once."""
+        self.draining = True
         connection = self.connection
         if connection is not None:
             for stream in self._streams.values():
                 if stream.open:
                     self._configure(connection, stream)
-                    for guid in list(stream.held):
-                        self.later(0.001, connection, lambda stream=stream, guid=guid: self._confirm(  # type: ignore[misc]
+                    for guid in list(stream.unconfirmed):
+                        self.call_later(0.001, connection, lambda stream=stream, guid=guid: self._confirm(  # type: ignore[misc]
                             connection, stream, guid))

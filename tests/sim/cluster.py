@@ -1,6 +1,6 @@
-"""Several simulated nodes of one cluster in one network, and clients of the wire protocol at any of them.
+"""Simulated cluster in one network, with clients of the wire protocol at any of its nodes.
 
-A client is `kit.client.Client`: where it waits, the simulation is played until what it waits for has come.
+A client is a `kit.client.Client`; while it waits for a response, the simulation runs.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from bmqtwist.testing.network import LOOPBACK, ConnectionEnd, ConnectionHandler,
 from bmqtwist.testing.simulated_node import SimulatedNode
 from bmqtwist.testing.simulation import Simulation
 
-STEP_S = 0.001  # how far the simulation is played before a client looks again
+STEP_S = 0.001  # simulated time between two checks for received data
 PARTITION = {"maxJournalFileSize": 1 << 20, "maxDataFileSize": 1 << 22, "maxQlistFileSize": 1 << 16,
              "maxCSLFileSize": 1 << 18}
 
 
 class SimulatedLink(ConnectionHandler):
-    """`kit.client.ClientLink` of a client in the simulation."""
+    """`kit.client.ClientLink` over a connection of the simulated network."""
 
     def __init__(self, simulation: Simulation, end: ConnectionEnd) -> None:
         self._simulation, self.end = simulation, end
@@ -33,19 +33,19 @@ class SimulatedLink(ConnectionHandler):
         end.handler = self
 
     def on_data(self, data: bytes) -> None:
-        """From the network: bytes."""
+        """From the network: store received bytes."""
         self._arrived += data
 
     def on_end(self) -> None:
-        """From the network: the connection is gone."""
+        """From the network: the connection is closed."""
         self.closed = True
 
     def send(self, data: bytes) -> None:
-        """To the node."""
+        """Send bytes to the node."""
         self.end.send(data)
 
     def receive(self, deadline: float) -> bytes:
-        """What has come, played until something does; b"" if nothing did within `deadline` seconds."""
+        """Run the simulation until bytes are received, and return them; b"" if none within `deadline` seconds."""
         until = self._simulation.now + deadline
         while not self._arrived and not self.closed and self._simulation.now < until:
             self._simulation.play(min(until, self._simulation.now + STEP_S))
@@ -59,8 +59,10 @@ class SimulatedLink(ConnectionHandler):
 
 
 class SimulatedCluster(Simulation):
-    """`count` nodes n1, n2, ... that run; `options` are those of `SimulatedNode`, by name of the node. `alone`: each is a
-    cluster of its own. `proxies`: name of each proxy, and the nodes that it uses."""
+    """`count` running members n1, n2, ... with `options` of `SimulatedNode` by name.
+
+    `alone`: each member is its own cluster. `proxies`: name of each proxy -> names of its upstream nodes.
+    """
 
     def __init__(self, seed: int, count: int, options: dict[str, dict[str, Any]] | None = None,
                  alone: bool = False, proxies: dict[str, list[str]] | None = None,
@@ -74,7 +76,7 @@ class SimulatedCluster(Simulation):
         domains.texts.update(texts or {})
         members = {key: value for key, value in configured.items() if not key.startswith("proxy_")}
         for node in make_nodes(self.network, count, options or {}, alone, domains, **members):
-            self.made(node)
+            self.on_node_created(node)
             node.boot()
         for name, upstream in (proxies or {}).items():
             numbers = {each: number for number, each in enumerate(upstream, 1)}
@@ -83,30 +85,30 @@ class SimulatedCluster(Simulation):
                 cluster=configured.get("proxy_cluster"), virtual=configured.get("proxy_virtual", ())),
                 lambda configuration: domains, **(options or {}).get(name, {}))
             self.proxies.append(node)
-            self.made(node)
+            self.on_node_created(node)
             node.boot()
         self.clients = 0
 
-    def made(self, node: SimulatedNode) -> None:
-        """A node is there, and has not lived yet."""
+    def on_node_created(self, node: SimulatedNode) -> None:
+        """Called for each node before its first boot."""
 
     def node(self, name: str) -> SimulatedNode:
-        """A node by its name."""
+        """Return a node by its name."""
         return next(node for node in self.nodes if node.name == name)
 
     def run(self, seconds: float) -> None:
-        """Let so much time pass."""
+        """Run the simulation for some seconds."""
         self.play(self.now + seconds)
 
     def until(self, condition: Callable[[], object], seconds: float = 60.0, step: float = 0.02) -> None:
-        """Let time pass until something is so, as seen every `step` seconds."""
+        """Run the simulation until a condition, checked every `step` seconds, holds; AssertionError after `seconds`."""
         end = self.now + seconds
         while not condition():
-            assert self.now < end, f"not so within {seconds:g} s"
+            assert self.now < end, f"the condition does not hold within {seconds:g} s"
             self.run(step)
 
     def client(self, name: str, place: str = LOOPBACK) -> Client:
-        """A negotiated session with a node."""
+        """Return a client with a negotiated session at a node."""
         end = self.network.connect(self.node(name).address, place)
         assert end is not None, f"{name} does not listen"
         self.clients += 1

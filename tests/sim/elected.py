@@ -1,4 +1,4 @@
-"""Several simulated nodes of one cluster that elect a leader and replicate their metadata, with judges outside."""
+"""Simulated cluster whose members elect a leader and replicate their metadata, with checks of both."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ ELECTOR = {"initialWaitTimeoutMs": 2000, "maxRandomWaitTimeoutMs": 1000, "scouti
            "electionResultTimeoutMs": 1000, "heartbeatBroadcastPeriodMs": 500, "heartbeatCheckPeriodMs": 250,
            "heartbeatMissCount": 6}
 INACTIVITY_S = 3.0
-SETTLE_S = INACTIVITY_S + 4 * (1.0 + 1.0) + 35.0  # and the longest wait before a node is dialled again
+SETTLE_S = INACTIVITY_S + 4 * (1.0 + 1.0) + 35.0  # elections, and the longest delay before a node is dialled again
 _LED = re.compile(r"ElectorStateChangeCb new state: LEADER, .* new term: (\d+), old state")
 
 
 class ElectedCluster(SimulatedCluster):
-    """`count` nodes with a quick elector; what was committed is remembered outside. `members`: of the configuration of the
-    cluster, `partition`: of its storage."""
+    """`count` members with short elector timeouts. `members`: further keys of the cluster's configuration; `partition`: of
+    its storage."""
 
-    _counted = (0, 0)  # nodes and proxies when `machines` was made
-    _machines: list[SimulatedNode] = []  # noqa: RUF012 - never changed, replaced
+    _counted = (0, 0)  # numbers of nodes and proxies at the last computation of `machines`
+    _machines: list[SimulatedNode] = []  # noqa: RUF012 - replaced, never changed
 
     def __init__(self, seed: int, count: int, options: dict[str, dict[str, Any]] | None = None,
                  masterAssignment: str = "E_LEADER_IS_MASTER_ALL", proxies: dict[str, list[str]] | None = None,
@@ -38,12 +38,12 @@ class ElectedCluster(SimulatedCluster):
                          app={"heartbeats": heartbeats, "tcp": {"heartbeatIntervalMs": 1000}, **(app or {})},
                          cluster={"elector": ELECTOR, "partition": {**PARTITION, **partition},
                                   "masterAssignment": masterAssignment, **(members or {})})
-        self.assigned: dict[str, bytes] = {}  # uri of each queue whose assignment was told to be committed -> its key
+        self.assigned: dict[str, bytes] = {}  # URI of each queue whose assignment was reported as committed -> its key
         self._asked = 0
 
     @property
     def machines(self) -> list[SimulatedNode]:
-        """The nodes of the cluster; proxies are none."""
+        """The members of the cluster, without proxies."""
         counted = len(self.nodes), len(self.proxies)
         if counted != self._counted:
             self._counted = counted
@@ -51,17 +51,17 @@ class ElectedCluster(SimulatedCluster):
         return self._machines
 
     def cluster(self, name: str) -> Cluster:
-        """The cluster as a node sees it."""
+        """Return the cluster object of a node."""
         return self.node(name).broker.clusters[CLUSTER]
 
     def believed(self) -> list[SimulatedNode]:
-        """Who believes that it leads."""
+        """Return the running members whose elector is in the state LEADER."""
         return [node for node in self.machines if node.up
                 and node.broker.clusters[CLUSTER].leadership.standing.state is ElectionState.LEADER]
 
     @property
     def leader(self) -> SimulatedNode:
-        """The one that all nodes that are up follow, with its first record committed everywhere."""
+        """The member that all running members follow as active leader; AssertionError if they differ."""
         up = [node for node in self.machines if node.up]
         leaderships = {node.name: node.broker.clusters[CLUSTER].leadership for node in up}
         views = {(each.standing.leader, each.standing.term, each.active) for each in leaderships.values()}
@@ -72,21 +72,21 @@ class ElectedCluster(SimulatedCluster):
         return self.node(f"n{leader}")
 
     def assign(self, node: SimulatedNode, uri: str | None = None) -> str:
-        """Ask a node to assign a queue."""
+        """Propose the assignment of a queue, by default of a new one, at a member, and return its URI."""
         self._asked += 1
         uri = uri or f"bmq://bmq.test.persistent.priority/q{self._asked}"
 
-        def told(outcome: Outcome, wall: int) -> None:
+        def on_outcome(outcome: Outcome, wall: int) -> None:
             if isinstance(outcome, Done):
                 assert self.assigned.setdefault(uri, outcome.value.key) == outcome.value.key
         metadata = node.broker.clusters[CLUSTER].metadata
-        metadata.propose(AssignQueue(uri, ("__default",), int(self.now * 1e9) + self._asked), told,
+        metadata.propose(AssignQueue(uri, ("__default",), int(self.now * 1e9) + self._asked), on_outcome,
                          node.broker.loop.wall(node.local_now))
         node.turn_due()
         return uri
 
     def judge(self) -> None:
-        """One leader in a term, over all lives; what was told to be committed is at whoever leads."""
+        """Check that each term had at most one leader, by the logs of all runs."""
         led: dict[int, str] = {}
         for node in self.machines:
             for line in node.log():
@@ -96,7 +96,7 @@ class ElectedCluster(SimulatedCluster):
                     assert led.setdefault(term, node.name) == node.name, f"two leaders of term {term}"
 
     def judge_all(self) -> None:
-        """When all is quiet: every node has everything, and the same."""
+        """Check, after `settle`, that all members have the same state with all assigned queues."""
         self.judge()
         states = [self.cluster(node.name).metadata.state for node in self.machines]
         for state in states:
@@ -105,7 +105,7 @@ class ElectedCluster(SimulatedCluster):
 
 
 def heal(nodes: ElectedCluster) -> None:
-    """Every link carries everything again."""
+    """Heal all links between members."""
     for one in nodes.machines:
         for two in nodes.machines:
             if one is not two:
@@ -113,7 +113,7 @@ def heal(nodes: ElectedCluster) -> None:
 
 
 def resume(nodes: ElectedCluster) -> None:
-    """Whoever was paused goes on."""
+    """Resume all paused members."""
     for node in nodes.machines:
         if node.up and node.paused:
             node.resume()

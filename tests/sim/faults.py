@@ -1,10 +1,10 @@
-"""The fault table of the specification (cluster.md, section 19) as scenarios: whole nodes over simulated networks and disks,
-sessions of the client library as clients, and every judge of the campaigns on.
+"""World of the fault table of the specification (`cluster.md`, section 19): a cluster with clients of the client library.
 
-    @row(3)                         this scenario is row 3 of the table
-    world = FaultWorld(seed)        a cluster that has settled, with clients at work
-    world.live(5.0)                 time passes
-    world.finish()                  all is healed, everything is answered and delivered, and the judges agree
+    world = FaultWorld(seed)        an available cluster with active clients
+    world.live(5.0)                 5 simulated seconds pass
+    world.finish()                  ends all faults, waits for all ACKs and deliveries, and runs all judges of the campaigns
+
+A test whose name starts with `test_row_03_` is the scenario of row 3.
 """
 
 from __future__ import annotations
@@ -23,24 +23,25 @@ from sim.campaign.world import CampaignWorld
 from sim.elected import INACTIVITY_S, heal, resume
 from sim.sdk_sessions import SdkConsumer, SdkProducer
 
-ROWS = 37  # of the table
-FAILOVER_S = INACTIVITY_S + 5.0  # a leader or primary that is silent is given up, and another one is active
+ROWS = 37  # of the fault table
+FAILOVER_S = INACTIVITY_S + 5.0  # longest time until another leader or primary is active
 STEP_S = 0.05
 MIB = 1 << 20
 
 
 class FaultWorld(CampaignWorld):
-    """`size` nodes n1, n2, ... and proxies. `spread`: the two partitions have different primaries. Where nothing else is
-    asked for, a producer and a consumer of a strong and of an eventual queue are at work at the nodes, and a producer behind
-    proxies."""
+    """`size` members n1, n2, ... and proxies p1 to p3. `spread`: the two partitions have different primaries.
+
+    `clients`: with a producer and a consumer each of a strong and of an eventual queue at the members, and a producer at p2.
+    """
 
     def __init__(self, seed: int = 1, size: int = 3, spread: bool = False, journal_bytes: int = MIB,
-                 cast: bool = True) -> None:
+                 clients: bool = True) -> None:
         super().__init__(Schedule(seed, size, 1 << 18, MIB, MIB, 0.0, (), True, journal_bytes, spread), JUDGES)
         self.producers: list[SdkProducer] = []
         self.consumers: list[SdkConsumer] = []
         self.until(lambda: all(self.is_ready(node) for node in self.machines), 60.0)
-        if cast:
+        if clients:
             self.producer(STRONG)
             self.producer(STRONG, ["p2"])
             self.producer(EVENTUAL)
@@ -48,115 +49,115 @@ class FaultWorld(CampaignWorld):
                 self.consumer(uri)
             self.live(3.0)
 
-    # -- time -------------------------------------------------------------------------------------------------------------
+    # -- simulated time -------------------------------------------------------------------------------------------------
 
     def live(self, seconds: float) -> None:
-        """Time passes, and clients work."""
+        """Run the simulation for some seconds, with active clients."""
         self.run(seconds)
 
     def until(self, condition: Callable[[], object], seconds: float = 30.0) -> float:
-        """Time passes until something is so; how much it was."""
+        """Run the simulation until a condition holds, and return the seconds; AssertionError after `seconds`."""
         begun = self.now
         while not condition():
-            assert self.now < begun + seconds, f"not so after {seconds:g} s\n{self.story()}"
+            assert self.now < begun + seconds, f"the condition does not hold after {seconds:g} s\n{self.describe()}"
             self.run(STEP_S)
         return self.now - begun
 
-    # -- clients ------------------------------------------------------------------------------------------------------------
+    # -- clients --------------------------------------------------------------------------------------------------------
 
     def producer(self, uri: str = STRONG, places: list[str] | None = None, pause_s: float = 0.3) -> SdkProducer:
-        """One more, that tries the nodes in this order."""
-        made = SdkProducer(self, f"producer {len(self.producers)}", uri, places or self.names, pause_s)
-        self.producers.append(made)
-        return made
+        """Add a producer that uses the first reachable node of `places`, by default n1, n2, ..."""
+        client = SdkProducer(self, f"producer {len(self.producers)}", uri, places or self.names, pause_s)
+        self.producers.append(client)
+        return client
 
     def consumer(self, uri: str = STRONG, places: list[str] | None = None, app: str = "",
                  slow_s: float | None = 0.05) -> SdkConsumer:
-        """One more, likewise."""
-        made = SdkConsumer(self, f"consumer {len(self.consumers)}", uri, places or self.names[::-1], app, slow_s)
-        self.consumers.append(made)
-        return made
+        """Add a consumer that uses the first reachable node of `places`, by default the last member first."""
+        client = SdkConsumer(self, f"consumer {len(self.consumers)}", uri, places or self.names[::-1], app, slow_s)
+        self.consumers.append(client)
+        return client
 
     def refusals(self) -> list[tuple[bytes, Result]]:
-        """Everything that a producer was told but success."""
+        """Return GUID and result of all failed ACKs of all producers."""
         return [refused for producer in self.producers for refused in producer.refused]
 
     def longest_wait(self) -> float:
-        """Seconds that a producer has waited for an answer."""
+        """Return the longest time from a PUT to its ACK, in seconds."""
         return max(wait for producer in self.producers for wait in producer.waits.values())
 
     def deliveries(self, guid: bytes) -> int:
-        """How often a message was delivered to anybody."""
+        """Return how often a message was delivered, at all consumers."""
         return sum(consumer.got.count(guid) for consumer in self.consumers)
 
-    # -- nodes --------------------------------------------------------------------------------------------------------------
+    # -- nodes ----------------------------------------------------------------------------------------------------------
 
     @property
     def names(self) -> list[str]:
-        """Of the nodes."""
+        """Names of the members."""
         return [node.name for node in self.machines]
 
     def is_ready(self, node: SimulatedNode) -> bool:
-        """Whether a node is up, healed, and everything has an active primary."""
+        """Return whether a node is running, healed, and knows an active primary for each partition."""
         return node.up and not node.paused and self.cluster(node.name).unavailable == ""
 
-    def index(self, uri: str = STRONG) -> int:
-        """The partition of a queue."""
+    def partition_of(self, uri: str = STRONG) -> int:
+        """Return the number of the partition of a queue."""
         record = self.queue_record(uri)
         assert record is not None, uri
         return record.partition_id
 
     def primary(self, uri: str = STRONG) -> SimulatedNode:
-        """The active primary of a queue."""
-        found = self.primaries(self.index(uri))
-        assert len(found) == 1, self.story()
+        """Return the active primary of a queue; AssertionError if not exactly one node acts as such."""
+        found = self.primaries(self.partition_of(uri))
+        assert len(found) == 1, self.describe()
         return found[0]
 
     def appoint(self, node: SimulatedNode) -> None:
-        """The leader gives all partitions to a node."""
+        """Let the leader assign all partitions to a node."""
         self.propose(self.leader, AssignPartitions([int(node.name[1:])], []))
 
     def others(self, *nodes: SimulatedNode) -> list[SimulatedNode]:
-        """All nodes but these."""
+        """Return all members except `nodes`."""
         return [node for node in self.machines if node not in nodes]
 
     def lease(self, uri: str = STRONG) -> int:
-        """Of the primary, as it stands."""
-        return self.hosted(self.primary(uri), self.index(uri)).machine.lease
+        """Return the current lease of a queue's partition."""
+        return self.hosted(self.primary(uri), self.partition_of(uri)).machine.lease
 
     def leader_of(self, nodes: list[SimulatedNode]) -> SimulatedNode:
-        """Whom all of these follow."""
+        """Return the leader that all `nodes` follow; AssertionError if they differ."""
         leaders = {self.cluster(node.name).leadership.standing.leader for node in nodes}
-        assert len(leaders) == 1, self.story()
+        assert len(leaders) == 1, self.describe()
         return self.node(f"n{leaders.pop()}")
 
-    def timers(self, node: SimulatedNode) -> int:
-        """How many a node has waiting."""
+    def count_timers(self, node: SimulatedNode) -> int:
+        """Return the number of pending timers of a node."""
         return len(node.broker.loop.timers._heap)
 
     def terms(self) -> set[int]:
-        """Of all nodes that are up."""
+        """Return the terms of all running members."""
         return {self.cluster(node.name).leadership.elector.term for node in self.machines if node.up}
 
-    def apart(self, nodes: list[SimulatedNode], others: list[SimulatedNode]) -> None:
-        """Nothing gets from one group to the other."""
+    def separate(self, nodes: list[SimulatedNode], others: list[SimulatedNode]) -> None:
+        """Cut all links between two groups of members."""
         for one in nodes:
             for two in others:
                 self.network.cut(one.name, two.name)
 
     def stored(self, node: SimulatedNode, uri: str = STRONG) -> list[bytes]:
-        """GUIDs of the messages that a node has of a queue."""
+        """Return the GUIDs of the messages that a node stores of a queue."""
         record = self.queue_record(uri)
         assert record is not None
         queue = self.hosted(node, record.partition_id).partition.state.queues.get(record.key)
         return [] if queue is None else list(queue.messages)
 
     def queues(self, node: SimulatedNode) -> dict[str, bytes]:
-        """What the metadata of a node say: the key of each queue."""
+        """Return the key of each queue in the metadata of a node."""
         return {uri: record.key for uri, record in self.cluster(node.name).metadata.state.queues.items()}
 
-    def story(self) -> str:
-        """Where everybody stands, for whoever looks at a failed test."""
+    def describe(self) -> str:
+        """Return the states of all members and clients, for messages of failed tests."""
         lines = []
         for node in self.machines:
             if not node.up:
@@ -170,10 +171,10 @@ class FaultWorld(CampaignWorld):
             lines.append(f"{each.name}: {each.core.state.value} at {each.place}, {each.events[-4:]}")
         return "\n".join(lines)
 
-    # -- the end ------------------------------------------------------------------------------------------------------------
+    # -- final state ----------------------------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """Everything is repaired, and settles: producers have all their answers, consumers all messages, nodes agree."""
+        """End all faults, wait for all ACKs, deliveries and confirms, and let the judges check the final state."""
         heal(self)
         resume(self)
         for node in self.nodes:
@@ -184,8 +185,8 @@ class FaultWorld(CampaignWorld):
                 if not node.up:
                     node.boot()
         for producer in self.producers:
-            producer.rests = True
-        self._read_everything()
+            producer.paused = True
+        self._consume_all_queues()
         self.until(lambda: all(self.is_ready(node) for node in self.machines), 120.0)
         self.until(lambda: not any(producer.unanswered for producer in self.producers), 120.0)
         self.until(lambda: not any(self.stored(node, uri) for node in self.machines for uri in (STRONG, EVENTUAL)
@@ -193,11 +194,11 @@ class FaultWorld(CampaignWorld):
         self.run(3.0)
         for index in range(len(self.replication(self.machines[0]).hosted)):
             roles = sorted(self.hosted(node, index).machine.role.name for node in self.machines)
-            assert roles.count(PartitionRole.PRIMARY_HEALED.name) == 1, self.story()
+            assert roles.count(PartitionRole.PRIMARY_HEALED.name) == 1, self.describe()
         for judge in self.judges:
-            judge.quiet()
+            judge.check_final_state()
 
-    def _read_everything(self) -> None:
+    def _consume_all_queues(self) -> None:
         for consumer in self.consumers:
             consumer.confirm_all()
         read = {consumer.uri for consumer in self.consumers}

@@ -1,4 +1,4 @@
-"""Links of a simulated node, and introductions of stand-in peers."""
+"""Access to the cluster links of a simulated node, and negotiation of scripted brokers with it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,17 @@ FEATURES = "PROTOCOL_ENCODING:BER;BMQTWIST:DURABLE_VOTE,METADATA_LOG"
 
 
 def links(node: SimulatedNode) -> ClusterLinks:
+    """Return the links of a member to the other members."""
     found = node.broker.sessions.peers[CLUSTER]
     assert isinstance(found, ClusterLinks)
     return found
 
 
 def introduce(nodes: SimulatedCluster, name: str, **changed: object) -> tuple[BrokerResponse | None, Client]:
-    """What a node answers to a broker."""
+    """Negotiate with a node as the broker n1 with some `changed` members of its identity.
+
+    Returns the response, None = the node closed the connection, and the client.
+    """
     end = nodes.network.connect(nodes.node(name).address, "elsewhere")
     assert end is not None
     client = Client(SimulatedLink(nodes, end), "broker")

@@ -1,16 +1,16 @@
-"""The outside judge: knows what clients said and heard and which faults they met, nothing of the broker's inside.
+"""Judge of a scenario from the outside: it knows what clients sent and received and which faults occurred, not the broker.
 
-lost          acknowledged, and not delivered to every app although everything was given time to be
-duplicated    delivered to two consumers of an app that both hold it, or delivered twice to a connection
-resurrected   delivered to an app again after its confirm had arrived for sure
-unexpected    delivered but never posted there, with other bytes, against the subscription, or after it was refused
-order         the messages of one producer came to one consumer in another order than they were posted
-credit        more unconfirmed messages or bytes than the consumer asked for
-refused       a PUT was refused without any reason that the faults explain
-stuck         not answered or not confirmed at the end, although nothing was in the way any more
+lost          acknowledged, but not delivered to every app by the end
+duplicated    delivered to an app while it is unconfirmed at the same or another consumer
+resurrected   delivered to an app again after the broker had processed its confirm
+unexpected    delivered though never posted to this queue, with another payload, against the subscription, or after a NACK
+order         messages of one producer delivered to one consumer in another order than they were posted
+credit        more unconfirmed messages or bytes than the limits of the subscription
+refused       a PUT was refused for a reason that the faults do not explain
+stuck         a PUT without an ACK, or a message left in a queue, at the end
 
-A loss of power may bring back what was confirmed, since confirms are not acknowledged to anybody. With durability
-`none`, and for queues in memory, it may also lose what was acknowledged: those messages then count as `maybe`.
+A loss of power may undo confirms, because confirms are not acknowledged. With durability `none`, and for queues in memory,
+it may also lose acknowledged messages: their fate is then `maybe`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ VERDICTS = ("lost", "duplicated", "resurrected", "unexpected", "order", "credit"
 
 
 class Violation(AssertionError):
-    """The broker did what it never may do."""
+    """A broken guarantee; `verdict`: one of VERDICTS."""
 
     def __init__(self, verdict: str, text: str) -> None:
         assert verdict in VERDICTS
@@ -32,74 +32,75 @@ class Violation(AssertionError):
 
 @dataclass(slots=True)
 class PostedMessage:
-    """One message as its producer knows it."""
+    """A message as its producer knows it."""
 
     uri: str
     payload: bytes
-    n: int  # its property of that name
+    n: int  # value of its property "n"
     producer: str
     number: int  # counts up per producer and queue
-    fate: str = "sent"  # then acked, refused, or maybe: nobody will ever tell its producer
-    sent: int = 1
-    doubtful: bool = False  # an ACK still under way speaks for a broker that lost the message
+    fate: str = "sent"  # then "acked", "refused", or "maybe": its producer will never know
+    sent: int = 1  # number of PUTs with its GUID
+    doubtful: bool = False  # an ACK in progress may be from a run of the broker that lost the message
 
 
 @dataclass(slots=True)
 class AppView:
-    """What the consumers of one app of one queue saw."""
+    """The deliveries and confirms of one app of one queue."""
 
-    owner: dict[bytes, object] = field(default_factory=dict)  # GUID: the connection that holds it unconfirmed
+    owner: dict[bytes, object] = field(default_factory=dict)  # GUID of an unconfirmed message -> connection of its consumer
     seen: set[bytes] = field(default_factory=set)
-    confirmed: set[bytes] = field(default_factory=set)  # confirmed, perhaps in vain
-    settled: set[bytes] = field(default_factory=set)  # the confirm arrived for sure
+    confirmed: set[bytes] = field(default_factory=set)  # a CONFIRM was sent
+    processed: set[bytes] = field(default_factory=set)  # the broker has processed the CONFIRM
 
 
 class OutsideJudge:
-    """Told everything by the clients and the world; raises Violation."""
+    """Receives the events of all clients and the faults of the scenario; raises Violation."""
 
     def __init__(self, apps: dict[str, tuple[str, ...]], volatile: set[str], unstored: set[str]) -> None:
-        self.apps, self.volatile, self.unstored = apps, volatile, unstored  # unstored: broadcast
+        self.apps, self.volatile, self.unstored = apps, volatile, unstored  # volatile: in memory; unstored: broadcast
         self.puts: dict[bytes, PostedMessage] = {}
         self.views = {(uri, app): AppView() for uri, each in apps.items() for app in each}
         self.bounded: set[str] = set()  # queues with a quota
-        self.trouble = False  # the disk refuses something in this life of the broker: confirms may go unrecorded
-        self.excused = False  # there was a reason for statuses 6
-        self.failures = 0  # statuses 6
-        self.mistaken = False  # the broker meets mistakes of its own: it may disable queues and partitions
+        self.disk_faulty = False  # in this run of the broker: confirms may not be stored
+        self.failures_expected = False  # a fault explains NACKs with status 6
+        self.failures = 0  # NACKs with status 6, STORAGE_FAILURE
+        self.defective = False  # defects are injected into the broker: it may disable queues and partitions
         self.counts: Counter[str] = Counter()
-        self.disordered = False  # power was lost: what was not acknowledged may have holes
+        self.disordered = False  # power was lost: unacknowledged messages may be lost and be stored later
 
-    # -- what producers tell
+    # -- events of producers
 
-    def posted(self, guid: bytes, put: PostedMessage) -> None:
-        """A PUT goes out for the first time."""
+    def on_put_sent(self, guid: bytes, put: PostedMessage) -> None:
+        """A producer sends a PUT for the first time."""
         self.puts[guid] = put
         self.counts["posted"] += 1
 
-    def posted_again(self, guid: bytes) -> None:
-        """The same PUT on another connection."""
+    def on_put_resent(self, guid: bytes) -> None:
+        """A producer sends the same PUT on another connection."""
         self.puts[guid].sent += 1
         self.puts[guid].doubtful = False
         self.counts["posted again"] += 1
 
-    def answered(self, guid: bytes, status: int) -> None:
-        """Its ACK has come."""
+    def on_ack_received(self, guid: bytes, status: int) -> None:
+        """A producer receives the ACK of a PUT."""
         put = self.puts[guid]
         self.failures += status == 6
-        if status and not (status in (1, 2) and put.uri in self.bounded or status == 6 or status == 7 and self.mistaken):
+        if status and not (status in (1, 2) and put.uri in self.bounded or status == 6 or status == 7 and self.defective):
             raise Violation("refused", f"{put} with status {status}")
         put.fate = "refused" if status else "maybe" if put.doubtful else "acked"
         self.counts[put.fate] += 1
 
-    def given_up(self, guid: bytes) -> None:
-        """Its producer closed the queue before the ACK came."""
+    def on_producer_closed(self, guid: bytes) -> None:
+        """A producer closed its queue before it received the ACK of a PUT."""
         self.puts[guid].fate = "maybe"
 
-    # -- what consumers tell
+    # -- events of consumers
 
-    def delivered(self, uri: str, app: str, guid: bytes, payload: bytes, connection: object, late: bool,
-                  last: dict[str, int]) -> None:
-        """A PUSH; `late` has the out-of-order flag; `last`: of this consumer, producer -> number of the last one."""
+    def on_push_received(self, uri: str, app: str, guid: bytes, payload: bytes, connection: object, late: bool,
+                         last: dict[str, int]) -> None:
+        """A consumer receives a PUSH. `late`: it has the out-of-order flag; `last`: producer -> number of its last message
+        at this consumer, updated here."""
         self.counts["delivered late" if late else "delivered"] += 1
         put = self.puts.get(guid)
         if put is None or put.uri != uri or put.payload != payload:
@@ -107,11 +108,11 @@ class OutsideJudge:
         view = self.views[uri, app]
         if put.fate == "refused" and guid not in view.seen:
             raise Violation("unexpected", f"{put} was refused before")
-        if guid in view.settled:
+        if guid in view.processed:
             raise Violation("resurrected", f"{put} at {app}")
         if guid in view.owner and uri not in self.unstored:
-            raise Violation("duplicated", f"{put} at {app} is with {view.owner[guid]} and with {connection}")
-        again = put.sent > 1 and (self.disordered or uri in self.unstored)  # nothing is remembered of a broadcast
+            raise Violation("duplicated", f"{put} of {app} is unconfirmed at {view.owner[guid]}; delivered to {connection}")
+        again = put.sent > 1 and (self.disordered or uri in self.unstored)  # no deduplication
         if not late and put.number <= last.get(put.producer, -1) and not again:
             raise Violation("order", f"{put} after number {last[put.producer]}")
         if not late:
@@ -120,53 +121,53 @@ class OutsideJudge:
         if uri not in self.unstored:
             view.owner[guid] = connection
 
-    def confirmed(self, uri: str, app: str, guid: bytes, connection: object) -> None:
-        """A CONFIRM goes out."""
+    def on_confirm_sent(self, uri: str, app: str, guid: bytes, connection: object) -> None:
+        """A consumer sends a CONFIRM."""
         view = self.views[uri, app]
         view.confirmed.add(guid)
         if view.owner.get(guid) is connection:
             del view.owner[guid]
         self.counts["confirmed"] += 1
 
-    def settle(self, uri: str, app: str, guids: list[bytes]) -> None:
-        """The broker has answered something that was said after these CONFIRMs."""
-        self.views[uri, app].settled.update(guids)
+    def on_confirms_processed(self, uri: str, app: str, guids: list[bytes]) -> None:
+        """The broker has answered a request that was sent after these CONFIRMs."""
+        self.views[uri, app].processed.update(guids)
 
-    def let_go(self, uri: str, app: str, connection: object) -> None:
-        """A consumer closes or is cut off: what it holds may go to others."""
+    def on_consumer_closed(self, uri: str, app: str, connection: object) -> None:
+        """A consumer closes or loses its connection: its unconfirmed messages may be delivered to other consumers."""
         view = self.views[uri, app]
         for guid in [guid for guid, owner in view.owner.items() if owner is connection]:
             del view.owner[guid]
 
-    # -- what the world tells
+    # -- faults
 
-    def restarted(self, power: bool, durable: bool) -> None:
-        """A broker comes to life after another one: by a loss of `power`, or of the process alone."""
+    def on_restart(self, power: bool, durable: bool) -> None:
+        """The broker restarts after a loss of `power` or a kill; `durable`: its durability is not `none`."""
         self.counts["power losses" if power else "kills"] += 1
         for (uri, _), view in self.views.items():
-            # What is posted again after a rollover may be taken for new: the old journal with its traces is gone.
-            view.settled = set() if power or self.trouble or uri in self.volatile else {
-                guid for guid in view.settled if self.puts[guid].fate != "sent"}
+            # A PUT that is sent again after a rollover may be stored again: the GUID was in the removed journal.
+            view.processed = set() if power or self.disk_faulty or uri in self.volatile else {
+                guid for guid in view.processed if self.puts[guid].fate != "sent"}
         for put in self.puts.values():
             if put.uri in self.volatile or power and not durable:
                 put.doubtful = True
                 put.fate = "maybe" if put.fate == "acked" else put.fate
         self.disordered = self.disordered or power
-        self.trouble = False
+        self.disk_faulty = False
 
-    def faulty(self) -> None:
-        """The disk begins to refuse something."""
-        self.trouble = self.excused = True
+    def on_disk_fault(self) -> None:
+        """The disk starts to fail operations."""
+        self.disk_faulty = self.failures_expected = True
 
     # -- the end
 
-    def close(self, stored: dict[str, int], full: bool) -> None:
-        """Everything was mended, and given time. `stored`: messages left in each queue; `full`: a partition said so."""
-        if self.failures and not self.excused and not full:
+    def check_final_state(self, stored: dict[str, int], full: bool) -> None:
+        """Check the end of a scenario. `stored`: messages left in each queue; `full`: a partition was full at some time."""
+        if self.failures and not self.failures_expected and not full:
             raise Violation("refused", f"{self.failures} message(s) with status 6")
         for guid, put in self.puts.items():
             if put.fate == "sent":
-                raise Violation("stuck", f"{guid.hex()} {put} was never answered")
+                raise Violation("stuck", f"{guid.hex()} {put} got no ACK")
             if put.fate != "acked" or put.uri in self.unstored:
                 continue
             for app in self.apps[put.uri]:

@@ -1,4 +1,4 @@
-"""Three members of a cluster and a client that moves between them."""
+"""Cluster of members that have settled, for tests of clients at several members."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from sim.replicated import ReplicatingCluster
 
 
 class Members(ReplicatingCluster):
-    """Three members that have settled."""
+    """A cluster after SETTLE_S."""
 
     def __init__(self, seed: int = 1, count: int = 3, **options: Any) -> None:
         super().__init__(seed, count, **options)
         self.settle()
 
-    def relayed(self, node: SimulatedNode) -> dict[str, Any]:
-        """The queues that a node relays."""
+    def relayed_queues(self, node: SimulatedNode) -> dict[str, Any]:
+        """Return the queues that a node relays, by URI."""
         relays = self.cluster(node.name).relays
         assert relays is not None
         return relays.queues

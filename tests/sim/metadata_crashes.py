@@ -1,9 +1,9 @@
-"""A crash at every write of every operation that changes metadata: what was acknowledged is there, no app is half there.
+"""Crashes of a broker at every disk write of every operation that changes metadata, and the check after the restart.
 
-One broker over a simulated disk has fanout queues with messages, of which some are confirmed for some apps. One operation
-runs with PUTs before, with and behind it, and dies instead of its n-th write, for every n until it comes through; the
-process is killed, or the power is lost with nothing or with a part of what was not synced surviving. Then the broker is
-started, twice.
+A broker on a simulated disk has fanout queues with messages, some of them confirmed for some apps. An operation runs with
+PUTs before, during and after it; the broker crashes instead of the n-th disk operation, for every n until the operation
+completes. The process is killed, or the power is lost, with none or a part of the unsynced writes. Then the broker is
+started twice. Acknowledged messages must be stored, and the apps of each queue must be equal in metadata and queue.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ NEW, EMPTY = "bmq://f/new", "bmq://f/empty"
 
 @dataclass(frozen=True)
 class Operation:
-    """What changes: `begin` asks for it, `apps` are those of the domain afterwards."""
+    """A change of metadata: `begin` requests it; `apps` are those of the domain afterwards."""
 
-    begin: Callable[[Life], None]
+    begin: Callable[[CrashRun], None]
     apps: tuple[str, ...] = APPS
 
 
 @dataclass
-class Life:
-    """One broker, its producer, and what it was told."""
+class CrashRun:
+    """One broker and its producer, with the acknowledged and confirmed messages."""
 
     world: MemoryWorld
     producer: Client = field(init=False)
@@ -54,7 +54,7 @@ class Life:
         for number in range(4):
             self.post(*QUEUES, text=b"before%d" % number)
         world.run()
-        self.hear()
+        self.receive_acks()
         for uri in QUEUES:
             reader = world.consumer(uri, "foo")
             pushes = world.pushes(reader)
@@ -65,15 +65,15 @@ class Life:
         world.settle()
 
     def post(self, *uris: str, text: bytes) -> None:
-        """A message to each queue, in one event each; nothing is run yet."""
+        """Send a PUT to each queue, in one event each, without a turn of the broker."""
         for uri in uris:
             queue = next(opened[0] for opened in self.producer.queues.values() if opened[0].uri == uri)
             guid = self.producer.new_guid()
             self._posted[guid] = uri, text
             self.producer.send(codec.put_frame([codec.put_message(queue.q_id, guid, text)]))
 
-    def hear(self) -> None:
-        """Take what the broker wrote, whether it lives or not."""
+    def receive_acks(self) -> None:
+        """Process the ACKs that the broker has written, also after its crash."""
         link = self.producer.link
         assert isinstance(link, MemoryLink)
         frames, _ = codec.split_frames(b"".join(link._arrived))
@@ -85,30 +85,30 @@ class Life:
                     self.acked.setdefault(uri, []).append(payload)
 
 
-def create(life: Life) -> None:
-    """The first open of a queue, and PUTs right behind it."""
-    parameters = life.producer.handle_parameters(NEW, 90, write=1)
-    life.producer.send_request({"openQueue": {"handleParameters": parameters}})
-    guid = life.producer.new_guid()
-    life._posted[guid] = NEW, b"first"
-    life.producer.send(codec.put_frame([codec.put_message(90, guid, b"first")]))
+def create(run: CrashRun) -> None:
+    """Open a new queue and send a PUT directly after the open request."""
+    parameters = run.producer.handle_parameters(NEW, 90, write=1)
+    run.producer.send_request({"openQueue": {"handleParameters": parameters}})
+    guid = run.producer.new_guid()
+    run._posted[guid] = NEW, b"first"
+    run.producer.send(codec.put_frame([codec.put_message(90, guid, b"first")]))
 
 
-def reconfigure(*apps: str, **parameters: int) -> Callable[[Life], None]:
-    """Another list of apps, or other settings, for all queues of the domain at once."""
-    def begin(life: Life) -> None:
-        life.world.domain("f", "fanout", apps=apps, **parameters)
-        life.world.broker.commands.run_at_once("DOMAINS RECONFIGURE f", "test")
-        life.world.turn_requested = True
+def reconfigure(*apps: str, **parameters: int) -> Callable[[CrashRun], None]:
+    """Return an operation that reconfigures the domain with other apps or settings."""
+    def begin(run: CrashRun) -> None:
+        run.world.domain("f", "fanout", apps=apps, **parameters)
+        run.world.broker.commands.run_at_once("DOMAINS RECONFIGURE f", "test")
+        run.world.turn_requested = True
     return begin
 
 
-def delete(life: Life) -> None:
-    """Queues that are empty and unused, of which there is one."""
-    queue = next(opened[0] for opened in life.producer.queues.values() if opened[0].uri == EMPTY)
+def delete(run: CrashRun) -> None:
+    """Delete the empty unused queue by forced garbage collection."""
+    queue = next(opened[0] for opened in run.producer.queues.values() if opened[0].uri == EMPTY)
     queue.close_only()
-    life.world.broker.commands.run_at_once("CLUSTERS CLUSTER c3 FORCE_GC_QUEUES", "test")
-    life.world.turn_requested = True
+    run.world.broker.commands.run_at_once("CLUSTERS CLUSTER c3 FORCE_GC_QUEUES", "test")
+    run.world.turn_requested = True
 
 
 OPERATIONS = {
@@ -117,7 +117,7 @@ OPERATIONS = {
     "apps replaced": Operation(reconfigure("bar", "new"), ("bar", "new")), "queue deleted": Operation(delete),
     "domain changed": Operation(reconfigure("foo", "bar", queue_messages=5000, maxDeliveryAttempts=3)),
 }
-POWER: dict[str, Callable[[MemoryWorld, int], None]] = {
+CRASHES: dict[str, Callable[[MemoryWorld, int], None]] = {
     "kill": lambda world, seed: world.disk.kill(),
     "power": lambda world, seed: world.disk.crash(),
     "power, torn": lambda world, seed: world.disk.crash(Random(seed)),
@@ -126,31 +126,31 @@ POWER: dict[str, Callable[[MemoryWorld, int], None]] = {
 
 def walk(operation: Operation, crash: Callable[[MemoryWorld, int], None], root: Path, first: int = 0,
          stride: int = 1) -> Counter[str]:
-    """Every write, or every so many; what was counted. AssertionError says what is wrong."""
+    """Crash at every `stride`-th disk operation from `first` on, check each restart, and return counts."""
     counts: Counter[str] = Counter()
     for step in range(first, 10_000, stride):
         place = root / str(step)
         place.mkdir()
-        life = Life(MemoryWorld(place, cluster={"partition": {"numPartitions": 3}}))
-        died = _die(life, operation, step)
-        life.hear()
-        counts["acknowledged"] += sum(map(len, life.acked.values()))
-        crash(life.world, step)
-        judge(life, operation, step, crash is not POWER["kill"])
-        if not died:
+        run = CrashRun(MemoryWorld(place, cluster={"partition": {"numPartitions": 3}}))
+        crashed = _run_until_crash(run, operation, step)
+        run.receive_acks()
+        counts["acknowledged"] += sum(map(len, run.acked.values()))
+        crash(run.world, step)
+        judge(run, operation, step, crash is not CRASHES["kill"])
+        if not crashed:
             return counts
         counts["crashes"] += 1
-    raise AssertionError("the operation never ends")
+    raise AssertionError("the operation did not complete in 10,000 disk operations")
 
 
-def _die(life: Life, operation: Operation, step: int) -> bool:
-    world = life.world
+def _run_until_crash(run: CrashRun, operation: Operation, step: int) -> bool:
+    world = run.world
     world.disk.stop_after = world.disk.steps + step
     try:
-        life.post(*QUEUES, text=b"with")
-        operation.begin(life)
+        run.post(*QUEUES, text=b"with")
+        operation.begin(run)
         world.run()
-        life.post(*QUEUES, text=b"behind")
+        run.post(*QUEUES, text=b"behind")
         world.run()
         world.advance(1.5)
     except Died:
@@ -158,9 +158,9 @@ def _die(life: Life, operation: Operation, step: int) -> bool:
     return False
 
 
-def judge(life: Life, operation: Operation, step: int, power: bool) -> None:
-    """Start, twice; metadata, partitions and consumers agree. A loss of power may take confirms that were not synced."""
-    world = life.world
+def judge(run: CrashRun, operation: Operation, step: int, power: bool) -> None:
+    """Start twice and compare metadata, queues and deliveries; a loss of `power` may undo unsynced confirms."""
+    world = run.world
     world._forget_clients()
     for start in (1, 2):
         told = len(world.log())
@@ -168,7 +168,7 @@ def judge(life: Life, operation: Operation, step: int, power: bool) -> None:
         world.advance(2)
         news = [line for line in world.log()[told:]
                 if line.startswith(("ALARM", "PANIC", "ERROR")) and UNFINISHED not in line]
-        if start == 1:  # what was cut off, or completed, is said once
+        if start == 1:  # truncations and completed changes are logged once
             news = [line for line in news if not line.startswith(("ALARM [RECOVERY]", "ALARM [CLUSTER]"))]
         assert not news, (step, start, news)
         for uri, record in world.broker.clusters["c3"].metadata.state.queues.items():
@@ -179,8 +179,8 @@ def judge(life: Life, operation: Operation, step: int, power: bool) -> None:
             world._forget_clients()
             world.crash()
     state = world.broker.clusters["c3"].metadata.state.queues
-    for uri, payloads in life.acked.items():
-        assert uri in state or not payloads, (step, uri, "is gone with its messages")
+    for uri, payloads in run.acked.items():
+        assert uri in state or not payloads, (step, uri, "does not exist, with acknowledged messages")
         for app in operation.apps if payloads else ():
             reader = world.consumer(uri, app)
             pushes = world.pushes(reader)
@@ -188,13 +188,13 @@ def judge(life: Life, operation: Operation, step: int, power: bool) -> None:
             reader.confirm(*pushes)
             world.run()
             reader.client.drop()
-            wanted = {payload for payload in payloads if (uri, app, payload) not in life.confirmed}
+            wanted = {payload for payload in payloads if (uri, app, payload) not in run.confirmed}
             if app in APPS:
                 assert wanted <= got, (step, uri, app, "lost", wanted - got)
-            back = {payload for payload in got if (uri, app, payload) in life.confirmed}
-            assert not back or power, (step, uri, app, "came back", back)
+            back = {payload for payload in got if (uri, app, payload) in run.confirmed}
+            assert not back or power, (step, uri, app, "confirmed messages delivered", back)
     for uri in (*QUEUES, NEW, EMPTY):
         readers = [world.consumer(uri, app) for app in operation.apps]
-        assert not any([world.got(reader) for reader in readers]) or uri not in life.acked, (step, uri)
+        assert not any([world.got(reader) for reader in readers]) or uri not in run.acked, (step, uri)
         world.producer(uri).post(b"afterwards")
         assert all(world.got(reader) == [b"afterwards"] for reader in readers), (step, uri)

@@ -1,4 +1,4 @@
-"""Mistakes of the broker itself, planted at random while a scenario runs: what raises, how often, and what it met."""
+"""Injected defects: functions of the broker that raise an exception at random while a scenario runs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from bmqtwist.queue.root import RootQueue
 from bmqtwist.storage.partition import Partition
 from bmqtwist.testing.simulated_node import SimulatedPerformer
 
-# Where, what, and how likely one call of it raises, before it does anything.
-STAGES: list[tuple[Any, str, float]] = [
+# Owner, function, and probability that a call of it raises before it does anything.
+DEFECTS: list[tuple[Any, str, float]] = [
     (Partition, "flush", 0.0005), (Partition, "wants_sync", 0.0005), (Partition, "synced", 0.001),
     (Partition, "sync_point", 0.005), (SimulatedPerformer, "write", 0.002),
     (RootQueue, "ready", 0.001), (RootQueue, "post", 0.001), (Queue, "confirm", 0.001), (RootQueue, "expire", 0.02),
@@ -27,11 +27,11 @@ STAGES: list[tuple[Any, str, float]] = [
 
 
 class Mistake(Exception):
-    """One that was planted."""
+    """The exception of an injected defect."""
 
 
 class Mistakes:
-    """Inside of the `with`, and while `active`, calls of STAGES raise now and then."""
+    """Context in which the functions of DEFECTS raise at random while `active`; `met` counts the exceptions."""
 
     def __init__(self, seed: int) -> None:
         self._random = Random(f"{seed}/mistakes")
@@ -40,17 +40,17 @@ class Mistakes:
         self._originals: list[Any] = []
 
     def __enter__(self) -> Mistakes:
-        self._originals = [getattr(owner, name) for owner, name, _ in STAGES]
-        for (owner, name, rate), original in zip(STAGES, self._originals, strict=True):
-            setattr(owner, name, self._clumsy(original, name, rate))
+        self._originals = [getattr(owner, name) for owner, name, _ in DEFECTS]
+        for (owner, name, rate), original in zip(DEFECTS, self._originals, strict=True):
+            setattr(owner, name, self._with_defect(original, name, rate))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None,
                  traceback: TracebackType | None) -> None:
-        for (owner, name, _), original in zip(STAGES, self._originals, strict=True):
+        for (owner, name, _), original in zip(DEFECTS, self._originals, strict=True):
             setattr(owner, name, original)
 
-    def _clumsy(self, original: Any, name: str, rate: float) -> Any:
+    def _with_defect(self, original: Any, name: str, rate: float) -> Any:
         def call(*arguments: Any, **keywords: Any) -> Any:
             if self.active and self._random.random() < rate:
                 self.met[name] += 1

@@ -1,4 +1,4 @@
-"""A test double for the part of a node that speaks with the other nodes of its cluster."""
+"""Test double of the part of a node that communicates with other nodes of its cluster."""
 
 from __future__ import annotations
 
@@ -15,42 +15,44 @@ REDIAL_S = 0.1
 
 
 class PeerDouble:
-    """`link.peer.PeerContext` of one node, in all its lives. It dials the node at `dials`, whenever it is not
-    connected with it; whoever introduces himself as a broker is taken."""
+    """`link.peer.PeerContext` of one node, in all its runs.
+
+    It dials the address `dials` while it is not connected with it, and admits every broker that connects.
+    """
 
     def __init__(self, node: SimulatedNode, dials: str = "") -> None:
         self.node, self._dials = node, dials
         self.peers: list[PeerSession] = []
-        self.end: ConnectionEnd | None = None  # of the connection that was dialled last
-        self.got: list[tuple[EventType, bytes]] = []  # what other nodes sent
-        self.dialled = self.failed = 0  # sessions that were negotiated, connections that came to nothing
-        node.on_boot = self._begin
-        self._begin()
+        self.end: ConnectionEnd | None = None  # of the last dialled connection
+        self.got: list[tuple[EventType, bytes]] = []  # events of other nodes
+        self.dialled = self.failed = 0  # negotiated dialled sessions; failed attempts
+        node.on_boot = self._on_boot
+        self._on_boot()
 
     def send(self, kind: EventType, body: bytes) -> None:
-        """One event to whoever is connected."""
+        """Send one event to all connected peers."""
         for peer in self.peers:
             peer.send(event(kind, body))
         self.node.turn_due()
 
-    def _begin(self) -> None:
+    def _on_boot(self) -> None:
         self.peers = []
         self.node.broker.sessions.peers[CLUSTER] = self
         if self._dials:
             self._dial()
 
     def _dial(self) -> None:
-        self.node.dial(self._dials, self._came)
+        self.node.dial(self._dials, self._on_dialled)
 
-    def _came(self, end: ConnectionEnd | None) -> None:
+    def _on_dialled(self, end: ConnectionEnd | None) -> None:
         if end is None:
-            self._try_again()
+            self._schedule_dial()
             return
         self.end, node = end, self.node
         node.attach(end, node.broker.sessions.dialled(self._dials, self._identity, self, node.local_now))
         node.turn_due()
 
-    def _try_again(self) -> None:
+    def _schedule_dial(self) -> None:
         self.failed += 1
         self.node.at(self.node.simulation.now + REDIAL_S, self._dial)
 
@@ -64,32 +66,32 @@ class PeerDouble:
     # -- link.peer.PeerContext -----------------------------------------------------------------------------------
 
     def admit(self, session: Session, identity: ClientIdentity) -> BrokerResponse | None:
-        """Everybody is welcome."""
+        """Admit every broker."""
         return BrokerResponse(Status(Category.E_SUCCESS, 0, ""), 1, 999999, False, self._identity)
 
     def connected(self, peer: PeerSession) -> None:
-        """Negotiated."""
+        """A session was negotiated."""
         self.peers.append(peer)
         self.dialled += peer.dialled
 
     def received(self, peer: PeerSession, kind: EventType, specific: int, body: bytes) -> None:
-        """An event."""
+        """Store an event of a peer."""
         self.got.append((kind, body))
 
     def disconnected(self, peer: PeerSession) -> None:
-        """A session is over."""
+        """A session ended; dial again if it was dialled."""
         self.peers.remove(peer)
         if peer.dialled:
-            self._try_again()
+            self._schedule_dial()
 
     def not_connected(self, session: Session) -> None:
-        """A connection came to nothing."""
-        self._try_again()
+        """A dialled connection failed before negotiation; dial again."""
+        self._schedule_dial()
 
     def stop(self) -> None:
-        """The broker goes away; its node is told by other means."""
+        """Do nothing: the node closes its connections."""
 
 
 def event(kind: EventType, body: bytes) -> bytes:
-    """A whole event."""
+    """Return an event with its header."""
     return event_header(kind, len(body)) + body

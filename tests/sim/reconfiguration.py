@@ -6,7 +6,7 @@ from sim.replicated import ReplicatingCluster
 
 
 def reconfigure(nodes: ReplicatingCluster, domain: str, text: str) -> None:
-    """A domain has another file, and every node that is up reads it."""
+    """Replace the configuration file of a domain and reconfigure it at all running members."""
     nodes.domains.texts[domain] = text
     for node in nodes.machines:
         if node.up:

@@ -1,4 +1,4 @@
-"""Several simulated nodes of one cluster that replicate their partitions, and clients at the primary."""
+"""Simulated cluster whose members replicate their partitions, with checks of acknowledged messages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FANOUT = "bmq://bmq.test.persistent.fanout.sc/q"
 
 
 class ReplicatingCluster(ElectedCluster):
-    """What was acknowledged is remembered outside."""
+    """A cluster that records its acknowledged messages; `judge_partitions` compares them with the stored ones."""
 
     def __init__(self, seed: int, count: int = 3, options: dict[str, dict[str, Any]] | None = None,
                  masterAssignment: str = "E_LEADER_IS_MASTER_ALL", proxies: dict[str, list[str]] | None = None,
@@ -33,42 +33,42 @@ class ReplicatingCluster(ElectedCluster):
         self.posted = 0
 
     def replication(self, node: SimulatedNode) -> Replication:
-        """Of a node that is up."""
+        """Return the replication of a running node."""
         found = self.cluster(node.name).replication
         assert found is not None
         return found
 
     def partition(self, node: SimulatedNode, index: int = 0) -> ReplicatedPartition:
-        """One partition of a node."""
+        """Return a partition of a node by its number."""
         return self.replication(node).hosted[index].partition
 
     def roles(self, index: int = 0) -> dict[str, PartitionRole]:
-        """Of all nodes that are up."""
+        """Return the role of each running node in a partition."""
         return {node.name: self.replication(node).hosted[index].machine.role for node in self.machines if node.up}
 
     def primary(self, index: int = 0) -> SimulatedNode:
         """The active primary of a partition."""
         found = [name for name, role in self.roles(index).items() if role is PartitionRole.PRIMARY_HEALED]
-        assert len(found) == 1, self.stories(index)
+        assert len(found) == 1, self.transition_histories(index)
         return self.node(found[0])
 
-    def stories(self, index: int = 0) -> str:
-        """What the machines went through, for whoever looks at a failed test."""
+    def transition_histories(self, index: int = 0) -> str:
+        """Return the last 8 transitions of a partition's machines at all nodes, for messages of failed tests."""
         return "\n".join(f"{node.name}: {each.at:.2f} {each.before} -> {each.after}: {each.cause}"
                          for node in self.machines if node.up
                          for each in self.replication(node).hosted[index].machine.transition_log.transitions[-8:])
 
     def replicas(self, index: int = 0) -> list[SimulatedNode]:
-        """Nodes that are up and not primary of a partition."""
+        """Return the running nodes that are not primary of a partition."""
         primary = self.primary(index)
         return [node for node in self.machines if node.up and node is not primary]
 
     def settle(self) -> None:
-        """Long enough for everything."""
+        """Run for SETTLE_S, longer than elections and recoveries take."""
         self.run(SETTLE_S)
 
-    def ready(self) -> None:
-        """Until every node that is up is available, and so is everything else for it."""
+    def wait_until_available(self) -> None:
+        """Run until every running node is available, knows all primaries, and knows no node that is starting."""
         self.until(lambda: all(self.statuses(node).own is NodeStatus.E_AVAILABLE
                                and self.replication(node).known_primaries.all_active
                                and set(self.statuses(node).others.values()) <= {
@@ -76,40 +76,40 @@ class ReplicatingCluster(ElectedCluster):
                                for node in self.machines if node.up), SETTLE_S)
 
     def statuses(self, node: SimulatedNode) -> NodeStatuses:
-        """How a node is, and how it sees the others."""
+        """Return the availability of a node and of the other members as it knows them."""
         members = self.cluster(node.name).members
         assert members is not None
         return members.statuses
 
     def isolate(self, node: SimulatedNode) -> None:
-        """Nothing gets from a node to another one, or back."""
+        """Cut all links between a node and the other members."""
         for other in self.machines:
             if other is not node:
                 self.network.cut(node.name, other.name)
 
     def primaries(self) -> dict[int, Primary]:
-        """Of all partitions, as all nodes that are up have it."""
+        """Return the primary of each partition; AssertionError if running nodes differ."""
         views = [self.cluster(node.name).metadata.state.partitions for node in self.machines if node.up]
         assert all(view == views[0] for view in views), views
         return dict(views[0])
 
     def record(self, uri: str) -> QueueRecord:
-        """What the metadata have of a queue."""
+        """Return the metadata of a queue at the leader."""
         return self.cluster(self.leader.name).metadata.state.queues[uri]
 
     def move_any(self, random: Random) -> None:
-        """Whoever leads is told to move a primary, which may be possible or not."""
+        """Request a random move of a partition, or a rebalance, at each leader; it may be refused."""
         for node in self.believed():
             self.admin(node, random.choice(("CLUSTERS CLUSTER c3 REBALANCE", *(
                 f"CLUSTERS CLUSTER c3 STORAGE PARTITION {index} MOVE {other.name}"
                 for index in range(2) for other in self.machines))))
 
     def admin(self, node: SimulatedNode, command: str) -> str:
-        """What a node answers to a command."""
+        """Run an admin command at a node and return its answer."""
         return node.broker.commands.run_at_once(command, "test").text
 
     def writer(self, uri: str = STRONG) -> tuple[Client, Any]:
-        """A client at the primary of the queue that has it open; any node assigns one that is not yet."""
+        """Return a client at the primary with the queue open for writing; a new queue is assigned first."""
         leader = self.leader
         records = self.cluster(leader.name).metadata.state.queues
         if uri not in records:
@@ -121,7 +121,7 @@ class ReplicatingCluster(ElectedCluster):
         return client, client.open(uri, write=1)
 
     def post(self, count: int, uri: str = STRONG, wait: bool = True) -> None:
-        """Post messages; with `wait` all of them are acknowledged."""
+        """Post messages; with `wait`, wait for a successful ACK of each and record them as acknowledged."""
         _, queue = self.writer(uri)
         payloads = [b"message %d" % number for number in range(self.posted, self.posted + count)]
         self.posted += count
@@ -134,18 +134,18 @@ class ReplicatingCluster(ElectedCluster):
             self.acknowledged.setdefault(uri, []).append(guids[ack.guid])
 
     def stored(self, node: SimulatedNode, uri: str = STRONG) -> list[bytes]:
-        """Payloads of the messages that a node has of a queue."""
+        """Return the payloads that a node stores of a queue."""
         record = self.cluster(node.name).metadata.state.queues[uri]
         partition = self.partition(node, record.partition_id)
         queue = partition.state.queues.get(record.key)
         return [] if queue is None else [partition.payloads.whole(message) for message in queue.messages.values()]
 
     def judge_partitions(self) -> None:
-        """When all is quiet: every node that is up has the same log, and what was acknowledged."""
+        """Check, after `settle`, that running nodes have equal logs and each acknowledged message once."""
         up = [node for node in self.machines if node.up]
         for index in range(len(self.replication(up[0]).hosted)):
             logs = {self.partition(node, index).summary.last for node in up}
-            assert len(logs) == 1, (logs, self.stories(index))
+            assert len(logs) == 1, (logs, self.transition_histories(index))
         for uri, payloads in self.acknowledged.items():
             for node in up:
                 found = self.stored(node, uri)
@@ -153,15 +153,15 @@ class ReplicatingCluster(ElectedCluster):
                 assert len(found) == len(set(found)), "stored twice"
 
 
-def settled(seed: int, count: int = 3, **options: Any) -> ReplicatingCluster:
-    """A cluster for which all time has passed that anything takes."""
+def settled_cluster(seed: int, count: int = 3, **options: Any) -> ReplicatingCluster:
+    """Return a cluster after SETTLE_S."""
     nodes = ReplicatingCluster(seed, count, **options)
     nodes.settle()
     return nodes
 
 
-def ready(seed: int = 1, count: int = 3, **options: Any) -> ReplicatingCluster:
-    """A cluster of which every node has just become available."""
+def available_cluster(seed: int = 1, count: int = 3, **options: Any) -> ReplicatingCluster:
+    """Return a cluster as soon as every node is available."""
     nodes = ReplicatingCluster(seed, count, **options)
-    nodes.ready()
+    nodes.wait_until_available()
     return nodes

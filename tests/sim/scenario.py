@@ -1,8 +1,8 @@
-"""One seed: who takes part, what goes wrong when, and the verdict over it.
+"""Scenario of one seed: the clients, the faults and their times, and the check of the outcome.
 
-    0 s ............. CHAOS_S ....... until calm ....... another crash ....... the end
-    everything drawn   disk mended, producers rest,       what was confirmed
-                       consumers take everything          stays confirmed
+    0 s ............. FAULTS_S ....... queues are empty ....... another crash ....... end
+    random faults      disk repaired, clients drain              confirmed messages
+                                                                 stay confirmed
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from sim.judge import OutsideJudge
 from sim.mistakes import Mistakes
 from sim.world import SimulatedWorld
 
-CHAOS_S = 6.0
-CALM_S = 90.0  # at most; clients need it when they wait for heartbeats
+FAULTS_S = 6.0
+DRAIN_S = 90.0  # at most; clients need it when they wait for heartbeats
 STEP_S = 0.5
 PRIORITY, OTHER, FANOUT, MEMORY, BROADCAST = "bmq://d/q", "bmq://d/r", "bmq://f/q", "bmq://m/q", "bmq://b/q"
 SMALL = "bmq://s/q"  # with a quota
@@ -35,15 +35,15 @@ APPS = {PRIORITY: ("__default",), OTHER: ("__default",), SMALL: ("__default",), 
 
 @dataclass(frozen=True)
 class ScenarioResult:
-    """What a seed came to."""
+    """Outcome of a scenario."""
 
-    digest: str  # of everything that happened
+    digest: str  # of the trace of the simulation
     counts: Counter[str]
 
 
 @contextmanager
 def sliced_rollovers() -> Iterator[None]:
-    """What counts as a large partition otherwise is what a scenario stores."""
+    """Reduce the limits of a sliced rollover to the amount of data that a scenario stores."""
     small = {"SMALL_RECORDS": 3, "SMALL_BYTES": 1000, "SLICE_RECORDS": 4, "SLICE_BYTES": 2000, "UPDATED_RECORDS": 5,
              "SYNC_BYTES": 4000, "BEGIN_PERCENT": 30}
     usual = {name: getattr(rollover, name) for name in small}
@@ -57,12 +57,12 @@ def sliced_rollovers() -> Iterator[None]:
 
 
 class Scenario:
-    """Everything that takes part, drawn from one seed."""
+    """A broker, its clients and faults, drawn from one seed; with `mistakes`, defects are injected into the broker."""
 
     def __init__(self, seed: int, root: Path, mistakes: Mistakes | None = None) -> None:
         self.seed, self.mistakes = seed, mistakes
         self.random = Random(f"{seed}/scenario")
-        self.sliced = self.random.random() < 0.5  # rollovers go in slices
+        self.sliced = self.random.random() < 0.5  # rollovers run in slices
         self.durability = self.random.choice(("group", "group", "group", "always", "none"))
         partition = {"maxDataFileSize": self.random.choice((1 << 18, 1 << 24)),
                      "maxJournalFileSize": self.random.choice((3 << 16, 1 << 20)), "maxQlistFileSize": 1 << 14,
@@ -82,22 +82,22 @@ class Scenario:
         self.judge = OutsideJudge(APPS, volatile={MEMORY, BROADCAST}, unstored={BROADCAST})
         self.judge.bounded.add(SMALL)
         node = self.world.node
-        self.judge.mistaken = node.allow_internal_errors = self.world.network.abrupt = mistakes is not None
-        node.on_restart = self._restarted
+        self.judge.defective = node.allow_internal_errors = self.world.network.abrupt = mistakes is not None
+        node.on_restart = self._on_restart
         node.boot()
         self.clients: list[SimulatedClient] = []
-        self._cast()
-        self._plot()
+        self._create_clients()
+        self._schedule_faults()
 
-    def _restarted(self, power: bool) -> None:
-        self.judge.restarted(power, self.durability != "none")
+    def _on_restart(self, power: bool) -> None:
+        self.judge.on_restart(power, self.durability != "none")
         if self.mistakes is not None and self.mistakes.active:
-            self.judge.faulty()  # a partition that fails records no confirms
+            self.judge.on_disk_fault()  # a failed partition stores no confirms
 
     def _random(self, name: str) -> Random:
         return Random(f"{self.seed}/{name}")
 
-    def _cast(self) -> None:
+    def _create_clients(self) -> None:
         draw, world, judge = self.random, self.world, self.judge
         uris = list(APPS)
         for number in range(draw.randint(2, 4)):
@@ -114,27 +114,28 @@ class Scenario:
         self.clients.append(SimulatedConsumer(world, judge, self._random("last"), "last", FANOUT, ["foo", "bar"], 0.05,
                                               False))
 
-    def _plot(self) -> None:
-        """What goes wrong, and when."""
+    def _schedule_faults(self) -> None:
+        """Schedule 1 to 4 faults of the broker, and 3 to 12 disconnects of clients, before FAULTS_S."""
         draw, world = self.random, self.world
-        faults: list[Callable[[], None]] = [self._kill, self._die, self._restart, self._fill_disk, self._fail_syncs]
-        faults += [self._power, self._power, self._power]
+        faults: list[Callable[[], None]] = [self._kill, self._stop_at_disk_step, self._restart, self._fill_disk,
+                                            self._fail_syncs]
+        faults += [self._lose_power, self._lose_power, self._lose_power]
         for _ in range(draw.randint(1, 4)):
-            world.at(world.now + 0.5 + draw.random() * (CHAOS_S - 1), draw.choice(faults))
+            world.at(world.now + 0.5 + draw.random() * (FAULTS_S - 1), draw.choice(faults))
         for _ in range(draw.randint(3, 12)):
             client, how = draw.choice(self.clients), draw.choice(("cut", "cut", "vanish", "disconnect"))
-            world.at(world.now + draw.random() * CHAOS_S, lambda client=client, how=how: client.leave(how))  # type: ignore[misc]
+            world.at(world.now + draw.random() * FAULTS_S, lambda client=client, how=how: client.disconnect(how))  # type: ignore[misc]
 
     def _kill(self) -> None:
         if self.world.node.up:
             self.world.node.crash(power=False)
 
-    def _power(self) -> None:
+    def _lose_power(self) -> None:
         if self.world.node.up:
             self.world.node.crash(power=True)
 
-    def _die(self) -> None:
-        """Between two operations on the disk; perhaps once more while it recovers."""
+    def _stop_at_disk_step(self) -> None:
+        """Kill the process between two disk operations; perhaps again during its recovery."""
         disk = self.world.node.disk
         disk.stop_after = disk.steps + self.random.randint(0, 30)
 
@@ -142,61 +143,61 @@ class Scenario:
         self.world.node.stop()
 
     def _fill_disk(self) -> None:
-        self.judge.faulty()
+        self.judge.on_disk_fault()
         fill_disk(self.world.node, self.random.choice((0, 100, 5000)))
         self.world.at(self.world.now + 0.2 + self.random.random() * 2, self.world.node.clear_disk_faults)
 
     def _fail_syncs(self) -> None:
-        """The broker closes its partitions then; somebody restarts it."""
-        self.judge.faulty()
+        """Let all syncs fail, so that the broker closes its partitions, and restart it after 1 s."""
+        self.judge.on_disk_fault()
         fail_syncs(self.world.node)
-        self.world.at(self.world.now + 1.0, self.random.choice((self._power, self._kill)))
+        self.world.at(self.world.now + 1.0, self.random.choice((self._lose_power, self._kill)))
 
-    # -- the end
+    # -- run --------------------------------------------------------------------------------------------------------
 
     def run(self) -> ScenarioResult:
-        """Play it; raises Violation."""
+        """Run the scenario; raise Violation."""
         with sliced_rollovers() if self.sliced else nullcontext():
             return self._run()
 
     def _run(self) -> ScenarioResult:
         world, node = self.world, self.world.node
-        end = world.now + CHAOS_S
+        end = world.now + FAULTS_S
         if self.mistakes is not None:
-            self.judge.faulty()
+            self.judge.on_disk_fault()
             self.mistakes.active = True
             world.play(end)
             self.mistakes.active = False
             node.crash(power=False)
         world.play(end)
         node.clear_disk_faults()
-        self._settle()
-        self._close()
+        self._drain()
+        self._check()
         node.crash(power=self.durability != "none" and self.random.random() < 0.5)
         world.play(world.now + 2.0)
-        self._settle()
-        self._close()
-        counts = self.judge.counts + Counter({"torn": node.torn_writes, "died": node.disk_deaths,
-                                              "slowed": node.stopped_reads})
+        self._drain()
+        self._check()
+        counts = self.judge.counts + Counter({"torn": node.torn_writes, "died": node.disk_deaths, "slowed": node.stopped_reads})
         counts["rollovers"] = sum(operation == "rename" for operation, _ in node.disk.log) // 3
         return ScenarioResult(world.digest, counts)
 
-    def _close(self) -> None:
-        self.judge.close(self._stored(), any("[PARTITION_READONLY]" in text for _, text in self.world.node.report.lines))
+    def _check(self) -> None:
+        full = any("[PARTITION_READONLY]" in text for _, text in self.world.node.report.lines)
+        self.judge.check_final_state(self._stored(), full)
 
-    def _settle(self) -> None:
-        """Producers rest, consumers take everything, until nothing is left."""
+    def _drain(self) -> None:
+        """Let clients drain until all PUTs are acknowledged and all queues empty, for at most DRAIN_S."""
         world = self.world
         for client in self.clients:
-            client.settle_down()
-        end = world.now + CALM_S
+            client.drain()
+        end = world.now + DRAIN_S
         while world.now < end:
             world.play(world.now + STEP_S)
-            if world.node.up and not any(client.waiting for client in self.clients) and not any(self._stored().values()):
+            if world.node.up and not any(client.unanswered for client in self.clients) and not any(self._stored().values()):
                 break
 
     def _stored(self) -> dict[str, int]:
-        """Messages in every queue, as an administrator is told."""
+        """Return the number of messages of every queue, from the admin command INFOS."""
         found = dict.fromkeys(APPS, 0)
         for domain in ("d", "f", "s", "m"):
             command = f"ENCODING JSON_COMPACT DOMAINS DOMAIN {domain} INFOS"

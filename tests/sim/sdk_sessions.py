@@ -1,7 +1,7 @@
-"""Sessions of the client library in simulated time: the core of the SDK over a connection of the simulated network.
+"""Simulated sessions of the client library: the session core of the SDK over a connection of the simulated network.
 
-Each connects to one of several nodes, goes on to the next one when it is lost, and tells a judge what it posts and hears. A
-producer posts now and then; a consumer confirms some time after each delivery.
+A session connects to one of several nodes, and to the next one after a disconnect; it reports PUTs, ACKs and PUSHes to the
+`MessageJudge`. A producer posts at random intervals; a consumer confirms each message after a random time.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from bmqtwist.wire.schema import ClientIdentity, ClientType, GuidInfo, SdkLangua
 from sim.campaign.messages import APPS
 from sim.campaign.world import CampaignWorld
 
-RETRY_S = 0.3  # after an open that was refused
+RETRY_S = 0.3  # delay after a refused open
 STATUSES = {Result.SUCCESS: 0, Result.LIMIT_MESSAGES: AckStatus.LIMIT_MESSAGES, Result.LIMIT_BYTES: AckStatus.LIMIT_BYTES,
             Result.STORAGE_FAILURE: AckStatus.STORAGE_FAILURE, Result.NOT_READY: AckStatus.NOT_READY}
 
 
 class SdkSession(ConnectionHandler):
-    """A session that has one queue open. `places`: names of nodes, tried in this order. `events`: what it told of itself."""
+    """A session with one open queue. `places`: names of nodes, in the order of use; `events`: all session events."""
 
     read, write = False, False
 
     def __init__(self, world: CampaignWorld, name: str, uri: str, places: list[str]) -> None:
-        self.world, self.judge, self.name, self.uri = world, world.messages, name, uri
+        self.world, self.judge, self.name, self.uri = world, world.message_judge, name, uri
         client_id, self.random = codec.client_id(name), Random(f"{world.schedule.seed}/{name}")
         make_guid = GuidGenerator(client_id, 0).make
         options = SessionOptions(brokers=tuple(Address(place, PORT) for place in places), backoff_first_s=0.05,
@@ -50,27 +50,27 @@ class SdkSession(ConnectionHandler):
             protocol_version=1, client_type=ClientType.E_TCPCLIENT, process_name=name, pid=1,
             session_id=1, features=FEATURES, sdk_language=SdkLanguage.E_CPP,
             guid_info=GuidInfo(client_id.hex().upper(), 1), user_agent="simulated")
-        self.core = SessionCore(options, identity, lambda: make_guid(int(world.now * 1e9)), world.now, on_output=self._wake,
-                                random=self.random.random)
+        self.core = SessionCore(options, identity, lambda: make_guid(int(world.now * 1e9)), world.now,
+                                on_output=self._request_turn, random=self.random.random)
         self.events: list[EventKind] = []
-        self.queue: Queue | None = None  # once it is open
+        self.queue: Queue | None = None  # after the open
         self.end: ConnectionEnd | None = None
         self._scheduled = False
-        self._due: float | None = None  # when the core is to be told the time
-        self._does: dict[type, Callable[[Any], None]] = {
-            Connect: self._dial, Close: self._closed, Completed: self._completed, Ack: self.on_ack, Message: self.on_message,
-            SessionEvent: self._event, WriteLog: lambda line: None, RoomAvailable: lambda room: None}
+        self._next_tick: float | None = None  # time of the next scheduled `core.tick`
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            Connect: self._dial, Close: self._close_connection, Completed: self._on_completed, Ack: self.on_ack,
+            Message: self.on_message, SessionEvent: self._on_event, WriteLog: lambda line: None, RoomAvailable: lambda room: None}
         self.core.start(None, world.now)
         self._open()
 
     @property
     def place(self) -> str:
-        """The name of the node that is used."""
+        """Name of the node in use."""
         return self.core.address.host
 
     # -- turns ----------------------------------------------------------------------------------------------------------
 
-    def _wake(self) -> None:
+    def _request_turn(self) -> None:
         if not self._scheduled:
             self._scheduled = True
             self.world.at(self.world.now, self._turn)
@@ -79,18 +79,18 @@ class SdkSession(ConnectionHandler):
         self._scheduled = False
         while effects := self.core.take_effects():
             for effect in effects:
-                self._does[type(effect)](effect)
+                self._handlers[type(effect)](effect)
         chunks = self.core.take_output(True)
         if chunks and self.end is not None and self.end.open:
             self.end.send(b"".join(chunks))
         due = self.core.next_deadline()
-        if due is not None and (self._due is None or due < self._due):
-            self._due = due
+        if due is not None and (self._next_tick is None or due < self._next_tick):
+            self._next_tick = due
             self.world.at(due, lambda: self._tick(due))
 
     def _tick(self, due: float) -> None:
-        if self._due == due:
-            self._due = None
+        if self._next_tick == due:
+            self._next_tick = None
             self.core.tick(self.world.now)
             self._turn()
 
@@ -98,9 +98,9 @@ class SdkSession(ConnectionHandler):
 
     def _dial(self, effect: Connect) -> None:
         address = f"{effect.address.host}:{effect.address.port}"
-        self.world.network.dial(address, LOOPBACK, partial(self._dialled, effect.attempt))
+        self.world.network.dial(address, LOOPBACK, partial(self._on_dialled, effect.attempt))
 
-    def _dialled(self, attempt: int, end: ConnectionEnd | None) -> None:
+    def _on_dialled(self, attempt: int, end: ConnectionEnd | None) -> None:
         if attempt != self.core.attempt:
             if end is not None:
                 end.drop()
@@ -112,18 +112,18 @@ class SdkSession(ConnectionHandler):
             self.core.on_connected(attempt, self.world.now)
         self._turn()
 
-    def _closed(self, effect: Close) -> None:
+    def _close_connection(self, effect: Close) -> None:
         end, self.end = self.end, None
         if end is not None:
             end.drop()
 
     def on_data(self, data: bytes) -> None:
-        """Bytes from the broker."""
-        self.core.on_data(data, self.world.now)
+        """From the network: process bytes of the broker."""
+        self.core.received(data, self.world.now)
         self._turn()
 
     def on_end(self) -> None:
-        """The connection is gone."""
+        """From the network: the connection is closed."""
         self.end = None
         self.core.on_connection_lost(self.core.attempt, "lost", self.world.now)
         self._turn()
@@ -131,79 +131,79 @@ class SdkSession(ConnectionHandler):
     # -- the queue --------------------------------------------------------------------------------------------------------
 
     def _open(self) -> None:
-        self.core.open(self.uri, self._opened, self.world.now, read=self.read, write=self.write,
+        self.core.open(self.uri, self._on_opened, self.world.now, read=self.read, write=self.write,
                        queue_options=QueueOptions(max_unconfirmed_messages=20))
 
-    def _completed(self, completed: Completed) -> None:
+    def _on_completed(self, completed: Completed) -> None:
         if completed.token is not None:
             completed.token(completed)  # type: ignore[operator]
 
-    def _opened(self, completed: Completed) -> None:
+    def _on_opened(self, completed: Completed) -> None:
         if completed.result is not Result.SUCCESS:
             self.world.at(self.world.now + RETRY_S, self._open)
             return
         self.queue = self.core.queues[self.uri]
         self.on_open()
 
-    def _event(self, event: SessionEvent) -> None:
+    def _on_event(self, event: SessionEvent) -> None:
         self.events.append(event.kind)
         if event.kind is EventKind.QUEUE_REOPEN_RESULT and event.result is not Result.SUCCESS:
             self.queue = None
             self.world.at(self.world.now + RETRY_S, self._open)
         self.on_event(event.kind)
 
-    # -- what kinds of sessions do ------------------------------------------------------------------------------------------
+    # -- overridden by producers and consumers ------------------------------------------------------------------------------
 
     def on_open(self) -> None:
-        """The queue is open."""
+        """The queue was opened."""
 
     def on_event(self, kind: EventKind) -> None:
-        """The session has something to say."""
+        """The session reported an event."""
 
     def on_ack(self, ack: Ack) -> None:
-        """An acknowledgement."""
-        raise AssertionError(f"{self.name} is told {ack}")
+        """Process an ACK."""
+        raise AssertionError(f"{self.name} receives {ack}")
 
     def on_message(self, message: Message[bytes]) -> None:
-        """A delivery."""
-        raise AssertionError(f"{self.name} is given {message}")
+        """Process a PUSH."""
+        raise AssertionError(f"{self.name} receives {message}")
 
 
 class SdkProducer(SdkSession):
-    """Posts every `pause_s` seconds on average, until it rests. `waits`: how long each answer took; `refused`: answers
-    other than success."""
+    """Posts every `pause_s` seconds on average while not `paused`. `waits`: GUID -> seconds until its ACK; `refused`: GUIDs
+    and results of failed ACKs."""
 
     write = True
 
     def __init__(self, world: CampaignWorld, name: str, uri: str, places: list[str], pause_s: float = 0.3) -> None:
-        self.rests, self.pause_s = False, pause_s
-        self.posted: dict[bytes, float] = {}  # GUID -> when
+        self.paused, self.pause_s = False, pause_s
+        self.posted: dict[bytes, float] = {}  # GUID -> time of the PUT
         self.waits: dict[bytes, float] = {}  # GUID -> seconds
         self.refused: list[tuple[bytes, Result]] = []
         super().__init__(world, name, uri, places)
         self._round = 0
-        self.go_on()
+        self.start_posting()
 
-    def go_on(self) -> None:
-        """Post now and then from now on, as `pause_s` says."""
+    def start_posting(self) -> None:
+        """Start to post with the current `pause_s`; a former schedule ends."""
         self._round += 1
-        self._later(self._round)
+        self._schedule_post(self._round)
 
-    def _later(self, number: int) -> None:
-        self.world.at(self.world.now + self.pause_s * 2 * self.random.random(), lambda: self._work(number))
+    def _schedule_post(self, number: int) -> None:
+        self.world.at(self.world.now + self.pause_s * 2 * self.random.random(), lambda: self._post_repeatedly(number))
 
-    def _work(self, number: int) -> None:
-        if not self.rests and number == self._round:
+    def _post_repeatedly(self, number: int) -> None:
+        if not self.paused and number == self._round:
             self.post()
-            self._later(number)
+            self._schedule_post(number)
 
     def post(self, count: int = 1) -> list[bytes]:
-        """Post messages now, if the queue is open; their GUIDs."""
+        """Post messages now if the queue is open, and return their GUIDs."""
         guids = []
         for _ in range(count if self.queue is not None and self.queue.is_open else 0):
             payload = f"{self.name} {len(self.posted)} ".encode() + b"x" * self.random.choice((0, 100, 1000))
             guid = self.core.post(self.queue, payload, self.world.now, post=Post(token=self))  # type: ignore[arg-type]
-            self.judge.posted(guid, self.uri, payload)
+            self.judge.on_put_sent(guid, self.uri, payload)
             self.posted[guid] = self.world.now
             guids.append(guid)
         return guids
@@ -211,27 +211,27 @@ class SdkProducer(SdkSession):
     def on_event(self, kind: EventKind) -> None:
         if kind is EventKind.RECONNECTED:
             for guid in self.unanswered:
-                self.judge.posted_again(guid)
+                self.judge.on_put_resent(guid)
 
     def on_ack(self, ack: Ack) -> None:
-        assert ack.guid not in self.waits, f"{self.name}: a second answer for {ack}"
+        assert ack.guid not in self.waits, f"{self.name}: a second ACK {ack}"
         self.waits[ack.guid] = self.world.now - self.posted[ack.guid]
         if not ack.ok:
             self.refused.append((ack.guid, ack.status))
-        self.judge.answered(ack.guid, STATUSES.get(ack.status, AckStatus.UNKNOWN))
+        self.judge.on_ack_received(ack.guid, STATUSES.get(ack.status, AckStatus.UNKNOWN))
 
     @property
     def unanswered(self) -> list[bytes]:
-        """GUIDs that are waited for."""
+        """GUIDs of PUTs without an ACK."""
         return [guid for guid in self.posted if guid not in self.waits]
 
     def answered_since(self, moment: float) -> int:
-        """How many answers have come since then."""
+        """Return the number of ACKs received after `moment`."""
         return sum(self.posted[guid] + wait > moment for guid, wait in self.waits.items())
 
 
 class SdkConsumer(SdkSession):
-    """Reads one app, and confirms within `slow_s` seconds; None: never. `got`: GUIDs, in order."""
+    """Reads one app and confirms within `slow_s` seconds, None = never. `got`: GUIDs of all deliveries, in order."""
 
     read = True
 
@@ -239,40 +239,40 @@ class SdkConsumer(SdkSession):
                  slow_s: float | None = 0.05) -> None:
         self.app, self.slow_s = app or APPS[uri][0], slow_s
         self.got: list[bytes] = []
-        self.held: dict[bytes, Message[bytes]] = {}  # not confirmed
+        self.unconfirmed: dict[bytes, Message[bytes]] = {}
         self._lease = 0  # of the primary at which the queue was opened
-        self._last: list[tuple[int, int]] = []  # PSNs, for the judge
-        self._heard: set[bytes] = set()  # on this connection
-        self._asked = uri
+        self._last: list[tuple[int, int]] = []  # PSNs of new messages, for the judge
+        self._received: set[bytes] = set()  # GUIDs, on this connection
+        self._queue_uri = uri
         super().__init__(world, name, f"{uri}?id={app}" if app else uri, places)
 
     def on_open(self) -> None:
-        self._lease = self.world.lease_at(self.place, self._asked)
+        self._lease = self.world.lease_at(self.place, self._queue_uri)
 
     def on_event(self, kind: EventKind) -> None:
         if kind is EventKind.CONNECTION_LOST:
-            self._lease, self._last, self._heard = 0, [], set()
-            self.held.clear()
+            self._lease, self._last, self._received = 0, [], set()
+            self.unconfirmed.clear()
         elif kind is EventKind.STATE_RESTORED:
             self.on_open()
 
     def on_message(self, message: Message[bytes]) -> None:
         self.core.on_consumed(1)
         guid = message.guid
-        again, lease = guid in self._heard, self._lease
-        self._heard.add(guid)
+        again, lease = guid in self._received, self._lease
+        self._received.add(guid)
         self.got.append(guid)
-        self.held[guid] = message
+        self.unconfirmed[guid] = message
         push = Push(0, [], guid, message.payload, None, message.redelivered, 0, 0, b"", 0)
-        if lease != self.world.lease_at(self.place, self._asked):
+        if lease != self.world.lease_at(self.place, self._queue_uri):
             lease = 0
-        self.judge.delivered(self._asked, self.app, push, lease, self._last, again)
+        self.judge.on_push_received(self._queue_uri, self.app, push, lease, self._last, again)
         if self.slow_s is not None:
             self.world.at(self.world.now + self.random.random() * self.slow_s, lambda: self.confirm(guid))
 
     def confirm(self, guid: bytes) -> None:
-        """Confirm one message that it holds; nothing if there is no connection: it comes again then."""
-        message = self.held.pop(guid, None)
+        """Confirm a message; without a connection do nothing, because it will be delivered again."""
+        message = self.unconfirmed.pop(guid, None)
         if message is not None:
             try:
                 self.core.confirm(message)
@@ -280,7 +280,7 @@ class SdkConsumer(SdkSession):
                 return
 
     def confirm_all(self) -> None:
-        """Confirm what it holds, and from now on everything."""
+        """Confirm all unconfirmed messages, and later ones within 0.05 s."""
         self.slow_s = 0.05
-        for guid in list(self.held):
+        for guid in list(self.unconfirmed):
             self.confirm(guid)

@@ -26,7 +26,7 @@ from bmqtwist.wire.cluster_schema import (
 )
 from bmqtwist.wire.control import ControlMessage, encode_event
 from sim.assignments import LEAST, number, transfer
-from sim.replicated import EVENTUAL, STRONG, ReplicatingCluster, ready
+from sim.replicated import EVENTUAL, STRONG, ReplicatingCluster, available_cluster
 
 _NAMED = re.compile(r"Setting primary of Partition \[(\d+)\] to \[\[n\d+, (\d+)\]\], leaseId: \[(\d+)\]")
 
@@ -46,7 +46,7 @@ def named(nodes: ReplicatingCluster) -> dict[tuple[int, int], int]:
 @pytest.mark.spec("cluster", 50)
 @pytest.mark.parametrize("assignment", [LEAST, "E_LEADER_IS_MASTER_ALL"])
 def test_healthy_primaries_keep_partition_and_lease_whoever_leads(assignment: str) -> None:
-    nodes = ready(1, masterAssignment=assignment, numPartitions=6)
+    nodes = available_cluster(1, masterAssignment=assignment, numPartitions=6)
     nodes.post(5)
     before = nodes.primaries()
     for node in nodes.machines * 2:
@@ -66,7 +66,7 @@ def test_healthy_primaries_keep_partition_and_lease_whoever_leads(assignment: st
 @pytest.mark.spec("cluster", 51)
 @pytest.mark.parametrize("how", ["kill", "stop"])
 def test_an_orphaned_partition_gets_the_next_lease_and_no_lease_has_two_nodes(how: str) -> None:
-    nodes = ready(2, masterAssignment=LEAST, numPartitions=5)
+    nodes = available_cluster(2, masterAssignment=LEAST, numPartitions=5)
     for former in nodes.machines:
         before = nodes.primaries()
         if how == "stop":
@@ -82,14 +82,14 @@ def test_an_orphaned_partition_gets_the_next_lease_and_no_lease_has_two_nodes(ho
             else:
                 assert after[index] == primary
         former.boot()
-        nodes.ready()
+        nodes.wait_until_available()
     assert len(named(nodes)) > 5
 
 
 @pytest.mark.spec("cluster", 52)
 @pytest.mark.parametrize("count, partitions, lost", [(3, 4, 1), (5, 7, 1), (5, 7, 2), (5, 3, 2)])
 def test_the_least_assigned_are_chosen_so_that_loads_differ_by_one(count: int, partitions: int, lost: int) -> None:
-    nodes = ready(3, count, masterAssignment=LEAST, numPartitions=partitions)
+    nodes = available_cluster(3, count, masterAssignment=LEAST, numPartitions=partitions)
 
     def spread() -> int:
         loads = Counter({number(node): 0 for node in nodes.machines if node.up})
@@ -105,7 +105,7 @@ def test_the_least_assigned_are_chosen_so_that_loads_differ_by_one(count: int, p
 
 @pytest.mark.spec("cluster", 54)
 def test_new_queues_go_to_the_partition_with_the_fewest_and_of_those_to_the_first() -> None:
-    nodes = ready(4)
+    nodes = available_cluster(4)
     clients = [nodes.client(node.name) for node in nodes.machines]
     uris = [f"bmq://bmq.test.persistent.priority/q{each}" for each in range(5)]
     for uri, client in zip(uris, clients * 2, strict=False):
@@ -132,7 +132,7 @@ def test_a_partition_without_a_primary_gets_no_queue() -> None:
 @pytest.mark.spec("cluster", 55)
 @pytest.mark.parametrize("seed", range(3))
 def test_opens_of_one_new_queue_at_three_members_at_once_make_one_queue(seed: int) -> None:
-    nodes = ready(seed, masterAssignment=LEAST)
+    nodes = available_cluster(seed, masterAssignment=LEAST)
     clients = [nodes.client(node.name) for node in nodes.machines]
     nodes.run(1.0)  # until the COMMIT of the leader's first record is durable
     before = nodes.cluster(nodes.leader.name).metadata.log.lsn
@@ -153,7 +153,7 @@ LIMITED = {"few": json.dumps(domain_config("few", maxQueues=5))}
 
 @pytest.mark.spec("cluster", 57)
 def test_queues_beyond_the_limit_are_refused_whichever_members_are_asked_and_the_alarm_comes_once() -> None:
-    nodes = ready(5, texts=LIMITED)
+    nodes = available_cluster(5, texts=LIMITED)
     clients = [nodes.client(node.name) for node in nodes.machines]
     asked = []
     for each in range(9):
@@ -176,7 +176,7 @@ def test_queues_beyond_the_limit_are_refused_whichever_members_are_asked_and_the
 
 @pytest.mark.spec("cluster", 58)
 def test_a_node_that_does_not_lead_refuses_requests_and_the_open_succeeds_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    nodes = ready(6)
+    nodes = available_cluster(6)
     leader = nodes.leader
     asks, other = (node for node in nodes.machines if node is not leader)
     proposals = nodes.cluster(asks.name).proposals
@@ -200,7 +200,7 @@ def test_a_node_that_does_not_lead_refuses_requests_and_the_open_succeeds_later(
 
 
 def test_what_a_leader_has_not_answered_it_is_asked_again_in_its_next_term(monkeypatch: pytest.MonkeyPatch) -> None:
-    nodes = ready(7)
+    nodes = available_cluster(7)
     leader = nodes.leader
     asks, other = (node for node in nodes.machines if node is not leader)
     for node in (asks, other):
@@ -219,7 +219,7 @@ def test_what_a_leader_has_not_answered_it_is_asked_again_in_its_next_term(monke
 
 @pytest.mark.spec("cluster", 61)
 def test_a_primary_that_does_not_become_active_within_max_time_master_is_replaced() -> None:
-    nodes = ready(8, 5, masterAssignment=LEAST, members={"clusterMonitorConfig": {
+    nodes = available_cluster(8, 5, masterAssignment=LEAST, members={"clusterMonitorConfig": {
         "maxTimeMaster": 20, "thresholdMaster": 10}})
     nodes.post(5, EVENTUAL)
     index = nodes.record(EVENTUAL).partition_id
@@ -253,7 +253,7 @@ def advise(nodes: ReplicatingCluster, sender: SimulatedNode, target: SimulatedNo
 
 @pytest.mark.spec("cluster", 62)
 def test_a_primary_status_of_a_node_that_is_not_primary_or_of_another_lease_is_ignored() -> None:
-    nodes = ready(9)
+    nodes = available_cluster(9)
     primary = nodes.primary()
     stranger, listener = nodes.replicas()
     known = nodes.primaries()[0]
@@ -274,7 +274,7 @@ def test_a_primary_status_of_a_node_that_is_not_primary_or_of_another_lease_is_i
 @pytest.mark.spec("cluster", 62)
 def test_a_primary_that_is_appointed_anew_says_that_the_lease_before_is_over() -> None:
     """It named the new one: others went on asking it for queues that it had given up, and were refused."""
-    nodes = ready(10)
+    nodes = available_cluster(10)
     primary = nodes.primary()
     known = nodes.primaries()[0]
     leadership = nodes.cluster(nodes.leader.name).leadership
@@ -293,7 +293,7 @@ def test_a_primary_that_is_appointed_anew_says_that_the_lease_before_is_over() -
 
 @pytest.mark.spec("cluster", 62)
 def test_a_primary_status_that_is_ahead_of_the_metadata_counts_once_they_say_the_same() -> None:
-    nodes = ready(10)
+    nodes = available_cluster(10)
     leader = nodes.leader
     listener, next_one = (node for node in nodes.machines if node is not leader)
     known = nodes.primaries()[0]

@@ -1,6 +1,6 @@
-"""Random campaigns over clusters of whole nodes, and that they find what they have to.
+"""Campaigns of random faults: short runs, schedules that once failed, and canaries that a campaign must detect.
 
-A short run of each kind, schedules that once failed, and planted mistakes; `make sim` is the search at length.
+`make sim` runs long campaigns with fresh seeds.
 """
 
 from __future__ import annotations
@@ -10,25 +10,25 @@ from collections import Counter
 import pytest
 
 from sim.campaign.actions import CLIENT_WEIGHTS, WEIGHTS
-from sim.campaign.canaries import CANARIES, planted
+from sim.campaign.canaries import CANARIES, inject
 from sim.campaign.endurance import Endurance
 from sim.campaign.play import Run, campaign, play
 from sim.campaign.schedule import LEADER, Schedule, Step
 from sim.campaign.shrink import shrink
 
-# Mistakes of partitions: the rules that each breaks first, with which seed it is likely found first, and size.
-PARTITION_MISTAKES = {"promise not persisted": ("A7", 0, 3), "older leases counted": ("R5", 4, 3),
+# Canary of partitions -> rules that it breaks first, first seed that is likely to detect it, cluster size.
+PARTITION_RULES = {"promise not persisted": ("A7", 0, 3), "older leases counted": ("R5", 4, 3),
                       "lease expiry ignored": ("A8", 0, 3), "generation check off": ("P2", 1, 1),
                       "deduplication lost": ("D2", 3, 3), "old set deleted first": ("R3 R7", 2, 3),
-                      "own copy not waited for": ("D6", 0, 3), "two copies of five": ("D1 D6", 0, 5)}
-SHORT_LIVES, SHORT_STEPS, SHORT_SIZES = 50, 10, (1, 2, 3, 3, 5)  # of each seed: many beginnings rather than long lives
-SUITE_LIVES = 20  # of them without --seeds
-CANARY_SEEDS = 40  # within which each of them is found
-FOUND_SOON = {"prev check off": 4, "conflicts kept": 9, "quorum check off": 9}  # with which seed, else 0
+                      "own copy ignored": ("D6", 0, 3), "two copies of five": ("D1 D6", 0, 5)}
+SHORT_RUNS, SHORT_STEPS, SHORT_SIZES = 50, 10, (1, 2, 3, 3, 5)  # per seed: many short runs, to cover starts of clusters
+SUITE_RUNS = 20  # short runs per seed without --seeds
+CANARY_SEEDS = 40  # within which each canary is detected
+FIRST_SEEDS = {"prev check off": 4, "conflicts kept": 9, "quorum check off": 9}  # that detect a canary soon; else 0
 
 
-def breaks_nothing(run: Run) -> None:
-    """No rule; else the schedule is told that does."""
+def assert_no_violation(run: Run) -> None:
+    """Fail with the rule and the schedule if a run broke an invariant."""
     assert not run.rule, f"{run.text}\n{run.schedule.text()}"
 
 
@@ -36,67 +36,68 @@ def breaks_nothing(run: Run) -> None:
 @pytest.mark.fixed_seeds(2)
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5])
 def test_whatever_happens_no_invariant_is_broken_and_the_cluster_works_in_the_end(size: int, fresh_seed: int) -> None:
-    breaks_nothing(campaign(fresh_seed, size))
+    assert_no_violation(campaign(fresh_seed, size))
 
 
 @pytest.mark.spec("cluster", 116)
 @pytest.mark.fixed_seeds(1)
 def test_short_lives_break_no_invariant_either(fresh_seed: int, request: pytest.FixtureRequest) -> None:
-    for number in range(SHORT_LIVES if request.config.getoption("seeds") else SUITE_LIVES):
-        seed, size, clients = SHORT_LIVES * fresh_seed + number, SHORT_SIZES[number % len(SHORT_SIZES)], number % 10 == 9
-        breaks_nothing(campaign(seed, size, SHORT_STEPS, clients=clients))
+    for number in range(SHORT_RUNS if request.config.getoption("seeds") else SUITE_RUNS):
+        seed, size, clients = SHORT_RUNS * fresh_seed + number, SHORT_SIZES[number % len(SHORT_SIZES)], number % 10 == 9
+        assert_no_violation(campaign(seed, size, SHORT_STEPS, clients=clients))
 
 
 @pytest.mark.spec("cluster", 116)
 def test_what_a_node_meant_for_others_before_it_was_primary_again_says_that_it_comes_late() -> None:
-    """A message that waited for a node out of reach came behind newer ones on the same connection, as if it were new."""
-    breaks_nothing(play(Schedule(700054, 3, 1 << 18, 1 << 20, 1 << 20, 2.8195, clients=True, journal_bytes=1 << 18,
+    """Once such a message, kept for an unreachable node, was delivered after newer ones without the out-of-order flag."""
+    assert_no_violation(play(Schedule(700054, 3, 1 << 18, 1 << 20, 1 << 20, 2.8195, clients=True, journal_bytes=1 << 18,
                                  spread=True, steps=(
-        Step("strand primary", 0, 2, 0.1865, 0.7738, 0.0), Step("heal", 0, 3, 0.324, 0.9824, 0.0),
-        Step("isolate primary", 2, 1, 0.7754, 0.6231, 0.7669), Step("strand primary", 0, 1, 0.2829, 0.8675, 3.1703)))))
+        Step("isolate busy primary", 0, 2, 0.1865, 0.7738, 0.0), Step("heal", 0, 3, 0.324, 0.9824, 0.0),
+        Step("isolate primary", 2, 1, 0.7754, 0.6231, 0.7669), Step("isolate busy primary", 0, 1, 0.2829, 0.8675, 3.1703)))))
 
 
 @pytest.mark.spec("cluster", 116)
 def test_what_another_node_had_when_it_died_comes_late_also_where_the_next_primary_had_been_a_replica_only() -> None:
-    """Half of the messages had gone to a node that died; the others were read at a replica, the next primary."""
-    breaks_nothing(play(Schedule(9, 5, 2000, 1 << 20, 1, 5.5432, clients=True, journal_bytes=1 << 18, spread=True, steps=(
-        Step("strand primary", 4, 1, 0.1115, 0.8891, 3.669), Step("lost acks", 1, 3, 0.2521, 0.145, 3.6842)))))
+    """Half of the messages were unconfirmed at a node that crashed; a consumer at the next primary received the others."""
+    assert_no_violation(play(Schedule(9, 5, 2000, 1 << 20, 1, 5.5432, clients=True, journal_bytes=1 << 18, spread=True,
+                                      steps=(
+        Step("isolate busy primary", 4, 1, 0.1115, 0.8891, 3.669), Step("lost acks", 1, 3, 0.2521, 0.145, 3.6842)))))
 
 
 @pytest.mark.spec("cluster", 103)
 @pytest.mark.parametrize("schedule", [
     Schedule(2000213, 3, 1 << 18, 1 << 20, 1 << 20, 0.9747, clients=True, journal_bytes=1 << 18, spread=True, steps=(
-        Step("leave", 2, 2, 0.2171, 0.1558, 0.0), Step("heal", 1, 1, 0.3044, 0.9049, 0.7811),
+        Step("disconnect", 2, 2, 0.2171, 0.1558, 0.0), Step("heal", 1, 1, 0.3044, 0.9049, 0.7811),
         Step("assign", 0, 3, 0.9506, 0.9099, 2.0751), Step("full primary", 3, 1, 0.2878, 0.1041, 0.0034),
-        Step("mode", 0, 1, 0.9607, 0.531, 0.0084), Step("lost acks", 2, 3, 0.0533, 0.1417, 0.1321),
-        Step("strand primary", 2, 2, 0.0402, 0.2566, 0.0), Step("stop", 3, 1, 0.7444, 0.3359, 0.3307),
+        Step("elector mode", 0, 1, 0.9607, 0.531, 0.0084), Step("lost acks", 2, 3, 0.0533, 0.1417, 0.1321),
+        Step("isolate busy primary", 2, 2, 0.0402, 0.2566, 0.0), Step("stop", 3, 1, 0.7444, 0.3359, 0.3307),
         Step("power", 2, 1, 0.3268, 0.7565, 0.0))),
     Schedule(3000024, 3, 2000, 500, 1, 6.4936, clients=True, journal_bytes=32768, spread=True, steps=(
-        Step("restart all", 2, 2, 0.7903, 0.6403, 0.6118), Step("strand", 0, 1, 0.193, 0.6887, 0.0),
+        Step("restart all", 2, 2, 0.7903, 0.6403, 0.6118), Step("isolate leader", 0, 1, 0.193, 0.6887, 0.0),
         Step("kill primary", 3, 3, 0.8885, 0.9006, 0.0), Step("mend", 0, 2, 0.3321, 0.6408, 2.1774),
         Step("power primary", 2, 2, 0.5539, 0.4442, 0.0)))], ids=["priority", "fanout"])
 def test_what_comes_late_says_so_behind_a_proxy_that_had_to_find_another_node(schedule: Schedule) -> None:
-    breaks_nothing(play(schedule))
+    assert_no_violation(play(schedule))
 
 
 @pytest.mark.spec("cluster", 116)
 def test_a_log_that_cannot_be_read_again_ends_with_its_last_written_record() -> None:
-    """A primary gave its partition up with a record that was in no file; the disk failed when it was read anew."""
-    breaks_nothing(play(Schedule(1000129, 3, 2000, 500, 1 << 20, 5.0383, clients=True, journal_bytes=32768, spread=True,
+    """Once a former primary had a record that was not written, and its disk failed when it read the log again."""
+    assert_no_violation(play(Schedule(1000129, 3, 2000, 500, 1 << 20, 5.0383, clients=True, journal_bytes=32768, spread=True,
                                  steps=(
-        Step("one way", 2, 1, 0.3179, 0.0242, 0.0821), Step("strand", 2, 3, 0.9632, 0.8689, 0.3835),
-        Step("reset", 0, 1, 0.2579, 0.2006, 0.0037), Step("leave", 0, 2, 0.8178, 0.1506, 0.1883),
-        Step("stop", 3, 2, 0.0332, 0.9519, 0.061), Step("strand primary", 1, 3, 0.7814, 0.1398, 0.9221),
+        Step("one way", 2, 1, 0.3179, 0.0242, 0.0821), Step("isolate leader", 2, 3, 0.9632, 0.8689, 0.3835),
+        Step("reset", 0, 1, 0.2579, 0.2006, 0.0037), Step("disconnect", 0, 2, 0.8178, 0.1506, 0.1883),
+        Step("stop", 3, 2, 0.0332, 0.9519, 0.061), Step("isolate busy primary", 1, 3, 0.7814, 0.1398, 0.9221),
         Step("vote lost", 0, 3, 0.0658, 0.2269, 0.0), Step("syncs fail", 0, 3, 0.732, 0.7121, 1.4287)))))
 
 
 @pytest.mark.spec("cluster", 116)
 def test_an_image_brings_all_that_a_node_has_in_common_with_its_primary() -> None:
-    """What was never committed had been compacted, so it got an image, of a rollover before its last committed records."""
-    breaks_nothing(play(Schedule(163, 3, 2000, 1 << 20, 1, 7.786, clients=True, journal_bytes=32768, steps=(
-        Step("roll", 0, 1, 0.0296, 0.3539, 0.9347), Step("isolate primary", 0, 3, 0.2469, 0.5193, 3.7809),
-        Step("roll", 1, 3, 0.2332, 0.7056, 0.0525), Step("stop", 3, 2, 0.8925, 0.2426, 3.5867),
-        Step("transfer", 2, 1, 0.5925, 0.7682, 2.2354), Step("press", 3, 2, 0.8145, 0.8434, 3.0174),
+    """Once a node with compacted uncommitted records got an image of a rollover before its last committed records."""
+    assert_no_violation(play(Schedule(163, 3, 2000, 1 << 20, 1, 7.786, clients=True, journal_bytes=32768, steps=(
+        Step("rollover", 0, 1, 0.0296, 0.3539, 0.9347), Step("isolate primary", 0, 3, 0.2469, 0.5193, 3.7809),
+        Step("rollover", 1, 3, 0.2332, 0.7056, 0.0525), Step("stop", 3, 2, 0.8925, 0.2426, 3.5867),
+        Step("transfer", 2, 1, 0.5925, 0.7682, 2.2354), Step("burst", 3, 2, 0.8145, 0.8434, 3.0174),
         Step("isolate primary", 3, 3, 0.7059, 0.311, 0.0026), Step("half open", 0, 3, 0.9179, 0.1719, 1.7668),
         Step("syncs fail primary", 0, 2, 0.408, 0.2406, 0.0005), Step("one way primary", 2, 2, 0.1979, 0.223, 0.1928)))))
 
@@ -108,14 +109,14 @@ def test_the_same_seed_is_the_same_life_byte_for_byte() -> None:
 
 @pytest.mark.parametrize("name", CANARIES)
 def test_a_mistake_that_is_planted_is_found(name: str) -> None:
-    with planted(name):
-        first = FOUND_SOON.get(name, 0)
+    with inject(name):
+        first = FIRST_SEEDS.get(name, 0)
         assert any(campaign(seed, size).rule for seed in range(first, first + CANARY_SEEDS) for size in (3, 5))
 
 
 @pytest.mark.parametrize("seed, size", [(1, 1), (2, 1), (1, 3)])
 def test_whatever_happens_to_partitions_clients_get_what_they_were_promised(seed: int, size: int) -> None:
-    breaks_nothing(campaign(seed, size, clients=True))
+    assert_no_violation(campaign(seed, size, clients=True))
 
 
 @pytest.mark.spec("cluster", 118)
@@ -125,10 +126,10 @@ def test_the_same_seed_with_clients_is_the_same_life_byte_for_byte() -> None:
 
 
 @pytest.mark.spec("cluster", 117)
-@pytest.mark.parametrize("name, rules", PARTITION_MISTAKES.items())
+@pytest.mark.parametrize("name, rules", PARTITION_RULES.items())
 def test_a_mistake_that_is_planted_into_partitions_is_found(name: str, rules: tuple[str, int, int]) -> None:
     breaks, seed, size = rules
-    with planted(name):
+    with inject(name):
         broken = (campaign(each, size, clients=True).rule for each in range(seed, seed + CANARY_SEEDS))
         assert next(filter(None, broken), "") in breaks.split()
 
@@ -137,8 +138,8 @@ def test_a_mistake_that_is_planted_into_partitions_is_found(name: str, rules: tu
 def test_everything_that_may_happen_with_clients_does() -> None:
     counts = sum((campaign(seed, 3, clients=True).counts for seed in range(7)), start=Counter[str]())
     assert not [kind for kind in CLIENT_WEIGHTS if not counts[kind]]
-    assert min(counts[each] for each in ("writes torn", "bits flipped", "deaths between operations on a disk", "relayed",
-                                         "posted again", "cuts")) > 0
+    assert min(counts[each] for each in ("writes torn", "bits flipped", "kills between disk operations", "relayed",
+                                         "posted again", "truncations")) > 0
 
 
 @pytest.mark.campaign
@@ -150,29 +151,29 @@ def test_everything_that_may_happen_does() -> None:
 
 @pytest.mark.spec("cluster", 116)
 def test_a_schedule_that_fails_is_shrunk_to_what_it_takes() -> None:
-    with planted("log check off"):
+    with inject("log check off"):
         failed = next(run for seed in range(CANARY_SEEDS) if (run := campaign(seed, 3)).rule)
         smallest, played = shrink(failed, runs_max=25)
         assert smallest.rule == failed.rule and len(smallest.schedule.steps) < len(failed.schedule.steps) and played <= 25
-        again = Schedule.read(smallest.schedule.text())
-        assert again == smallest.schedule and play(again).digest == smallest.digest
+        parsed = Schedule.read(smallest.schedule.text())
+        assert parsed == smallest.schedule and play(parsed).digest == smallest.digest
 
 
 def test_shrinking_leaves_out_steps_one_by_one_and_shortens_waits() -> None:
     wanted = {3, 11}
 
-    def again(schedule: Schedule) -> Run:
-        kept = {int(step.share) for step in schedule.steps}
-        return Run(schedule, "", failed.counts, "E1" if wanted <= kept else "")
+    def run_schedule(schedule: Schedule) -> Run:
+        remaining = {int(step.share) for step in schedule.steps}
+        return Run(schedule, "", failed.counts, "E1" if wanted <= remaining else "")
     steps = tuple(Step("kill", LEADER, 1, float(number), 0.0, 1.0) for number in range(20))
     failed = Run(Schedule(1, 3, 0, 0, 0, 0.0, steps), "", campaign(1, 1, 1).counts, "E1")
-    smallest, _ = shrink(failed, again)
+    smallest, _ = shrink(failed, run_schedule)
     assert [(step.share, step.wait) for step in smallest.schedule.steps] == [(3.0, 0.0), (11.0, 0.0)]
 
 
 def test_after_faults_there_is_nothing_that_was_not_there_before() -> None:
-    """The short form; `python -m sim.campaign.endurance` is a day (`make sim`)."""
+    """A short endurance run; `python -m sim.campaign.endurance` runs for a simulated day (`make sim`)."""
     endurance = Endurance(2, period_s=120.0, warm_up=4)
-    endurance.live(2 * 120.0)
+    endurance.run(2 * 120.0)
     endurance.world.finish()
     assert sum(endurance.faults.values()) > 20

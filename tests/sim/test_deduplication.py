@@ -214,7 +214,7 @@ def test_a_partition_that_is_full_refuses_posts_and_takes_them_again_after_a_pur
     client, queue = nodes.writer(SHORT)
     index = nodes.cluster("n1").metadata.state.queues[SHORT].partition_id
     primary = nodes.primary(index)
-    run_numbers = {node.name: node.run_number for node in nodes.machines}
+    runs = {node.name: node.run_number for node in nodes.machines}
     statuses: list[int] = []
     for number in range(1000):
         statuses.append(int(queue.status_of(b"%d" % number)))
@@ -232,6 +232,6 @@ def test_a_partition_that_is_full_refuses_posts_and_takes_them_again_after_a_pur
         assert queue.status_of(b"after %d" % number) == 0
     nodes.run(2.0)
     assert all(len(nodes.stored(node, SHORT)) == 5 for node in nodes.machines)
-    assert {node.name: node.run_number for node in nodes.machines} == run_numbers
+    assert {node.name: node.run_number for node in nodes.machines} == runs
     client.disconnect()
     nodes.judge_partitions()

@@ -12,7 +12,7 @@ from bmqtwist.cluster.streams import StreamState
 from bmqtwist.testing.config import domain_config
 from bmqtwist.testing.simulated_node import SimulatedNode
 from sim.reconfiguration import reconfigure
-from sim.replicated import EVENTUAL, FANOUT, STRONG, ReplicatingCluster, ready
+from sim.replicated import EVENTUAL, FANOUT, STRONG, ReplicatingCluster, available_cluster
 
 PROXIES = {"p1": ["n1", "n2", "n3"]}
 DOMAIN = "bmq://d/q"
@@ -66,7 +66,7 @@ def loses(nodes: ReplicatingCluster) -> SimulatedNode:
 
 @pytest.mark.spec("broker", 43)
 def test_an_open_waits_while_there_is_no_leader_and_succeeds_when_there_is_one() -> None:
-    nodes = ready(1, members=patience(120))
+    nodes = available_cluster(1, members=patience(120))
     client = nodes.client(loses(nodes).name)
     asked = ask_open(client, STRONG, write=1)
     nodes.run(40.0)
@@ -79,7 +79,7 @@ def test_an_open_waits_while_there_is_no_leader_and_succeeds_when_there_is_one()
 @pytest.mark.spec("broker", 44)
 @pytest.mark.parametrize("known", [True, False])
 def test_an_open_that_finds_no_leader_in_its_time_is_answered_timeout(known: bool) -> None:
-    nodes = ready(2, members=patience(20))
+    nodes = available_cluster(2, members=patience(20))
     if known:
         nodes.post(1)
     client = nodes.client(loses(nodes).name)
@@ -98,7 +98,7 @@ def test_an_open_that_finds_no_leader_in_its_time_is_answered_timeout(known: boo
 @pytest.mark.spec("broker", 48)
 @pytest.mark.parametrize("state", [StreamState.CLOSED, StreamState.REOPENING])
 def test_a_close_that_meets_a_pending_reopen_leaves_one_slot_free_and_no_more(state: StreamState) -> None:
-    nodes = ready(3, texts=domain(maxConsumers=1))
+    nodes = available_cluster(3, texts=domain(maxConsumers=1))
     index = 0
     place = nodes.replicas(index)[0]
     holder = nodes.client(place.name).consume(DOMAIN)
@@ -125,7 +125,7 @@ def test_a_close_that_meets_a_pending_reopen_leaves_one_slot_free_and_no_more(st
 @pytest.mark.spec("broker", 61)
 @pytest.mark.parametrize("seconds", [1.0, 12.0])
 def test_with_two_of_four_suspended_strong_waits_and_eventual_does_not(seconds: float) -> None:
-    nodes = ready(4, 4)
+    nodes = available_cluster(4, 4)
     nodes.post(1)
     nodes.post(1, EVENTUAL)
     primary = nodes.primary()
@@ -152,7 +152,7 @@ def test_with_two_of_four_suspended_strong_waits_and_eventual_does_not(seconds: 
 @pytest.mark.spec("broker", 79)
 @pytest.mark.parametrize("how", ["kill", "stop"])
 def test_with_a_limit_of_one_messages_come_one_at_a_time_also_across_a_change_of_primary(how: str) -> None:
-    nodes = ready(5, proxies=PROXIES)
+    nodes = available_cluster(5, proxies=PROXIES)
     nodes.post(30)
     places = [nodes.replicas(nodes.record(STRONG).partition_id)[0].name, "p1"]
     readers = [nodes.client(place).consume(STRONG, m=1) for place in places]
@@ -181,7 +181,7 @@ def test_with_a_limit_of_one_messages_come_one_at_a_time_also_across_a_change_of
 @pytest.mark.spec("broker", 109)
 @pytest.mark.parametrize("how", ["kill", "stop"])
 def test_an_app_goes_on_beside_one_that_is_not_registered_when_the_primary_goes(how: str) -> None:
-    nodes = ready(6, proxies=PROXIES)
+    nodes = available_cluster(6, proxies=PROXIES)
     first, second = nodes.client("p1"), nodes.client("p1")
     foo, quux = first.consume(FANOUT, "foo"), first.consume(FANOUT, "quux")
     other = second.consume(FANOUT, "quux")
@@ -194,7 +194,7 @@ def test_an_app_goes_on_beside_one_that_is_not_registered_when_the_primary_goes(
     assert payloads(foo.take(1)) == [b"after"]
     assert not quux.pushes() and not other.pushes() and not first.link.closed and not second.link.closed
     former.boot()
-    nodes.ready()
+    nodes.wait_until_available()
     queue.post(b"again")
     assert payloads(foo.take(1)) == [b"again"]
 
@@ -210,7 +210,7 @@ def die_with(nodes: ReplicatingCluster, place: str, uri: str, expected: bytes, a
 @pytest.mark.spec("broker", 135)
 @pytest.mark.parametrize("at_primary", [True, False])
 def test_a_change_of_primary_gives_back_all_delivery_attempts(at_primary: bool) -> None:
-    nodes = ready(7, texts=domain(maxDeliveryAttempts=3))
+    nodes = available_cluster(7, texts=domain(maxDeliveryAttempts=3))
     nodes.post(1, DOMAIN)
     [pill] = nodes.acknowledged[DOMAIN]
     index = nodes.record(DOMAIN).partition_id
@@ -225,7 +225,7 @@ def test_a_change_of_primary_gives_back_all_delivery_attempts(at_primary: bool) 
 
 @pytest.mark.spec("broker", 136)
 def test_kills_on_a_replica_use_up_the_attempts_and_others_get_only_what_is_new() -> None:
-    nodes = ready(8, texts=domain(maxDeliveryAttempts=2))
+    nodes = available_cluster(8, texts=domain(maxDeliveryAttempts=2))
     nodes.post(1, DOMAIN)
     [pill] = nodes.acknowledged[DOMAIN]
     index = nodes.record(DOMAIN).partition_id
@@ -241,7 +241,7 @@ def test_kills_on_a_replica_use_up_the_attempts_and_others_get_only_what_is_new(
 @pytest.mark.spec("broker", 131)
 @pytest.mark.parametrize("how", ["kill", "power"])
 def test_a_message_stays_until_its_last_app_has_rejected_it_and_is_gone_for_the_next_leader_too(how: str) -> None:
-    nodes = ready(9, texts=domain("fanout", apps=("foo", "bar", "baz"), maxDeliveryAttempts=1))
+    nodes = available_cluster(9, texts=domain("fanout", apps=("foo", "bar", "baz"), maxDeliveryAttempts=1))
     nodes.client("n1").open(DOMAIN, write=1).post(b"pill")
     index = nodes.record(DOMAIN).partition_id
     for app, node in zip(("foo", "bar", "baz"), nodes.machines, strict=True):
@@ -258,7 +258,7 @@ def test_a_message_stays_until_its_last_app_has_rejected_it_and_is_gone_for_the_
 
 @pytest.mark.spec("broker", 166)
 def test_after_the_kill_of_a_primary_subscriptions_get_what_matches_them_again_and_from_then_on() -> None:
-    nodes = ready(10)
+    nodes = available_cluster(10)
     nodes.post(0)
     index = nodes.record(STRONG).partition_id
     former, place = nodes.primary(index), nodes.replicas(index)[0]
@@ -287,7 +287,7 @@ def test_after_the_kill_of_a_primary_subscriptions_get_what_matches_them_again_a
 @pytest.mark.spec("broker", 183)
 @pytest.mark.parametrize("how", ["kill", "stop"])
 def test_limits_that_were_raised_hold_at_the_next_primary(how: str) -> None:
-    nodes = ready(11, texts=domain(queue_messages=3))
+    nodes = available_cluster(11, texts=domain(queue_messages=3))
     queue = nodes.client("n1").open(DOMAIN, write=1)
     assert [queue.status_of(b"x") for _ in range(5)] == [0, 0, 0, 0, 1]
     reconfigure(nodes, "d", domain(queue_messages=6)["d"])
@@ -298,7 +298,7 @@ def test_limits_that_were_raised_hold_at_the_next_primary(how: str) -> None:
 
 @pytest.mark.spec("broker", 245)
 def test_a_node_that_stops_gives_up_on_what_nobody_confirms_and_it_comes_again_elsewhere() -> None:
-    nodes = ready(12)
+    nodes = available_cluster(12)
     nodes.post(2)
     node = nodes.primary(nodes.record(STRONG).partition_id)
     reader = nodes.client(node.name).consume(STRONG)
@@ -318,7 +318,7 @@ def test_a_node_that_stops_gives_up_on_what_nobody_confirms_and_it_comes_again_e
 @pytest.mark.parametrize("how", ["kill", "stop"])
 @pytest.mark.parametrize("wait", [0.0, 0.02, 0.5, 3.0])
 def test_an_open_during_a_change_of_primary_completes_after_it(wait: float, how: str, uri: str) -> None:
-    nodes = ready(13, proxies=PROXIES, members=patience(60))
+    nodes = available_cluster(13, proxies=PROXIES, members=patience(60))
     nodes.post(1, uri)
     index = nodes.record(uri).partition_id
     former = nodes.primary(index)
@@ -341,7 +341,7 @@ def test_an_open_during_a_change_of_primary_completes_after_it(wait: float, how:
 @pytest.mark.parametrize("how", ["stop", "kill"])
 @pytest.mark.parametrize("returns", [True, False])
 def test_puts_during_the_end_of_a_primary_are_acknowledged_once_and_stored_once(uri: str, how: str, returns: bool) -> None:
-    nodes = ready(14, proxies=PROXIES)
+    nodes = available_cluster(14, proxies=PROXIES)
     nodes.post(0, uri)
     index = nodes.record(uri).partition_id
     former, place = nodes.primary(index), nodes.replicas(index)[0]
@@ -373,7 +373,7 @@ def test_puts_during_the_end_of_a_primary_are_acknowledged_once_and_stored_once(
 @pytest.mark.parametrize("place", ["replica", "p1"])
 @pytest.mark.parametrize("returns", [True, False])
 def test_confirms_while_the_primary_is_down_count_or_the_message_comes_again(place: str, returns: bool) -> None:
-    nodes = ready(15, proxies=PROXIES)
+    nodes = available_cluster(15, proxies=PROXIES)
     nodes.post(5, FANOUT)
     index = nodes.record(FANOUT).partition_id
     if place == "replica":
@@ -400,7 +400,7 @@ def test_confirms_while_the_primary_is_down_count_or_the_message_comes_again(pla
 @pytest.mark.parametrize("place", ["replica", "p1"])
 @pytest.mark.parametrize("wait", [0.0, 0.001, 0.003, 0.1])
 def test_an_open_behind_a_close_completes_though_the_primary_changes_in_between(place: str, wait: float) -> None:
-    nodes = ready(16, proxies=PROXIES, members=patience(60))
+    nodes = available_cluster(16, proxies=PROXIES, members=patience(60))
     nodes.post(0)
     index = nodes.record(STRONG).partition_id
     client = nodes.client(nodes.replicas(index)[0].name if place == "replica" else place)
@@ -421,7 +421,7 @@ def test_an_open_behind_a_close_completes_though_the_primary_changes_in_between(
 @pytest.mark.spec("broker", 251)
 @pytest.mark.parametrize("uri", [STRONG, EVENTUAL])
 def test_nodes_are_restarted_one_after_the_other_and_clients_of_a_proxy_see_nothing(uri: str) -> None:
-    nodes = ready(17, proxies=PROXIES, masterAssignment="E_LEAST_ASSIGNED")
+    nodes = available_cluster(17, proxies=PROXIES, masterAssignment="E_LEAST_ASSIGNED")
     queue, reader = nodes.client("p1").open(uri, write=1), nodes.client("p1").consume(uri)
     sent: list[bytes] = []
     got: list[bytes] = []
@@ -456,7 +456,7 @@ def test_nodes_are_restarted_one_after_the_other_and_clients_of_a_proxy_see_noth
 
 @pytest.mark.spec("broker", 254)
 def test_a_reopen_that_is_refused_because_its_slot_is_taken_is_tried_again_until_it_is_free() -> None:
-    nodes = ready(18, proxies=PROXIES, texts=domain(maxConsumers=1))
+    nodes = available_cluster(18, proxies=PROXIES, texts=domain(maxConsumers=1))
     reader = nodes.client("p1").consume(DOMAIN)
     proxy = nodes.node("p1")
     for node in nodes.machines:

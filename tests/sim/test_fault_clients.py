@@ -63,9 +63,9 @@ def test_row_23_wall_clocks_jump_by_an_hour(hours: int) -> None:
 def test_row_25_a_proxy_crashes() -> None:
     world = FaultWorld(25)
     producer, consumer = world.producer(STRONG, ["p2", "n3"]), world.consumer(STRONG, ["p2", "n2"], slow_s=None)
-    world.until(lambda: len(producer.waits) > 3 and consumer.held)
+    world.until(lambda: len(producer.waits) > 3 and consumer.unconfirmed)
     world.consumers[0].confirm_all()
-    held = set(consumer.held)
+    held = set(consumer.unconfirmed)
     producer.post(5)
     world.run(0.002)
     assert producer.unanswered
@@ -117,7 +117,7 @@ def test_row_27_all_members_are_gone_for_longer_than_the_deduplication_time() ->
     gone_at = world.now
     world.live(20.0)
     for producer in world.producers:
-        producer.rests = True
+        producer.paused = True
     world.live(DEDUPLICATION_S + 40.0)
     for producer in world.producers:
         assert producer.refused and all(result is Result.UNKNOWN for _, result in producer.refused)
@@ -132,9 +132,9 @@ def test_row_34_a_consumer_never_confirms_while_its_node_stops() -> None:
     world = FaultWorld(34)
     primary = world.primary()
     consumer = world.consumer(STRONG, [primary.name, *world.names], slow_s=None)
-    world.until(lambda: consumer.held)
+    world.until(lambda: consumer.unconfirmed)
     world.consumers[0].confirm_all()
-    held, begun = set(consumer.held), world.now
+    held, begun = set(consumer.unconfirmed), world.now
     primary.stop(down=None)
     world.until(lambda: not primary.up, 35.0)
     assert SHUTDOWN_S <= world.now - begun < SHUTDOWN_S + 2 * 5.0 + 1.0
@@ -158,7 +158,7 @@ def test_row_35_the_source_of_a_node_that_catches_up_dies_in_the_middle(monkeypa
         for producer in world.producers:
             producer.post(40)
         world.live(0.5)
-    index = world.index()
+    index = world.partition_of()
     target = world.hosted(source, index).summary.last
     for node in world.others(behind):
         world.network.slow(node.name, behind.name, 0.2)
@@ -182,7 +182,7 @@ def test_row_35_the_source_of_a_node_that_catches_up_dies_in_the_middle(monkeypa
 @pytest.mark.parametrize("how", ["kill", "power"])
 def test_row_36_the_others_roll_over_while_a_replica_is_down(how: str) -> None:
     world = FaultWorld(36, journal_bytes=1 << 15)
-    away, index = world.others(world.primary())[0], world.index()
+    away, index = world.others(world.primary())[0], world.partition_of()
     away.crash(power=how == "power", down=None)
     had = world.hosted(world.primary(), index).summary.last
     while world.hosted(world.primary(), index).summary.base <= had:
@@ -201,7 +201,7 @@ def test_row_36_the_others_roll_over_while_a_replica_is_down(how: str) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_row_37_a_client_goes_to_another_broker_in_the_middle_of_its_posts(seed: int) -> None:
-    world = FaultWorld(370 + seed, cast=False)
+    world = FaultWorld(370 + seed, clients=False)
     producer = world.producer(STRONG, pause_s=1000.0)
     world.until(lambda: producer.queue is not None)
     guids, places = [], {producer.place}
@@ -219,7 +219,7 @@ def test_row_37_a_client_goes_to_another_broker_in_the_middle_of_its_posts(seed:
 
 
 def test_row_37_a_client_whose_node_is_cut_off_from_the_primary_posts_elsewhere() -> None:
-    world = FaultWorld(373, cast=False)
+    world = FaultWorld(373, clients=False)
     relay = world.others(world.leader)[0]
     other = world.others(relay, world.leader)[0]
     producer = world.producer(EVENTUAL, [relay.name, other.name], pause_s=1000.0)

@@ -26,10 +26,10 @@ def test_row_18_the_disk_of_a_replica_is_slow() -> None:
     primary = world.primary()
     slow, begun = world.others(primary)[0], world.now
     slow.disk_delay_s = SLOW_S
-    partition, lease = world.hosted(slow, world.index()).partition, world.lease()
+    partition, lease = world.hosted(slow, world.partition_of()).partition, world.lease()
     for _ in range(20):
         world.live(0.5)
-        behind = world.hosted(primary, world.index()).partition.summary.last[1] - partition.durable[1]
+        behind = world.hosted(primary, world.partition_of()).partition.summary.last[1] - partition.durable[1]
         assert behind < 400, "it lags by what comes in a few syncs, not more and more"
     waits = [wait for producer in world.producers if producer.uri == STRONG for guid, wait in producer.waits.items()
              if producer.posted[guid] > begun]
@@ -49,7 +49,7 @@ def test_row_19_the_disk_of_the_primary_is_slow() -> None:
     assert len(waits) > 30 and max(waits) < 5.0
     other = world.others(primary)[0]
     world.appoint(other)
-    world.until(lambda: world.primaries(world.index()) == [other], 30.0)
+    world.until(lambda: world.primaries(world.partition_of()) == [other], 30.0)
     world.live(2.0)
     world.finish()
     assert not world.refusals()
@@ -59,7 +59,7 @@ def test_row_20_the_disk_of_the_primary_is_full() -> None:
     world = next(world for world in (FaultWorld(seed, spread=True) for seed in range(20, 40))
                  if world.primary(STRONG) not in (world.leader, world.primary(EVENTUAL)))
     primary = world.primary(STRONG)
-    run_number, terms = primary.run_number, world.terms()
+    run, terms = primary.run_number, world.terms()
     fill_disk(primary, 100)
     full_at = world.now
     world.live(5.0)
@@ -71,7 +71,7 @@ def test_row_20_the_disk_of_the_primary_is_full() -> None:
     assert done, "the metadata are not affected"
     primary.clear_disk_faults()
     world.live(5.0)
-    assert primary.run_number == run_number and world.terms() == terms
+    assert primary.run_number == run and world.terms() == terms
     world.finish()
     assert all(refused[1] is Result.STORAGE_FAILURE for refused in world.refusals())
 
@@ -80,7 +80,7 @@ def test_row_20_the_disk_of_the_primary_is_full() -> None:
 @pytest.mark.parametrize("kind", ["journal", "data"])
 def test_row_21_the_last_write_is_torn(kind: str, part: int) -> None:
     world = FaultWorld(21)
-    index = world.index()
+    index = world.partition_of()
     world.consumers[0].slow_s = None
     world.live(1.0)
     world.producers[0].post(3)
@@ -106,12 +106,12 @@ def test_row_21_the_last_write_is_torn(kind: str, part: int) -> None:
 @pytest.mark.parametrize("kind, where", [("journal", 104), ("journal", 704), ("data", 100), ("data", 400)])
 def test_row_22_bits_rot_in_the_middle(kind: str, where: int) -> None:
     world = FaultWorld(22)
-    index = world.index()
+    index = world.partition_of()
     for consumer in world.consumers:
         consumer.slow_s = None
     world.live(6.0)
     for producer in world.producers:
-        producer.rests = True
+        producer.paused = True
     world.live(2.0)
     rotten = world.others(world.primary())[0]
     rotten.crash(power=False, down=None)

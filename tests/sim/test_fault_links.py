@@ -40,7 +40,7 @@ def test_row_08_a_primary_hears_no_majority_any_more(both: bool) -> None:
     begun = world.now
     for node in world.others(former):
         world.network.cut(node.name, former.name, both)
-    world.until(lambda: former not in world.primaries(world.index(EVENTUAL)), LEASE_S + 1.0)
+    world.until(lambda: former not in world.primaries(world.partition_of(EVENTUAL)), LEASE_S + 1.0)
     world.live(0.1)
     ended, answered = world.now, len(producer.waits)
     world.live(15.0)
@@ -48,7 +48,7 @@ def test_row_08_a_primary_hears_no_majority_any_more(both: bool) -> None:
     alone = {guid for each in world.producers for guid, wait in each.waits.items()
              if begun < each.posted[guid] + wait <= ended}
     assert ended - begun < LEASE_S + 1.2
-    assert [each for each in world.primaries(world.index(EVENTUAL)) if each is not former]
+    assert [each for each in world.primaries(world.partition_of(EVENTUAL)) if each is not former]
     world.finish()
     assert not world.refusals()
     gone = [guid for producer in world.producers for guid in producer.waits if not world.deliveries(guid)]
@@ -59,10 +59,10 @@ def test_row_09_a_split_into_a_majority_and_a_minority_with_the_leader() -> None
     world = FaultWorld(9, 5)
     former = world.leader
     minority = [former, world.others(former)[0]]
-    majority, run_numbers = world.others(*minority), {node.name: node.run_number for node in world.machines}
+    majority, runs = world.others(*minority), {node.name: node.run_number for node in world.machines}
     posting = world.producer(STRONG, [former.name])
     world.until(lambda: len(posting.waits) > 2)
-    world.apart(minority, majority)
+    world.separate(minority, majority)
     world.until(lambda: any(node in majority for node in world.believed()), FAILOVER_S)
     world.until(lambda: former not in world.believed())
     answered = len(posting.waits)
@@ -70,13 +70,13 @@ def test_row_09_a_split_into_a_majority_and_a_minority_with_the_leader() -> None
     assert len(posting.waits) == answered and posting.unanswered, "the minority serves no writes"
     assert not any(node in minority for node in (*world.primaries(0), *world.primaries(1)))
     world.finish()
-    assert {node.name: node.run_number for node in world.machines} == run_numbers and not world.refusals()
+    assert {node.name: node.run_number for node in world.machines} == runs and not world.refusals()
 
 
 def test_row_10_a_split_into_halves() -> None:
     world = FaultWorld(10, 4)
     one = [world.leader, world.others(world.leader)[0]]
-    world.apart(one, world.others(*one))
+    world.separate(one, world.others(*one))
     world.until(lambda: not world.believed() and not world.primaries(0) and not world.primaries(1))
     answered, terms = sum(len(producer.waits) for producer in world.producers), world.terms()
     world.live(30.0)
@@ -126,13 +126,13 @@ def test_row_13_the_leader_and_a_primary_do_not_reach_each_other_and_both_reach_
     leader = world.leader
     uri = next(uri for uri in (STRONG, EVENTUAL) if world.primary(uri) is not leader)
     former, lease = world.primary(uri), world.lease(uri)
-    run_number = former.run_number
+    run = former.run_number
     posting = world.producer(uri, [former.name])
     world.until(lambda: len(posting.waits) > 2)
     world.network.cut(leader.name, former.name)
-    world.until(lambda: [each for each in world.primaries(world.index(uri)) if each is not former], 2 * FAILOVER_S)
+    world.until(lambda: [each for each in world.primaries(world.partition_of(uri)) if each is not former], 2 * FAILOVER_S)
     world.live(1.0)
-    assert world.lease(uri) > lease and former.run_number == run_number and former not in world.primaries(world.index(uri))
+    assert world.lease(uri) > lease and former.run_number == run and former not in world.primaries(world.partition_of(uri))
     world.live(10.0)
     world.finish()
     assert not world.refusals()
@@ -140,7 +140,7 @@ def test_row_13_the_leader_and_a_primary_do_not_reach_each_other_and_both_reach_
 
 def test_row_28_links_between_nodes_break_in_the_middle_of_what_they_carry() -> None:
     world = FaultWorld(28)
-    run_numbers = {node.name: node.run_number for node in world.machines}
+    runs = {node.name: node.run_number for node in world.machines}
     for _ in range(20):
         for producer in world.producers:
             producer.post(5)
@@ -151,7 +151,7 @@ def test_row_28_links_between_nodes_break_in_the_middle_of_what_they_carry() -> 
             world.random.choice(ends).reset()
         world.run(world.random.random())
     world.finish()
-    assert {node.name: node.run_number for node in world.machines} == run_numbers and not world.refusals()
+    assert {node.name: node.run_number for node in world.machines} == runs and not world.refusals()
 
 
 class Echoes:
@@ -182,7 +182,7 @@ class Echoes:
 
 def test_row_29_what_nodes_say_comes_twice_and_in_another_order() -> None:
     world = FaultWorld(29)
-    run_numbers = {node.name: node.run_number for node in world.machines}
+    runs = {node.name: node.run_number for node in world.machines}
     echoes = [Echoes(world, node) for node in world.machines]
     for _ in range(30):
         for producer in world.producers:
@@ -195,7 +195,7 @@ def test_row_29_what_nodes_say_comes_twice_and_in_another_order() -> None:
     leader.resume()
     world.live(5.0)
     world.finish()
-    assert {node.name: node.run_number for node in world.machines} == run_numbers and not world.refusals()
+    assert {node.name: node.run_number for node in world.machines} == runs and not world.refusals()
 
 
 def test_row_32_links_come_and_go_every_few_seconds() -> None:
@@ -205,7 +205,7 @@ def test_row_32_links_come_and_go_every_few_seconds() -> None:
     def handles() -> dict[str, int]:
         return {node.name: sum(len(queue.handles) for queue in world.cluster(node.name).queues.values())
                 for node in world.machines}
-    before, timers = handles(), {node.name: world.timers(node) for node in world.machines}
+    before, timers = handles(), {node.name: world.count_timers(node) for node in world.machines}
     for number in range(15):
         one, two = world.random.sample(world.machines, 2)
         world.network.cut(one.name, two.name, both=number % 3 > 0)
@@ -216,7 +216,7 @@ def test_row_32_links_come_and_go_every_few_seconds() -> None:
     world.until(lambda: all(world.is_ready(node) for node in world.machines), 60.0)
     world.live(10.0)
     assert sum(handles().values()) <= sum(before.values()) + 2
-    assert all(world.timers(node) <= timers[node.name] + 10 for node in world.machines)
+    assert all(world.count_timers(node) <= timers[node.name] + 10 for node in world.machines)
     world.finish()
     assert not world.refusals()
 
@@ -226,7 +226,7 @@ def test_row_33_a_second_node_with_the_same_id() -> None:
     node, twin = world.node("n2"), SimulatedNode(
         world.network, "twin", "twin:30114", world.node("n1")._configure, world.node("n1")._domains)
     world.proxies.append(twin)  # no node of the cluster
-    run_numbers = {each.name: each.run_number for each in world.machines}
+    runs = {each.name: each.run_number for each in world.machines}
     twin.boot()
     world.live(40.0)
     told = [line for line in node.log() if "two brokers say to be node [n1, 1]" in line]
@@ -234,7 +234,7 @@ def test_row_33_a_second_node_with_the_same_id() -> None:
     twin.crash(power=False, down=None)
     world.nodes.remove(twin)
     world.proxies.remove(twin)
-    assert {each.name: each.run_number for each in world.machines} == run_numbers
+    assert {each.name: each.run_number for each in world.machines} == runs
     world.finish()
     assert not world.refusals()
 

@@ -27,7 +27,7 @@ def test_row_01_the_leader_crashes_and_its_connections_are_reset() -> None:
     took = world.until(lambda: [each for each in world.believed() if world.cluster(each.name).leadership.active])
     assert took < 1.0 + 2 * ROUND_TRIP_S
     assert world.queues(world.leader) == before
-    world.until(lambda: world.primaries(world.index(uri)) == [primary], 2.0)
+    world.until(lambda: world.primaries(world.partition_of(uri)) == [primary], 2.0)
     world.live(1.0)
     assert sum(producer.answered_since(crashed) for producer in world.producers if producer.uri == uri)
     world.live(5.0)
@@ -37,7 +37,7 @@ def test_row_01_the_leader_crashes_and_its_connections_are_reset() -> None:
 
 def test_row_02_the_leader_hangs() -> None:
     world = FaultWorld(2)
-    former, run_number = world.leader, world.leader.run_number
+    former, run = world.leader, world.leader.run_number
     former.pause()
     world.until(lambda: [each for each in world.believed() if each is not former], FAILOVER_S)
     world.live(20.0)
@@ -46,7 +46,7 @@ def test_row_02_the_leader_hangs() -> None:
     world.propose(former, AssignQueue(NEW_QUEUE, ("__default",), 1), lambda record: pytest.fail("a stale leader commits"))
     world.live(5.0)
     assert term < world.cluster(former.name).metadata.log.committed[0] in new, "by the next leader alone"
-    assert former.run_number == run_number and world.leader is not former
+    assert former.run_number == run and world.leader is not former
     assert world.cluster(former.name).leadership.standing.state is ElectionState.FOLLOWER
     world.finish()
     assert not world.refusals()
@@ -56,10 +56,10 @@ def test_row_02_the_leader_hangs() -> None:
 def test_row_03_a_primary_that_does_not_lead_crashes(how: str) -> None:
     world = FaultWorld(3, spread=True)
     uri = next(uri for uri in (STRONG, EVENTUAL) if world.primary(uri) is not world.leader)
-    primary, lease, run_number = world.primary(uri), world.lease(uri), world.leader.run_number
+    primary, lease, run = world.primary(uri), world.lease(uri), world.leader.run_number
     primary.crash(power=how == "power", down=None)
-    world.until(lambda: world.primaries(world.index(uri)), FAILOVER_S)
-    assert world.lease(uri) > lease and world.leader.run_number == run_number
+    world.until(lambda: world.primaries(world.partition_of(uri)), FAILOVER_S)
+    assert world.lease(uri) > lease and world.leader.run_number == run
     world.live(5.0)
     world.finish()
     assert not world.refusals() and world.longest_wait() < WAIT_MAX_S
@@ -82,9 +82,9 @@ def test_row_05_a_replica_crashes() -> None:
     replica = world.others(world.primary())[0]
     producer = world.producer(STRONG, [replica.name, *world.names])
     consumer = world.consumer(STRONG, [replica.name, *world.names], slow_s=None)
-    world.until(lambda: consumer.held)
+    world.until(lambda: consumer.unconfirmed)
     world.consumers[0].confirm_all()
-    lease, held = world.lease(), set(consumer.held)
+    lease, held = world.lease(), set(consumer.unconfirmed)
     replica.crash(power=False, down=None)
     crashed = world.now
     world.live(10.0)
@@ -101,13 +101,13 @@ def test_row_05_a_replica_crashes() -> None:
 @pytest.mark.parametrize("how", ["kill", "power"])
 @pytest.mark.parametrize("seed", range(3))
 def test_row_06_a_crash_between_append_and_acknowledgement(how: str, seed: int) -> None:
-    world = FaultWorld(60 + seed, cast=False)
+    world = FaultWorld(60 + seed, clients=False)
     producer = world.producer(STRONG, pause_s=1000.0)
     world.until(lambda: producer.queue is not None)
     primary = world.primary()
-    before = world.hosted(primary, world.index()).partition.position
+    before = world.hosted(primary, world.partition_of()).partition.position
     guids = producer.post(3)
-    while world.hosted(primary, world.index()).partition.position < before + len(guids):
+    while world.hosted(primary, world.partition_of()).partition.position < before + len(guids):
         world.run(0.0005)
     assert len(producer.unanswered) == len(guids)
     primary.crash(power=how == "power", down=1.0)
@@ -118,19 +118,19 @@ def test_row_06_a_crash_between_append_and_acknowledgement(how: str, seed: int) 
 
 @pytest.mark.parametrize("survives", [True, False])
 def test_row_07_a_crash_between_the_replication_to_a_minority_and_the_acknowledgement(survives: bool) -> None:
-    world = FaultWorld(7, 5, cast=False)
+    world = FaultWorld(7, 5, clients=False)
     producer = world.producer(STRONG, pause_s=1000.0)
     world.until(lambda: producer.queue is not None)
     primary = world.primary()
     holder, *rest = world.others(primary)
-    world.apart([primary], rest)
+    world.separate([primary], rest)
     guids = producer.post(3)
     world.until(lambda: set(guids) <= set(world.stored(holder)))
     assert producer.unanswered == guids and not any(set(guids) & set(world.stored(node)) for node in rest)
     primary.crash(power=False, down=None)
     if not survives:
         holder.crash(power=False, down=None)
-    world.until(lambda: world.primaries(world.index()), 2 * FAILOVER_S)
+    world.until(lambda: world.primaries(world.partition_of()), 2 * FAILOVER_S)
     world.live(5.0)
     world.finish()
     assert sorted(producer.waits) == sorted(guids) and not producer.refused
@@ -140,7 +140,7 @@ def test_row_07_a_crash_between_the_replication_to_a_minority_and_the_acknowledg
 def test_row_14_the_whole_cluster_is_stopped_and_started() -> None:
     world = FaultWorld(14)
     for producer in world.producers:
-        producer.rests = True
+        producer.paused = True
     world.until(lambda: not any(producer.unanswered for producer in world.producers))
     world.live(1.0)
     uris, done = world.queues(world.leader), list(world.producers[0].waits)[-1]
@@ -210,11 +210,12 @@ def test_row_17_a_node_that_missed_much_is_restarted_and_made_primary() -> None:
     assert world.believed() == [other], "who lacks a record that is committed is not elected"
     known: dict[str, Any] = {uri: key for uri, key in world.queues(other).items() if uri == NEW_QUEUE}
     assert known
-    behind, tip = world.hosted(stale, world.index()).summary.last, world.hosted(other, world.index()).summary.last
-    assert behind < tip
+    index = world.partition_of()
+    tip = world.hosted(other, index).summary.last
+    assert world.hosted(stale, index).summary.last < tip
     world.propose(other, AssignPartitions([int(stale.name[1:])], []))
     world.until(lambda: world.primaries(0) == world.primaries(1) == [stale])
-    assert world.hosted(stale, world.index()).summary.holds(tip), "it has fetched what it lacked, before anything else"
+    assert world.hosted(stale, index).summary.holds(tip), "it must fetch its missing records before it is active"
     world.live(3.0)
     world.finish()
     assert not world.refusals()
@@ -226,16 +227,16 @@ def test_row_24_the_primary_is_held_up_for_thirty_seconds() -> None:
     waiting = world.producer(EVENTUAL, [former.name], pause_s=1000.0)
     reader = world.consumer(STRONG, [former.name])
     world.until(lambda: waiting.queue is not None and reader.queue is not None)
-    run_number, lease, had = former.run_number, world.lease(), len(reader.got)
+    run, lease, had = former.run_number, world.lease(), len(reader.got)
     former.pause()
     late = waiting.post(2)
     world.live(30.0)
-    assert [each for each in world.primaries(world.index()) if each is not former]
+    assert [each for each in world.primaries(world.partition_of()) if each is not former]
     former.resume()
     world.run(0.001)
-    assert former not in world.primaries(world.index()) and len(reader.got) == had and not waiting.waits
+    assert former not in world.primaries(world.partition_of()) and len(reader.got) == had and not waiting.waits
     world.live(5.0)
-    assert former.run_number == run_number and world.lease() > lease
+    assert former.run_number == run and world.lease() > lease
     world.finish()
     assert set(waiting.waits) == set(late) and not world.refusals()
 

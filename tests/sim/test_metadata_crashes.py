@@ -1,6 +1,6 @@
-"""A crash at every write of every operation that changes metadata, and in every way that processes and machines die.
+"""Crashes at every 9th disk operation of each change of metadata, as kill and as loss of power.
 
-Here some of the writes; `python -m tests.soak metadata` walks all of them.
+`python -m tests.soak metadata` crashes at every disk operation.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from sim.metadata_crashes import OPERATIONS, POWER, walk
+from sim.metadata_crashes import CRASHES, OPERATIONS, walk
 
 STRIDE = 9
-CASES = [(operation, crash) for operation in OPERATIONS for crash in POWER]
+CASES = [(operation, crash) for operation in OPERATIONS for crash in CRASHES]
 
 
 @pytest.mark.parametrize("first, operation, crash", [(number % STRIDE, *case) for number, case in enumerate(CASES)])
 def test_what_was_acknowledged_is_there_and_no_app_is_half_there(tmp_path: Path, first: int, operation: str,
                                                                 crash: str) -> None:
-    counts = walk(OPERATIONS[operation], POWER[crash], tmp_path, first, STRIDE)
+    counts = walk(OPERATIONS[operation], CRASHES[crash], tmp_path, first, STRIDE)
     assert counts["crashes"] >= 3 and counts["acknowledged"] > 0

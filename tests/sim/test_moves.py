@@ -20,9 +20,9 @@ from bmqtwist.queue.restored import Restored
 from bmqtwist.storage.state import StoredQueue
 from bmqtwist.testing.simulated_node import SimulatedNode
 from bmqtwist.wire.cluster_schema import NodeStatus
-from sim.assignments import LEAST, move, moved, number, transfer
+from sim.assignments import LEAST, move, number, transfer, wait_for_primary
 from sim.elected import heal
-from sim.replicated import EVENTUAL, STRONG, ReplicatingCluster, ready
+from sim.replicated import EVENTUAL, STRONG, ReplicatingCluster, available_cluster
 
 PROXIES = {"p1": ["n1", "n2", "n3"]}
 IN_MEMORY = "bmq://bmq.test.mem.priority/q"
@@ -76,7 +76,7 @@ class Traffic:
 @pytest.mark.parametrize("uri", [STRONG, EVENTUAL])
 @pytest.mark.parametrize("assignment", [LEAST, "E_LEADER_IS_MASTER_ALL"])
 def test_a_primary_moves_where_it_is_told_to_under_load_and_nothing_is_lost_or_refused(uri: str, assignment: str) -> None:
-    nodes = ready(1, proxies=PROXIES, masterAssignment=assignment)
+    nodes = available_cluster(1, proxies=PROXIES, masterAssignment=assignment)
     traffic = Traffic(nodes, uri, ["n1", "n2", "n3", "p1"])
     index = nodes.record(uri).partition_id
     lease = nodes.primaries()[index].lease
@@ -88,9 +88,9 @@ def test_a_primary_moves_where_it_is_told_to_under_load_and_nothing_is_lost_or_r
             assert move(nodes, index, node) == "SUCCESS"
             while not nodes.replication(node).is_active_primary(index):
                 traffic.live(0.02)
-                assert nodes.now - begun < 2.0, (round_, nodes.stories(index))
+                assert nodes.now - begun < 2.0, (round_, nodes.transition_histories(index))
         traffic.live(0.3)
-        moved(nodes, index, node)
+        wait_for_primary(nodes, index, node)
     assert nodes.primaries()[index].lease == lease
     traffic.judge()
     nodes.run(2.0)
@@ -98,7 +98,7 @@ def test_a_primary_moves_where_it_is_told_to_under_load_and_nothing_is_lost_or_r
 
 
 def test_what_a_primary_has_acknowledged_alone_is_at_the_successor_before_it_is_primary() -> None:
-    nodes = ready(2)
+    nodes = available_cluster(2)
     nodes.post(5, EVENTUAL)
     index = nodes.record(EVENTUAL).partition_id
     former = nodes.primary(index)
@@ -108,7 +108,7 @@ def test_what_a_primary_has_acknowledged_alone_is_at_the_successor_before_it_is_
     nodes.post(20, EVENTUAL)
     assert len(nodes.stored(target, EVENTUAL)) < 25, "it lags"
     assert move(nodes, index, target) == "SUCCESS"
-    moved(nodes, index, target)
+    wait_for_primary(nodes, index, target)
     assert nodes.stored(target, EVENTUAL) == nodes.acknowledged[EVENTUAL]
     former.crash(power=True, down=None)
     nodes.run(6.0)
@@ -116,7 +116,7 @@ def test_what_a_primary_has_acknowledged_alone_is_at_the_successor_before_it_is_
 
 
 def test_a_move_that_cannot_be_is_refused_with_the_reason() -> None:
-    nodes = ready(3)
+    nodes = available_cluster(3)
     leader = nodes.leader
     other, away = (node for node in nodes.machines if node is not leader)
     assert move(nodes, 0, other, at=other) == f"node {number(leader)} leads the cluster: run the command there"
@@ -132,7 +132,7 @@ def test_a_move_that_cannot_be_is_refused_with_the_reason() -> None:
 
 
 def test_a_move_whose_successor_does_not_follow_is_given_up_and_the_primary_goes_on() -> None:
-    nodes = ready(4, 5)
+    nodes = available_cluster(4, 5)
     nodes.post(5)
     index = nodes.record(STRONG).partition_id
     former = nodes.primary(index)
@@ -153,7 +153,7 @@ def test_a_move_whose_successor_does_not_follow_is_given_up_and_the_primary_goes
 @pytest.mark.parametrize("victim", ["leader", "former", "successor"])
 @pytest.mark.parametrize("late", [0.0, 0.002, 0.005, 0.01, 0.02])
 def test_whoever_dies_in_a_move_there_is_one_primary_with_everything(late: float, victim: str) -> None:
-    nodes = ready(5, 5, masterAssignment=LEAST)
+    nodes = available_cluster(5, 5, masterAssignment=LEAST)
     nodes.post(10)
     nodes.post(5, wait=False)
     index = nodes.record(STRONG).partition_id
@@ -166,7 +166,7 @@ def test_whoever_dies_in_a_move_there_is_one_primary_with_everything(late: float
     nodes.run(late)
     {"leader": leader, "former": former, "successor": successor}[victim].crash(power=True, down=5.0)
     nodes.run(8.0)
-    nodes.ready()
+    nodes.wait_until_available()
     nodes.settle()
     nodes.post(5)
     nodes.run(1.0)
@@ -174,14 +174,14 @@ def test_whoever_dies_in_a_move_there_is_one_primary_with_everything(late: float
 
 
 def test_a_leader_that_has_not_heard_of_a_handover_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    nodes = ready(10)
+    nodes = available_cluster(10)
     nodes.post(3)
     index = nodes.record(STRONG).partition_id
     leader = nodes.leader
     target = next(node for node in nodes.replicas(index) if node is not leader)
     if nodes.primary(index) is leader:
         assert move(nodes, index, target) == "SUCCESS"
-        moved(nodes, index, target)
+        wait_for_primary(nodes, index, target)
         target = next(node for node in nodes.replicas(index) if node is not leader)
     nodes.run(1.5)
     with monkeypatch.context() as deaf:
@@ -190,12 +190,12 @@ def test_a_leader_that_has_not_heard_of_a_handover_is_told_again(monkeypatch: py
         nodes.run(0.5)
     assert not any(nodes.replication(node).is_active_primary(index) for node in nodes.machines)
     nodes.run(1.0)
-    moved(nodes, index, target)
+    wait_for_primary(nodes, index, target)
     nodes.post(1)
 
 
 def test_a_partition_with_messages_in_memory_stays_where_they_are() -> None:
-    nodes = ready(6)
+    nodes = available_cluster(6)
     queue = nodes.client("n1").open(IN_MEMORY, write=1)
     queue.post(b"nowhere else")
     index = nodes.record(IN_MEMORY).partition_id
@@ -209,17 +209,17 @@ def test_a_partition_with_messages_in_memory_stays_where_they_are() -> None:
     nodes.run(61.0)
     assert any(f"did not move to node {number(target)}" in line for line in nodes.leader.log())
     assert move(nodes, index, target) == "SUCCESS"
-    moved(nodes, index, target)
+    wait_for_primary(nodes, index, target)
 
 
 @pytest.mark.parametrize("assignment, expected", [(LEAST, [2, 2, 2]), ("E_LEADER_IS_MASTER_ALL", None)])
 def test_an_administrator_spreads_partitions_evenly_one_at_a_time(assignment: str, expected: list[int] | None) -> None:
-    nodes = ready(7, masterAssignment=assignment, numPartitions=6)
+    nodes = available_cluster(7, masterAssignment=assignment, numPartitions=6)
     target = next(node for node in nodes.machines if node is not nodes.leader)
     for index in range(6):
         if nodes.primary(index) is not target:
             assert move(nodes, index, target) == "SUCCESS"
-            moved(nodes, index, target)
+            wait_for_primary(nodes, index, target)
     assert sorted(loads(nodes)) == [0, 0, 6]
     traffic = Traffic(nodes, STRONG, ["n1", "n2", "n3"])
     assert nodes.admin(nodes.leader, "CLUSTERS CLUSTER c3 REBALANCE") == "SUCCESS"
@@ -234,14 +234,14 @@ def test_an_administrator_spreads_partitions_evenly_one_at_a_time(assignment: st
 @pytest.mark.parametrize("wanted", [True, False])
 def test_a_node_that_has_healed_gets_its_share_where_that_is_configured(wanted: bool) -> None:
     nodes = ReplicatingCluster(8, masterAssignment=LEAST, numPartitions=6, app={"bmqtwist": {"rebalance": wanted}})
-    nodes.ready()
+    nodes.wait_until_available()
     away = next(node for node in nodes.machines if node is not nodes.leader)
     away.crash(power=False, down=None)
     nodes.run(6.0)
     traffic = Traffic(nodes, STRONG, [node.name for node in nodes.machines if node.up])
     assert loads(nodes)[number(away) - 1] == 0
     away.boot()
-    nodes.ready()
+    nodes.wait_until_available()
     traffic.live(10.0, 0.1)
     assert sorted(loads(nodes)) == ([2, 2, 2] if wanted else [0, 3, 3])
     traffic.judge()
@@ -250,7 +250,7 @@ def test_a_node_that_has_healed_gets_its_share_where_that_is_configured(wanted: 
 @pytest.mark.parametrize("uri", [STRONG, EVENTUAL])
 @pytest.mark.parametrize("assignment", [LEAST, "E_LEADER_IS_MASTER_ALL"])
 def test_a_primary_that_stops_hands_over_what_it_alone_has(uri: str, assignment: str) -> None:
-    nodes = ready(9, masterAssignment=assignment)
+    nodes = available_cluster(9, masterAssignment=assignment)
     nodes.post(3, uri)
     index = nodes.record(uri).partition_id
     former = nodes.primary(index)
@@ -265,7 +265,7 @@ def test_a_primary_that_stops_hands_over_what_it_alone_has(uri: str, assignment:
 
 
 def test_a_node_that_lacks_too_much_lets_another_one_be_primary() -> None:
-    nodes = ready(11, masterAssignment=LEAST, maxJournalFileSize=1 << 16)
+    nodes = available_cluster(11, masterAssignment=LEAST, maxJournalFileSize=1 << 16)
     nodes.post(5)
     index = nodes.record(STRONG).partition_id
     former = nodes.primary(index)
@@ -274,7 +274,7 @@ def test_a_node_that_lacks_too_much_lets_another_one_be_primary() -> None:
     for each in range(2):
         if nodes.primary(each) is behind:
             assert move(nodes, each, other) == "SUCCESS"
-            moved(nodes, each, other)
+            wait_for_primary(nodes, each, other)
     queue = nodes.client(former.name).open(STRONG, write=1)
     nodes.isolate(behind)
     nodes.run(5.0)
@@ -296,12 +296,12 @@ def test_a_node_that_lacks_too_much_lets_another_one_be_primary() -> None:
 @pytest.mark.spec("cluster", 52)
 @pytest.mark.parametrize("seed", range(3))
 def test_when_everything_has_to_move_the_spread_is_at_most_one(seed: int) -> None:
-    nodes = ready(seed, 5, masterAssignment=LEAST, numPartitions=7)
+    nodes = available_cluster(seed, 5, masterAssignment=LEAST, numPartitions=7)
     targets: list[Any] = [node for node in nodes.machines if node is not nodes.leader][:2]
     for index in range(7):
         if nodes.primary(index) is not targets[index % 2]:
             assert move(nodes, index, targets[index % 2]) == "SUCCESS"
-            moved(nodes, index, targets[index % 2])
+            wait_for_primary(nodes, index, targets[index % 2])
     for node in targets:
         node.crash(power=False, down=None)
     nodes.run(6.0)
@@ -310,7 +310,7 @@ def test_when_everything_has_to_move_the_spread_is_at_most_one(seed: int) -> Non
 
 
 def test_what_a_former_primary_kept_for_its_apps_is_freed_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    nodes = ready(8)
+    nodes = available_cluster(8)
     nodes.post(100, EVENTUAL)
     index = nodes.record(EVENTUAL).partition_id
     former, target = nodes.primary(index), nodes.replicas(index)[0]
@@ -327,14 +327,14 @@ def test_what_a_former_primary_kept_for_its_apps_is_freed_in_slices(monkeypatch:
 
     monkeypatch.setattr(Scheduler, "_step", measured)
     assert move(nodes, index, target) == "SUCCESS"
-    moved(nodes, index, target)
+    wait_for_primary(nodes, index, target)
     nodes.run(1.0)
     assert list(dict.fromkeys(size for size in sizes if size < 100)) == [*range(90, 0, -10)]
     assert nodes.stored(former, EVENTUAL) == nodes.stored(target, EVENTUAL) == nodes.acknowledged[EVENTUAL]
 
 
 def test_messages_in_memory_go_with_the_primary_that_had_them() -> None:
-    nodes = ready(9)
+    nodes = available_cluster(9)
     nodes.client("n1").open(IN_MEMORY, write=1).post(b"nowhere else")
     record = nodes.record(IN_MEMORY)
     former = nodes.primary(record.partition_id)
@@ -359,7 +359,7 @@ class Asleep:
 
     def restore(self, store: StoredQueue, wall: int) -> Generator[int, None, Restored]:
         """As long as it takes."""
-        while store is self.nodes.partition(self.node, self.index).state.queues.get(store.key) and self.waits:
+        while store is self.nodes.partition(self.node, self.partition_of).state.queues.get(store.key) and self.waits:
             yield RESTORED_AT_ONCE
         return (yield from self.whole(store, wall))
 
@@ -384,7 +384,7 @@ class Asleep:
 def test_a_primary_whose_queues_do_not_live_yet_loses_nothing_when_it_is_one_no_longer(
         monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever waits there is served where the queue lives."""
-    nodes = ready(10)
+    nodes = available_cluster(10)
     traffic = Traffic(nodes, EVENTUAL, ["n1", "n2", "n3"])
     traffic.live(0.3)
     index = nodes.record(EVENTUAL).partition_id
@@ -394,12 +394,12 @@ def test_a_primary_whose_queues_do_not_live_yet_loses_nothing_when_it_is_one_no_
     assert EVENTUAL not in asleep.cluster.queues
     client, asked = asleep.open()
     assert move(nodes, index, first) == "SUCCESS"
-    moved(nodes, index, first)
+    wait_for_primary(nodes, index, first)
     assert "openQueueResponse" in client.response(asked) and EVENTUAL not in asleep.cluster.changes.pending_opens
     traffic.live(0.3)
     asleep.waits = False
     assert move(nodes, index, asleep.node) == "SUCCESS"
-    moved(nodes, index, asleep.node)
+    wait_for_primary(nodes, index, asleep.node)
     traffic.live(0.3)
     assert EVENTUAL in asleep.cluster.queues
     traffic.judge()
@@ -407,7 +407,7 @@ def test_a_primary_whose_queues_do_not_live_yet_loses_nothing_when_it_is_one_no_
 
 def test_a_queue_that_is_deleted_before_it_lives_does_not_live_and_who_waits_is_told(
         monkeypatch: pytest.MonkeyPatch) -> None:
-    nodes = ready(11)
+    nodes = available_cluster(11)
     nodes.client("n1").open(EVENTUAL, write=1)
     record = nodes.record(EVENTUAL)
     asleep = Asleep(nodes, nodes.replicas(record.partition_id)[0], record.partition_id)

@@ -20,9 +20,9 @@ from bmqtwist.queue.root import RootQueue
 from bmqtwist.relay.relays import Relays
 from bmqtwist.relay.upstream_queue import UpstreamQueue
 from bmqtwist.testing.simulated_node import SimulatedNode
-from sim.assignments import move, moved
+from sim.assignments import move, wait_for_primary
 from sim.elected import heal
-from sim.replicated import ReplicatingCluster, ready
+from sim.replicated import ReplicatingCluster, available_cluster
 
 DOMAINS = "bmq.test.persistent.priority.sc", "bmq.test.persistent.priority"
 PLACES = ["n1", "n2", "n3", "p1"]
@@ -105,7 +105,8 @@ class Crowd:
         """Consume and confirm until that is so."""
         end = self.nodes.now + seconds
         while not wanted():
-            assert self.nodes.now < end, (len(self.posted), len(self.acked), len(self.got), self.nodes.stories())
+            assert self.nodes.now < end, (
+                len(self.posted), len(self.acked), len(self.got), self.nodes.transition_histories())
             self.nodes.run(0.02)
             self.take()
 
@@ -190,7 +191,7 @@ def very_slowly(convert: Callable[[Any, Any], Iterator[int]], turns: int = 10) -
 
 def crowd(seed: int, queues: int, app: dict[str, Any] | None = None) -> Crowd:
     """All queues in one partition, and some messages in them."""
-    found = Crowd(ready(seed, proxies={"p1": ["n1", "n2", "n3"]}, app=app, numPartitions=1, maxQlistFileSize=1 << 20),
+    found = Crowd(available_cluster(seed, proxies={"p1": ["n1", "n2", "n3"]}, app=app, numPartitions=1, maxQlistFileSize=1 << 20),
                   queues)
     found.live(0.1)
     return found
@@ -206,7 +207,7 @@ def test_a_partition_with_a_thousand_open_queues_moves_in_slices(monkeypatch: py
         many.post(10)
         many.until(lambda: nodes.replication(target).is_active_primary(0))
         many.live(0.3, 50)
-        moved(nodes, 0, target)
+        wait_for_primary(nodes, 0, target)
         many.until(lambda: not many.retirement(former).in_progress)
         many.judge()
         assert max(sizes) <= MOVED_AT_ONCE // MOVED_QUEUE and sum(sizes) > 3000
@@ -248,7 +249,7 @@ def test_a_node_that_dies_while_queues_move(victim: str, monkeypatch: pytest.Mon
         for _ in range(300):
             nodes.run(0.05)
             many.take()
-    nodes.ready()
+    nodes.wait_until_available()
     alive = {index for index, client in enumerate(many.clients) if not client.link.closed}
     assert len(alive) == 3
     wanted = {guid for guid, (place, _, _) in many.posted.items() if place in alive}

@@ -16,7 +16,7 @@ from bmqtwist.testing.simulated_node import SimulatedNode
 from sim.assignments import transfer
 from sim.elected import heal
 from sim.reconfiguration import reconfigure
-from sim.replicated import EVENTUAL, STRONG, ReplicatingCluster, ready
+from sim.replicated import EVENTUAL, STRONG, ReplicatingCluster, available_cluster
 
 APPS = "bmq://apps/q"
 
@@ -39,7 +39,7 @@ def stored_apps(nodes: ReplicatingCluster, node: SimulatedNode, uri: str) -> set
 
 def apart(seed: int, **options: Any) -> ReplicatingCluster:
     """The leader is primary of nothing."""
-    nodes = ready(seed, **options)
+    nodes = available_cluster(seed, **options)
     former = nodes.leader
     transfer(nodes, next(node for node in nodes.machines if node is not former))
     assert nodes.primary(0) is nodes.primary(1) is former is not nodes.leader
@@ -79,7 +79,7 @@ def test_open_post_app_update_and_removal_work_where_the_leader_is_not_primary(p
 
 @pytest.mark.spec("cluster", 56)
 def test_a_queue_that_is_made_again_has_another_key_and_nothing_of_the_old_one() -> None:
-    nodes = ready(2)
+    nodes = available_cluster(2)
     client = nodes.client(nodes.replicas()[0].name)
     queue = client.open(STRONG, write=1)
     old = nodes.record(STRONG)
@@ -96,7 +96,7 @@ def test_a_queue_that_is_made_again_has_another_key_and_nothing_of_the_old_one()
     new = nodes.record(STRONG)
     assert new.key != old.key
     away.boot()
-    nodes.ready()
+    nodes.wait_until_available()
     nodes.run(0.5)  # until it has the metadata, too
     for _ in range(2):
         for node in nodes.machines:
@@ -104,7 +104,7 @@ def test_a_queue_that_is_made_again_has_another_key_and_nothing_of_the_old_one()
             assert old.key not in nodes.partition(node, old.partition_id).state.queues
         primary.crash(power=True, down=1.0)
         nodes.run(0.5)
-        nodes.ready()
+        nodes.wait_until_available()
         assert nodes.primary(new.partition_id) is not primary
     reader = nodes.client(away.name).consume(STRONG)
     assert payloads(reader.take(1)) == [b"new"] and not reader.pushes()
@@ -113,7 +113,7 @@ def test_a_queue_that_is_made_again_has_another_key_and_nothing_of_the_old_one()
 @pytest.mark.spec("cluster", 40)
 @pytest.mark.parametrize("seed", range(4))
 def test_an_open_whose_leader_dies_before_a_quorum_has_it_is_asked_again_and_the_queue_is_there_once(seed: int) -> None:
-    nodes = ready(seed)
+    nodes = available_cluster(seed)
     leader = nodes.leader
     asks, other = (node for node in nodes.machines if node is not leader)
     for node in (asks, other):
@@ -129,7 +129,7 @@ def test_an_open_whose_leader_dies_before_a_quorum_has_it_is_asked_again_and_the
     leader.boot()
     for node in (asks, other):
         nodes.network.heal(leader.name, node.name)
-    nodes.ready()
+    nodes.wait_until_available()
     keys = {record.key for record in records(nodes, STRONG) if record}
     assert len(keys) == 1 and lost not in keys
     stored = [nodes.partition(node, nodes.record(STRONG).partition_id).state.queues.keys() for node in nodes.machines]
@@ -137,7 +137,7 @@ def test_an_open_whose_leader_dies_before_a_quorum_has_it_is_asked_again_and_the
 
 
 def test_an_open_at_a_leader_that_loses_its_lead_is_asked_of_the_next_one() -> None:
-    nodes = ready(1)
+    nodes = available_cluster(1)
     leader = nodes.leader
     client = nodes.client(leader.name)
     nodes.isolate(leader)
@@ -219,7 +219,7 @@ def test_a_new_primary_waits_for_the_whole_time_before_it_removes_a_queue() -> N
 
 @pytest.mark.spec("cluster", 60)
 def test_apps_that_change_while_a_member_is_away_are_the_same_everywhere_when_it_is_back() -> None:
-    nodes = ready(7, texts=apps_domain("one", "two"))
+    nodes = available_cluster(7, texts=apps_domain("one", "two"))
     client = nodes.client(nodes.primary().name)
     queue, reader = client.open(APPS, write=1), client.consume(APPS, "one")
     queue.post_all(b"1", b"2")
@@ -234,7 +234,7 @@ def test_apps_that_change_while_a_member_is_away_are_the_same_everywhere_when_it
     assert [nodes.stored(node, APPS) for node in up] == [[], []], "what only the removed app still had to get is purged"
     queue.post(b"3")
     away.boot()
-    nodes.ready()
+    nodes.wait_until_available()
     nodes.run(1.0)
     assert [tuple(record.apps) for record in records(nodes, APPS) if record] == [("one", "three")] * 3
     apps = {frozenset(stored_apps(nodes, node, APPS)) for node in nodes.machines}
@@ -242,7 +242,7 @@ def test_apps_that_change_while_a_member_is_away_are_the_same_everywhere_when_it
     assert [nodes.stored(node, APPS) for node in nodes.machines] == [[b"3"]] * 3
     nodes.primary(nodes.record(APPS).partition_id).crash(power=True, down=1.0)
     nodes.run(0.5)
-    nodes.ready()
+    nodes.wait_until_available()
     assert payloads(nodes.client(away.name).consume(APPS, "three").take(1)) == [b"3"]
 
 
@@ -275,7 +275,7 @@ def test_a_former_primary_whose_change_of_apps_is_committed_late_writes_nothing(
 
 
 def test_a_replica_takes_no_records_but_those_of_its_primary() -> None:
-    nodes = ready(9)
+    nodes = available_cluster(9)
     nodes.post(2)
     record, replica = nodes.record(STRONG), nodes.replicas()[0]
     partition, wall = nodes.partition(replica, record.partition_id), replica.broker.loop.wall(replica.local_now)

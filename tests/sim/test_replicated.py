@@ -16,13 +16,13 @@ from bmqtwist.storage.records import RECORD, SyncPoint
 from bmqtwist.storage.slot_file import PromiseFile
 from bmqtwist.testing.simulated_node import SimulatedNode
 from sim.elected import heal, resume
-from sim.replicated import EVENTUAL, FANOUT, STRONG, ReplicatingCluster, settled
+from sim.replicated import EVENTUAL, FANOUT, STRONG, ReplicatingCluster, settled_cluster
 
 
 @pytest.mark.spec("cluster", 63)
 @pytest.mark.parametrize("count", [2, 3, 5])
 def test_every_node_has_what_a_client_posts(count: int) -> None:
-    nodes = settled(1, count)
+    nodes = settled_cluster(1, count)
     nodes.post(20)
     nodes.post(5, EVENTUAL)
     nodes.post(5, FANOUT)
@@ -40,7 +40,7 @@ def test_every_node_has_what_a_client_posts(count: int) -> None:
 
 
 def test_a_consumer_at_the_primary_gets_and_confirms_messages_everywhere() -> None:
-    nodes = settled(2)
+    nodes = settled_cluster(2)
     nodes.post(10)
     client = nodes.client(nodes.primary().name)
     queue = client.consume(STRONG)
@@ -54,7 +54,7 @@ def test_a_consumer_at_the_primary_gets_and_confirms_messages_everywhere() -> No
 
 
 def test_confirms_are_sent_to_the_other_nodes_with_the_next_message_or_a_little_later() -> None:
-    nodes = settled(0)
+    nodes = settled_cluster(0)
     nodes.post(10)
     primary, (replica, _) = nodes.primary(), nodes.replicas()
     _, writer = nodes.writer()
@@ -83,7 +83,7 @@ def test_confirms_are_sent_to_the_other_nodes_with_the_next_message_or_a_little_
 @pytest.mark.parametrize("how", ["kill", "power", "stop"])
 @pytest.mark.parametrize("seed", range(3))
 def test_the_next_primary_has_every_acknowledged_message(how: str, seed: int) -> None:
-    nodes = settled(seed)
+    nodes = settled_cluster(seed)
     for round_ in range(3):
         nodes.post(10)
         nodes.post(3, wait=False)
@@ -106,7 +106,7 @@ def test_the_next_primary_has_every_acknowledged_message(how: str, seed: int) ->
 @pytest.mark.spec("cluster", 84)
 @pytest.mark.parametrize("seed", range(3))
 def test_all_lose_their_power_and_nothing_that_was_acknowledged(seed: int) -> None:
-    nodes = settled(seed)
+    nodes = settled_cluster(seed)
     for _ in range(3):
         nodes.post(10)
         nodes.post(3, wait=False)
@@ -119,7 +119,7 @@ def test_all_lose_their_power_and_nothing_that_was_acknowledged(seed: int) -> No
 @pytest.mark.spec("cluster", 65)
 @pytest.mark.spec("cluster", 74)
 def test_a_primary_that_is_cut_off_acknowledges_nothing_and_its_tail_is_cut_off() -> None:
-    nodes = settled(3)
+    nodes = settled_cluster(3)
     nodes.post(5)
     former = nodes.primary()
     client, queue = nodes.writer()
@@ -151,7 +151,7 @@ def test_a_primary_that_is_cut_off_acknowledges_nothing_and_its_tail_is_cut_off(
 
 @pytest.mark.spec("cluster", 80)
 def test_a_primary_that_was_paused_serves_nothing_and_becomes_a_replica() -> None:
-    nodes = settled(4)
+    nodes = settled_cluster(4)
     nodes.post(5, EVENTUAL)
     former = nodes.primary()
     client = nodes.client(former.name)
@@ -187,7 +187,7 @@ def compacted_without_one(nodes: ReplicatingCluster, count: int) -> tuple[Simula
 @pytest.mark.spec("cluster", 73)
 def test_a_node_that_was_away_while_the_others_compacted_gets_an_image(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replica, "RECENT_BYTES", 0)
-    nodes = settled(5, maxJournalFileSize=1 << 16)
+    nodes = settled_cluster(5, maxJournalFileSize=1 << 16)
     nodes.post(5)
     away = nodes.replicas()[0]
     away.crash(power=False, down=None)
@@ -212,7 +212,7 @@ def test_an_image_of_many_parts_is_sent_once(monkeypatch: pytest.MonkeyPatch) ->
     """A keepalive that was made before its first part went out asked for all of it again."""
     monkeypatch.setattr(replica, "RECENT_BYTES", 0)
     monkeypatch.setattr(image, "MESSAGE_RECORDS_MAX", 4)
-    nodes = settled(5)
+    nodes = settled_cluster(5)
     away, _ = compacted_without_one(nodes, 100)
     nodes.run(1.0)
     away.boot()
@@ -224,7 +224,7 @@ def test_an_image_of_many_parts_is_sent_once(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("lead", [True, False], ids=["same primary", "another primary"])
 def test_a_node_that_was_away_for_a_compaction_gets_what_is_remembered(lead: bool) -> None:
     """Whoever wrote it, and if its log ends within what was written at once."""
-    nodes = settled(6)
+    nodes = settled_cluster(6)
     away, primary = compacted_without_one(nodes, 40)
     nodes.post(5)
     nodes.run(1.0)
@@ -242,7 +242,7 @@ def test_a_node_that_was_away_for_a_compaction_gets_what_is_remembered(lead: boo
 
 def test_replicas_roll_over_with_their_primary_and_need_no_image_for_it() -> None:
     """Its last record before that waits for a moment as confirms do, and is in no file any more when it is sent."""
-    nodes = settled(7)
+    nodes = settled_cluster(7)
     nodes.post(5)
     nodes.run(2.0)
     primary = nodes.primary()
@@ -258,7 +258,7 @@ def test_replicas_roll_over_once_for_each_rollover_of_their_primary(monkeypatch:
     """In slices, too: their files are as full as its own, but it comes first."""
     monkeypatch.setattr(rollover, "SMALL_RECORDS", 4)
     monkeypatch.setattr(rollover, "SLICE_RECORDS", 4)
-    nodes = settled(8, maxJournalFileSize=1 << 14)
+    nodes = settled_cluster(8, maxJournalFileSize=1 << 14)
     nodes.post(30)
     reader = nodes.client(nodes.primary().name).consume(STRONG)
     reader.take(30)
@@ -274,7 +274,7 @@ def test_replicas_roll_over_once_for_each_rollover_of_their_primary(monkeypatch:
 
 def test_only_what_was_written_is_offered() -> None:
     """Before a batch is kept for others, too; a record of another log is none of it."""
-    nodes = settled(9)
+    nodes = settled_cluster(9)
     nodes.post(3)
     primary = nodes.primary()
     partition = nodes.partition(primary)
@@ -286,7 +286,7 @@ def test_only_what_was_written_is_offered() -> None:
 
 
 def test_a_message_that_is_posted_again_after_a_failover_is_stored_once() -> None:
-    nodes = settled(6)
+    nodes = settled_cluster(6)
     _, queue = nodes.writer()
     guid = queue.put(b"once")
     assert queue.next_ack(guid).status == 0
@@ -313,7 +313,7 @@ def test_a_message_that_is_posted_again_after_a_failover_is_stored_once() -> Non
 
 @pytest.mark.spec("cluster", 69)
 def test_a_message_that_comes_twice_before_it_is_committed_is_acknowledged_when_it_is() -> None:
-    nodes = settled(18)
+    nodes = settled_cluster(18)
     nodes.post(1)
     primary = nodes.primary()
     (_, first), (_, second) = nodes.writer(), nodes.writer()
@@ -330,7 +330,7 @@ def test_a_message_that_comes_twice_before_it_is_committed_is_acknowledged_when_
 
 
 def test_partitions_are_spread_where_that_is_configured() -> None:
-    nodes = settled(7, masterAssignment="E_LEAST_ASSIGNED")
+    nodes = settled_cluster(7, masterAssignment="E_LEAST_ASSIGNED")
     assert nodes.primary(0) is not nodes.primary(1)
     nodes.post(5)
     former = nodes.primary(1)
@@ -343,7 +343,7 @@ def test_partitions_are_spread_where_that_is_configured() -> None:
 
 
 def test_a_node_without_its_promises_takes_part_again_once_it_follows_a_leader() -> None:
-    nodes = settled(8)
+    nodes = settled_cluster(8)
     nodes.post(5)
     node = nodes.replicas()[0]
     node.crash(power=False, down=None)
@@ -358,7 +358,7 @@ def test_a_node_without_its_promises_takes_part_again_once_it_follows_a_leader()
 
 
 def test_a_primary_whose_disk_fails_leaves_the_partition_to_another_node() -> None:
-    nodes = settled(10, masterAssignment="E_LEAST_ASSIGNED")
+    nodes = settled_cluster(10, masterAssignment="E_LEAST_ASSIGNED")
     nodes.post(5)
     former = nodes.primary()
     _, queue = nodes.writer()
@@ -373,7 +373,7 @@ def test_a_primary_whose_disk_fails_leaves_the_partition_to_another_node() -> No
 
 
 def test_a_replica_whose_disk_fails_holds_nobody_up() -> None:
-    nodes = settled(11)
+    nodes = settled_cluster(11)
     nodes.post(5)
     node = nodes.replicas()[0]
     node.disk.fail = lambda operation, path: 5 if operation == "write" and "journal" in path else None
@@ -393,7 +393,7 @@ def test_a_replica_whose_disk_fails_holds_nobody_up() -> None:
 
 @pytest.mark.parametrize("kind, where", [("journal", 104), ("journal", 704), ("data", 100), ("data", 400)])
 def test_what_rotted_on_a_disk_comes_from_the_others(kind: str, where: int) -> None:
-    nodes = settled(12)
+    nodes = settled_cluster(12)
     for _ in range(4):
         nodes.post(10)
         nodes.run(1.5)
@@ -440,7 +440,7 @@ def test_a_node_that_lacks_a_record_that_cannot_be_read_gets_what_is_live(rolled
                                                                           monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the last rollover was before that record, so that what it copied would not help."""
     monkeypatch.setattr(replica, "RECENT_BYTES", 0)
-    nodes = settled(5)
+    nodes = settled_cluster(5)
     if rolled:
         nodes.post(5)
         first = nodes.primary()
@@ -461,7 +461,7 @@ def test_a_node_that_lacks_a_record_that_cannot_be_read_gets_what_is_live(rolled
 def test_a_live_message_that_cannot_be_read_is_told_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     """No image of it can be made, and the others go on."""
     monkeypatch.setattr(replica, "RECENT_BYTES", 0)
-    nodes = settled(5)
+    nodes = settled_cluster(5)
     away, primary = deleted_and_rotten(nodes)
     monkeypatch.setattr(image.ImageSource, "part", unreadable)
     away.boot()
@@ -481,7 +481,7 @@ def unreadable(source: image.ImageSource) -> None:
 
 
 def test_without_a_majority_nothing_is_acknowledged_and_what_comes_again_is_stored_once() -> None:
-    nodes = settled(13)
+    nodes = settled_cluster(13)
     nodes.post(1)
     primary = nodes.primary()
     _, queue = nodes.writer()
@@ -505,7 +505,7 @@ def test_without_a_majority_nothing_is_acknowledged_and_what_comes_again_is_stor
 
 @pytest.mark.spec("cluster", 66)
 def test_a_primary_that_is_silent_for_a_moment_is_active_again_under_its_lease() -> None:
-    nodes = settled(14)
+    nodes = settled_cluster(14)
     nodes.post(5, EVENTUAL)
     primary = nodes.primary()
     lease = nodes.partition(primary).lease
@@ -525,7 +525,7 @@ def test_a_primary_that_is_silent_for_a_moment_is_active_again_under_its_lease()
 
 
 def test_nodes_that_are_restarted_one_after_the_other_get_the_records_that_they_lack_and_no_more() -> None:
-    nodes = settled(15)
+    nodes = settled_cluster(15)
     nodes.post(20)
     for node in nodes.machines:
         node.stop(down=None)
@@ -539,7 +539,7 @@ def test_nodes_that_are_restarted_one_after_the_other_get_the_records_that_they_
 
 
 def test_what_a_consumer_has_confirmed_does_not_come_again_from_the_next_primary() -> None:
-    nodes = settled(16)
+    nodes = settled_cluster(16)
     nodes.post(10, FANOUT)
     record = nodes.cluster("n1").metadata.state.queues[FANOUT]
     apps = list(record.apps)
@@ -558,7 +558,7 @@ def test_what_a_consumer_has_confirmed_does_not_come_again_from_the_next_primary
 
 
 def test_the_status_says_who_is_primary_and_whether_it_is_active() -> None:
-    nodes = settled(17)
+    nodes = settled_cluster(17)
     primary = nodes.primary()
     for node in nodes.machines:
         text = nodes.admin(node, "CLUSTERS CLUSTER c3 STATUS")

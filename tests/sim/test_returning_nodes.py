@@ -13,12 +13,12 @@ from bmqtwist.testing.simulated_node import SimulatedNode
 from bmqtwist.wire.cluster_schema import NodeStatus
 from bmqtwist.wire.fast import HEARTBEAT_REQ
 from sim.introductions import introduce
-from sim.replicated import STRONG, ReplicatingCluster, ready
+from sim.replicated import STRONG, ReplicatingCluster, available_cluster
 
 
 @pytest.mark.spec("cluster", 7)
 def test_heartbeats_are_answered_while_a_node_heals() -> None:
-    nodes = ready(1, maxJournalFileSize=1 << 16)
+    nodes = available_cluster(1, maxJournalFileSize=1 << 16)
     nodes.post(5)
     away = nodes.replicas()[0]
     away.crash(power=False, down=None)
@@ -49,7 +49,7 @@ def test_a_node_that_comes_back_is_ready_once_it_has_what_is_committed(monkeypat
     """Whoever stops the next node when this one says that it is ready must find a majority that has everything."""
     monkeypatch.setattr(replica, "RUN_RECORDS_MAX", 4)
     monkeypatch.setattr(replica, "MESSAGE_RECORDS_MAX", 4)
-    nodes = ready(2)
+    nodes = available_cluster(2)
     nodes.post(5)
     index, away = nodes.record(STRONG).partition_id, nodes.replicas()[0]
     away.crash(power=False, down=None)
@@ -74,7 +74,7 @@ def test_a_node_that_comes_back_is_ready_once_it_is_connected_with_those_that_ar
     """Who dials it may have tried just before: until it does so again, the two would not find each other without a third."""
     seen = set[str]()
     for seed in range(6):
-        nodes = ready(seed)
+        nodes = available_cluster(seed)
         away = nodes.node("n3")
         away.crash(power=False, down=None)
         nodes.run(4.0 + seed / 4)
@@ -90,7 +90,7 @@ def test_a_node_that_comes_back_is_ready_once_it_is_connected_with_those_that_ar
 
 
 def test_a_node_that_comes_back_does_not_wait_for_ever_for_another_one() -> None:
-    nodes = ready(2)
+    nodes = available_cluster(2)
     gone, away = nodes.node("n1"), nodes.node("n3")
     gone.crash(power=False, down=None)
     nodes.run(5.0)
@@ -102,7 +102,7 @@ def test_a_node_that_comes_back_does_not_wait_for_ever_for_another_one() -> None
 
 
 def test_a_node_that_goes_while_another_has_just_started_is_not_waited_for() -> None:
-    nodes = ready(2)
+    nodes = available_cluster(2)
     gone, away = nodes.node("n1"), nodes.node("n3")
     away.crash(power=False, down=0.5)
     nodes.run(0.6)
@@ -135,7 +135,7 @@ def seen_by_others(nodes: ReplicatingCluster, away: SimulatedNode) -> dict[str, 
 def test_a_goodbye_before_the_end_of_the_connection_leads_to_the_same_as_its_end_alone(victim: int) -> None:
     found = []
     for goodbye in (True, False):
-        nodes = ready(2, masterAssignment="E_LEAST_ASSIGNED", numPartitions=6)
+        nodes = available_cluster(2, masterAssignment="E_LEAST_ASSIGNED", numPartitions=6)
         leader = nodes.leader
         away = (leader, *(node for node in nodes.machines if node is not leader))[victim]
         staying, other = (node for node in nodes.machines if node is not away)
@@ -171,7 +171,7 @@ BOTH = ("/storage/",)
 @pytest.mark.parametrize("kinds", [LEDGER, DATA, BOTH], ids=["ledger", "data", "both"])
 @pytest.mark.parametrize("primary", [True, False])
 def test_a_node_whose_files_are_gone_gets_everything_from_the_others(kinds: tuple[str, ...], primary: bool) -> None:
-    nodes = ready(4)
+    nodes = available_cluster(4)
     nodes.post(20)
     index = nodes.record(STRONG).partition_id
     node = nodes.primary(index) if primary else nodes.replicas(index)[0]
@@ -180,7 +180,7 @@ def test_a_node_whose_files_are_gone_gets_everything_from_the_others(kinds: tupl
     nodes.run(5.0)
     nodes.post(5)
     node.boot()
-    nodes.ready()
+    nodes.wait_until_available()
     nodes.run(1.0)
     nodes.judge_partitions()
     nodes.judge_all()
@@ -194,7 +194,7 @@ def test_a_node_whose_files_are_gone_gets_everything_from_the_others(kinds: tupl
 @pytest.mark.spec("cluster", 45)
 @pytest.mark.parametrize("kept", range(3))
 def test_one_node_that_has_everything_is_enough_if_it_is_in_the_first_quorum(kept: int) -> None:
-    nodes = ready(5)
+    nodes = available_cluster(5)
     nodes.post(20)
     for node in nodes.machines:
         node.crash(power=False, down=None)
@@ -206,7 +206,7 @@ def test_one_node_that_has_everything_is_enough_if_it_is_in_the_first_quorum(kep
         node.boot()
     nodes.until(lambda: all(nodes.replication(node).known_primaries.all_active for node in (keeper, first)), 60.0)
     second.boot()
-    nodes.ready()
+    nodes.wait_until_available()
     nodes.run(1.0)
     nodes.judge_partitions()
     nodes.judge_all()

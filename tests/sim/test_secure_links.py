@@ -50,7 +50,7 @@ class SecureCluster(SimulatedCluster):
         self._apps, self._count = apps, count
         super().__init__(1, count, proxies=proxies)
 
-    def made(self, node: SimulatedNode) -> None:
+    def on_node_created(self, node: SimulatedNode) -> None:
         """Its own configuration."""
         app = self._apps.get(node.name, self._apps[""])
         if node.name.startswith("n"):

@@ -192,13 +192,13 @@ def test_a_broker_that_knows_version_1_alone_is_asked_in_it_and_waited_for_until
 @pytest.mark.parametrize("spread", [False, True])
 def test_all_replicas_have_the_last_record_of_a_primary_that_stops_which_is_a_sync_point(spread: bool) -> None:
     world = FaultWorld(111, spread=spread)
-    primary, index, lease = world.primary(), world.index(), world.lease()
+    primary, index, lease = world.primary(), world.partition_of(), world.lease()
     primary.stop(down=None)
     world.until(lambda: not primary.up, 40.0)
     world.until(lambda: world.primaries(index))
     new = world.hosted(world.primary(), index).summary
     following = min(each for each, _ in new.leases if each > lease)
-    history = world.logs.history(index)
+    history = world.partition_judge.history(index)
     last = history.previous((following, 1))
     assert last[0] == lease and is_sync_point(RECORD.unpack(history.records[last][0]))
     for node in world.others(primary):

@@ -128,14 +128,14 @@ def test_when_the_node_dies_all_is_opened_at_another_one_and_put_again_in_order(
     second = above.other(first)
     assert [put.guid for put in first.puts] == sent and all(put.flags & ACK_REQUESTED for put in first.puts)
     assert not second.requests
-    second.held.add("configureStream")
+    second.unanswered.add("configureStream")
     first.die()
     above.world.run(0.5)
     sent += [writer.put(b"%d" % number) for number in range(5, 8)]
     above.world.run(0.5)
-    [reopened] = [each.handle_parameters for each in second.of("openQueue")]
+    [reopened] = [each.handle_parameters for each in second.requests_of("openQueue")]
     assert (reopened.read_count, reopened.write_count, reopened.flags) == (1, 1, 6)
-    [configured] = [each.stream_parameters for each in second.of("configureStream")]
+    [configured] = [each.stream_parameters for each in second.requests_of("configureStream")]
     assert configured.subscriptions[0].consumers[0].consumer_priority == 3 and not second.puts
     second.answer(second.requests[-1])
     above.world.run(0.5)
@@ -159,7 +159,7 @@ def test_confirms_go_up_between_the_open_and_the_configure() -> None:
         above.push(first, 0, guid, guid)
     got = reader.take(4)
     first.die()
-    second.held |= {"openQueue", "configureStream"}
+    second.unanswered |= {"openQueue", "configureStream"}
     reader.confirm(*got[:2])
     above.world.run(0.5)
     assert not second.confirms
@@ -182,24 +182,24 @@ def test_what_is_asked_for_during_a_failover_takes_effect_once() -> None:
     stays, leaves = above.client().consume(URI), above.client().consume(URI, priority=0)
     first = above.active
     second = above.other(first)
-    second.held |= {"openQueue", "configureStream", "closeQueue"}
+    second.unanswered |= {"openQueue", "configureStream", "closeQueue"}
     first.die()
     above.world.run(0.1)
-    assert [each.handle_parameters.read_count for each in second.of("openQueue")] == [2]
+    assert [each.handle_parameters.read_count for each in second.requests_of("openQueue")] == [2]
     newcomer = above.client()
     number = ask(newcomer, read=1)
     stays.configure(priority=5)
     leaves.client.kill()
     above.world.run(0.5)
     assert len(second.requests) == 1, "the reopen is under way"
-    second.held.clear()
+    second.unanswered.clear()
     second.answer(second.requests[0])
     newcomer.response(number)
     above.world.run(1.0)
-    opened = sum(each.handle_parameters.read_count for each in second.of("openQueue"))
-    closed = sum(each.handle_parameters.read_count for each in second.of("closeQueue"))
+    opened = sum(each.handle_parameters.read_count for each in second.requests_of("openQueue"))
+    closed = sum(each.handle_parameters.read_count for each in second.requests_of("closeQueue"))
     assert (opened, closed) == (3, 1)
-    last = second.of("configureStream")[-1].stream_parameters.subscriptions[0].consumers[0]
+    last = second.requests_of("configureStream")[-1].stream_parameters.subscriptions[0].consumers[0]
     assert (last.consumer_priority, last.consumer_priority_count) == (5, 1)
 
 
@@ -209,14 +209,14 @@ def test_a_close_during_a_reopen_leaves_no_handle() -> None:
     reader = above.client().consume(URI)
     first = above.active
     second = above.other(first)
-    second.held.add("openQueue")
+    second.unanswered.add("openQueue")
     first.die()
     above.world.run(0.5)
     reader.client.kill()
     above.world.run(0.5)
     second.answer(second.requests[0])
     above.world.run(1.0)
-    assert [each.handle_parameters.read_count for each in second.of("closeQueue")] == [1]
+    assert [each.handle_parameters.read_count for each in second.requests_of("closeQueue")] == [1]
     assert not above.proxy.broker.proxies["c3"].relays.opened
 
 
@@ -254,7 +254,7 @@ def test_a_queue_that_nobody_has_open_during_a_failover_is_opened_afterwards() -
     above.active.die()
     above.world.run(0.5)
     above.client().consume(URI)
-    assert [each.handle_parameters.read_count for each in above.active.of("openQueue")] == [1]
+    assert [each.handle_parameters.read_count for each in above.active.requests_of("openQueue")] == [1]
 
 
 def test_a_reopen_that_is_refused_is_tried_again_for_as_long_as_a_client_has_the_queue() -> None:
@@ -266,7 +266,7 @@ def test_a_reopen_that_is_refused_is_tried_again_for_as_long_as_a_client_has_the
     first.die()
     guid = writer.put(b"x")
     above.world.run(120.0)
-    tries = len(second.of("openQueue"))
+    tries = len(second.requests_of("openQueue"))
     assert [text for _, text in above.proxy.report.lines if f"queue reopen-request failed. queue: '{URI}'" in text
             and "error response: [ rId = " in text and "choice = [ status = [ category = E_UNKNOWN code = " in text
             and "Attempt number was: 1. Attempting again after 5000 milliseconds" in text]
@@ -311,7 +311,7 @@ def test_an_open_that_the_node_cannot_answer_now_waits() -> None:
     node.refuse("openQueue", Category.E_REFUSED, -201)
     number = ask(client := above.client(), write=1)
     above.world.run(3.0)
-    assert len(node.of("openQueue")) > 1
+    assert len(node.requests_of("openQueue")) > 1
     node.answers["openQueue"] = good
     assert "openQueueResponse" in client.response(number)
 
@@ -319,7 +319,7 @@ def test_an_open_that_the_node_cannot_answer_now_waits() -> None:
 def test_a_node_that_answers_nothing_is_left() -> None:
     above = Above(1)
     node = above.nodes[0]
-    node.held.add("openQueue")
+    node.unanswered.add("openQueue")
     number = ask(client := above.client(), write=1)
     above.world.run(9.0)
     assert node.connections == 1
@@ -340,7 +340,7 @@ def test_a_configure_that_is_refused_above_is_not_in_force_here() -> None:
     node.answers["configureStream"] = good
     other = above.client().consume(URI, priority=0)
     above.world.run(1.0)
-    assert len(node.of("configureStream")) == 2, "those above still have what they had"
+    assert len(node.requests_of("configureStream")) == 2, "those above still have what they had"
     above.push(node, 0, b"p" * 16, b"x")
     assert reader.take(1) and not other.pushes()
 
@@ -459,7 +459,7 @@ def test_our_proxy_says_to_a_member_what_the_original_said() -> None:
                 original.take(data)
         above.world.run(0.05)
     above.world.run(1.0)
-    said, expected = node.heard, [(kind, body) for kind, _, body in original.events[1:]]
+    said, expected = node.events, [(kind, body) for kind, _, body in original.events[1:]]
     requests = [control.decode_control(body, 0) for kind, body in expected if kind is EventType.CONTROL]
     assert len(requests) == 19
     ours = [control.decode_control(body, 0) for kind, body in said if kind is EventType.CONTROL]
@@ -485,7 +485,7 @@ def test_a_proxy_that_stops_tells_every_node_and_waits_for_what_it_has_sent() ->
     above.world.run(0.2)
     above.proxy.stop(down=None)
     above.world.run(0.5)
-    asked = [[value.value for value in each.of("clusterMessage")] for each in above.nodes]
+    asked = [[value.value for value in each.requests_of("clusterMessage")] for each in above.nodes]
     assert asked == [[StopRequest("", 2)], [StopRequest("", 2)]]
     for each in above.nodes:
         each.cluster_message("stopResponse", StopResponse(""), 1)

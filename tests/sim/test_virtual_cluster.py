@@ -26,7 +26,7 @@ def test_a_proxy_is_a_node_of_a_cluster_that_other_proxies_know() -> None:
     behind = SimulatedNode(world.network, "p2", f"p2:{PORT}", partial(
         proxy_configuration, "p2", PORT, {"p1": NUMBER}, cluster={"name": NAME}), lambda configuration: domains)
     world.proxies.append(behind)
-    world.made(behind)
+    world.on_node_created(behind)
     behind.boot()
     reader = world.client("p2").consume(PRIORITY)
     world.client("n1").open(PRIORITY, write=1).post(b"down")

@@ -1,4 +1,4 @@
-"""A node above a proxy that does what a test says: it answers as a member unless told otherwise, keeps what it hears."""
+"""Scripted upstream node for tests of relays: it answers as a member does by default, and stores all received events."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PRIORITY_FLAGS = 2
 
 
 class ScriptedNode(ConnectionHandler):
-    """One node; `acks`: it answers each PUT with this status, None = not at all."""
+    """An upstream node. `acks`: status of its ACK for each PUT, None = no ACK."""
 
     def __init__(self, network: Network, name: str, address: str, *, features: str = FEATURES,
                  status: NodeStatus | None = NodeStatus.E_AVAILABLE, acks: int | None = 0) -> None:
@@ -41,8 +41,8 @@ class ScriptedNode(ConnectionHandler):
         self.puts: list[PutMessage] = []
         self.confirms: list[ConfirmMessage] = []
         self.rejects: list[ConfirmMessage] = []
-        self.heard: list[tuple[EventType, bytes]] = []  # everything, as it came
-        self.held: set[str] = set()  # requests that are not answered
+        self.events: list[tuple[EventType, bytes]] = []  # all received events after negotiation
+        self.unanswered: set[str] = set()  # choices of requests that get no response
         self.answers: dict[str, Callable[[Any], tuple[str, object]]] = {
             "openQueue": lambda value: ("openQueueResponse", OpenQueueResponse(
                 value, RoutingConfiguration(PRIORITY_FLAGS), 300_000)),
@@ -55,34 +55,34 @@ class ScriptedNode(ConnectionHandler):
 
     @property
     def listening(self) -> bool:
-        """Does it take connections?"""
+        """Whether it accepts connections."""
         return self.up
 
     def accept(self, end: ConnectionEnd, peer: str) -> None:
-        """A proxy connects."""
+        """From the network: accept a connection."""
         self.connections += 1
         self.end, self._negotiated, end.handler = end, False, self
         self._frames = FrameBuffer(1 << 30, Held())
 
     def on_data(self, data: bytes) -> None:
-        """What the proxy says."""
+        """From the network: process received bytes."""
         buffer, frames = self._frames.receive(data)
         for kind, specific, start, end in frames:
-            self._event(EventType(kind), specific, buffer[start:end])
+            self._on_event(EventType(kind), specific, buffer[start:end])
 
     def on_end(self) -> None:
-        """The proxy is gone."""
+        """From the network: the connection is closed."""
         self.end = None
 
-    def _event(self, kind: EventType, specific: int, body: bytes) -> None:
+    def _on_event(self, kind: EventType, specific: int, body: bytes) -> None:
         if not self._negotiated:
             self._negotiated = True
             self.identity = control.decode_negotiation(body, control.encoding_of(specific)).value
-            self._introduce()
+            self._send_broker_response()
             return
-        self.heard.append((kind, body))
+        self.events.append((kind, body))
         if kind is EventType.CONTROL:
-            self._asked(control.decode_control(body, control.encoding_of(specific)))
+            self._on_request(control.decode_control(body, control.encoding_of(specific)))
         elif kind is EventType.PUT:
             found, error = events.decode_put(body, 0, len(body))
             assert error is None, error
@@ -94,7 +94,7 @@ class ScriptedNode(ConnectionHandler):
             assert error is None, error
             (self.confirms if kind is EventType.CONFIRM else self.rejects).extend(found_items)
 
-    def _introduce(self) -> None:
+    def _send_broker_response(self) -> None:
         us = ClientIdentity(1, 999999, ClientType.E_TCPBROKER, self.name, 1, 1, self.name, self.features, "c3",
                             int(self.name[1:]))
         self.send(control.encode_event(NegotiationMessage("brokerResponse", BrokerResponse(
@@ -102,39 +102,39 @@ class ScriptedNode(ConnectionHandler):
         if self.status is not None:
             self.announce(self.status)
 
-    def _asked(self, message: ControlMessage) -> None:
+    def _on_request(self, message: ControlMessage) -> None:
         self.requests.append(message)
-        if message.choice in self.answers and message.choice not in self.held:
+        if message.choice in self.answers and message.choice not in self.unanswered:
             self.answer(message)
 
     def answer(self, message: ControlMessage) -> None:
-        """Answer a request."""
+        """Send the response to a request."""
         self.send(control.encode_event(ControlMessage(message.r_id, *self.answers[message.choice](message.value))))
 
     def refuse(self, choice: str, category: Category, code: int = 0) -> None:
-        """Refuse requests of a kind from now on."""
+        """Answer requests of one choice with a failure from now on."""
         self.answers[choice] = lambda value: ("status", Status(category, code, "as the test says"))
 
     def announce(self, status: NodeStatus) -> None:
-        """Say how we are."""
+        """Send a NodeStatusAdvisory."""
         self.cluster_message("nodeStatusAdvisory", NodeStatusAdvisory(status))
 
     def cluster_message(self, choice: str, value: object, r_id: int | None = None) -> None:
-        """Say something about the cluster."""
+        """Send a ClusterMessage."""
         self.send(control.encode_event(ControlMessage(r_id, "clusterMessage", ClusterMessage(choice, value))))
 
     def send(self, data: bytes) -> None:
-        """Bytes to the proxy."""
+        """Send bytes if connected."""
         if self.end is not None:
             self.end.send(data)
 
     def die(self) -> None:
-        """Be gone, with the connection."""
+        """Stop to listen and drop the connection."""
         self.up = False
         if self.end is not None:
             self.end.drop()
             self.end = None
 
-    def of(self, choice: str) -> list[Any]:
-        """The requests of a kind."""
+    def requests_of(self, choice: str) -> list[Any]:
+        """Return the received requests of one choice."""
         return [message.value for message in self.requests if message.choice == choice]

@@ -1,7 +1,6 @@
-"""The world of a scenario: one simulated node with its configuration on the real disk, and clients that connect to it.
+"""Simulation of one node for scenarios, with its configuration files on the real disk.
 
-What is simulated, and how, is in `bmqtwist.testing`: `simulation.py` (time, chance, trace), `network.py`,
-`simulated_node.py`.
+`bmqtwist.testing` has the parts: `simulation.py` (time, random values, trace), `network.py` and `simulated_node.py`.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ PORT = 30114  # of the simulated network
 
 
 class SimulatedWorld(Simulation):
-    """One node; `dial` is how clients get there."""
+    """A simulation with one node; clients connect with `dial`."""
 
     def __init__(self, root: Path, random: Random, *, app: dict[str, Any], cluster: dict[str, Any]) -> None:
         super().__init__(random)
@@ -33,5 +32,5 @@ class SimulatedWorld(Simulation):
         self.node.trace_hidden = str(root)
 
     def dial(self) -> ConnectionEnd | None:
-        """A connection; None if nobody listens."""
+        """Connect to the node; return None if it does not listen."""
         return self.network.connect(self.node.address)

@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from sim.metadata_crashes import OPERATIONS, POWER, walk
+from sim.metadata_crashes import CRASHES, OPERATIONS, walk
 
 
 def main(arguments: list[str]) -> int:
@@ -22,7 +22,7 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     wrong = 0
     for operation in options.operation or OPERATIONS:
-        for crash, strike in POWER.items():
+        for crash, strike in CRASHES.items():
             began = time.monotonic()
             with tempfile.TemporaryDirectory(prefix="bmq-metadata-") as name:
                 try:

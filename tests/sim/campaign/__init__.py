@@ -1,16 +1,21 @@
-"""Random campaigns over simulated clusters: everything goes wrong that can, and judges look on after every event.
+"""Campaigns: random faults in simulated clusters, with judges that check invariants after every event.
 
-    schedule.py   what happens when, as data: drawn from a seed, written as JSON, played again, shrunk
-    actions.py    what may happen: to processes, the network, disks, elections, metadata
-    world.py      a cluster of whole nodes in one network whose machines are watched from outside
-    judges.py     the judge's interface; a violation
-    elections.py  E1-E5, metadata.py  M1-M6 and A1-A4 of the specification's invariants
-    partitions.py A5-A9, R1-R10, messages.py  D1-D10, relays.py  P1 and P2
-    clients.py    producers and consumers, at nodes and behind proxies
-    play.py       one schedule from its first step to the quiet end
-    shrink.py     the smallest part of a schedule that still fails
-    canaries.py   mistakes that are planted into the code, each of which a campaign has to find
+    schedule.py   a schedule of faults as data: drawn from a seed, stored as JSON, replayed, shrunk
+    actions.py    the faults and requests of a schedule: processes, network, disks, elections, metadata, partitions
+    world.py      a simulated cluster whose state machines report each step to the judges
+    judges.py     interface of a judge, and `Violation`
+    elections.py  invariants E1-E5
+    metadata.py   invariants M1-M6 and A1-A4
+    partitions.py invariants A5-A9 and R1-R10, and L2
+    messages.py   invariants D1-D10
+    relays.py     invariants P1 and P2
+    clients.py    producers and consumers, at members and at proxies
+    play.py       runs one schedule, ends all faults, and checks the final state (L1)
+    shrink.py     reduces a failed schedule to its smallest part that still fails
+    canaries.py   deliberate defects; each must be detected by a campaign
+    endurance.py  hours of faults; each period ends with the same resource usage as before
 
-`python -m sim.campaign --help` runs one (`make sim`). What a new part of the cluster needs to join: a table of actions in
-`actions.ACTIONS`, and a judge in `play.JUDGES`.
+The names of invariants are those of the specification (`cluster.md`, section "Invariants"). `python -m sim.campaign --help`
+runs a campaign (`make sim`). A new part of the cluster joins with a table of actions in `actions.ACTIONS` and a judge in
+`play.JUDGES`.
 """

@@ -1,4 +1,7 @@
-"""`PYTHONPATH=tests python -m sim.campaign`: seed after seed, and what was found. Ends with 1 if anything was."""
+"""Command line of campaigns: runs successive seeds and reports violations.
+
+`PYTHONPATH=tests python -m sim.campaign --help` lists the options. The exit status is 1 if a run failed.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from pathlib import Path
 
 from bmqtwist import machine
 from sim.campaign.actions import ACTIONS
-from sim.campaign.canaries import CANARIES, PARTITION_CANARIES, planted
+from sim.campaign.canaries import CANARIES, PARTITION_CANARIES, inject
 from sim.campaign.play import STEPS, Run, campaign, play
 from sim.campaign.schedule import Schedule
 from sim.campaign.shrink import shrink
@@ -20,25 +23,25 @@ SIZES = (1, 2, 3, 4, 5)
 
 
 def main() -> int:
-    """0 = all is well."""
+    """Run from the command line; return the exit status: 1 if a run failed."""
     parser = argparse.ArgumentParser(prog="python -m sim.campaign", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=100, help="how many seeds (default: 100), each with every "
-                        "size, without and with clients")
-    parser.add_argument("--first", type=int, help="the first of them; the time of day where nothing is said")
-    parser.add_argument("--minutes", type=float, help="as many seeds as fit into so many minutes")
-    parser.add_argument("--sizes", default=",".join(map(str, SIZES)), help="numbers of nodes (default: 1,2,3,4,5)")
-    parser.add_argument("--steps", type=int, default=STEPS, help=f"of each schedule (default: {STEPS})")
-    parser.add_argument("--canary", choices=[*CANARIES, *PARTITION_CANARIES], help="with this mistake planted into the code")
-    parser.add_argument("--replay", type=Path, help="play the schedule of a file instead")
+    parser.add_argument("--seeds", type=int, default=100, help="number of seeds (default: 100), each with every "
+                        "cluster size, without and with clients")
+    parser.add_argument("--first", type=int, help="first seed (default: current time)")
+    parser.add_argument("--minutes", type=float, help="run for this many minutes instead of --seeds")
+    parser.add_argument("--sizes", default=",".join(map(str, SIZES)), help="cluster sizes (default: 1,2,3,4,5)")
+    parser.add_argument("--steps", type=int, default=STEPS, help=f"steps of each schedule (default: {STEPS})")
+    parser.add_argument("--canary", choices=[*CANARIES, *PARTITION_CANARIES], help="inject this defect into the broker")
+    parser.add_argument("--replay", type=Path, help="run the schedule in this JSON file")
     options = parser.parse_args()
     machine.STRICT = True
     first = int(time.time()) if options.first is None else options.first
-    with planted(options.canary):
+    with inject(options.canary):
         if options.replay is not None:
-            return _tell([play(Schedule.read(options.replay.read_text(encoding="utf-8")))], False)
+            return _report([play(Schedule.read(options.replay.read_text(encoding="utf-8")))], False)
         sizes = [int(size) for size in options.sizes.split(",")]
         until = None if options.minutes is None else time.monotonic() + 60 * options.minutes
-        return _tell(_runs(first, options.seeds, until, sizes, options.steps), True)
+        return _report(_runs(first, options.seeds, until, sizes, options.steps), True)
 
 
 def _runs(first: int, seeds: int, until: float | None, sizes: list[int], steps: int):  # type: ignore[no-untyped-def]
@@ -50,7 +53,7 @@ def _runs(first: int, seeds: int, until: float | None, sizes: list[int], steps: 
             yield campaign(seed, size, steps, clients=True)
 
 
-def _tell(runs, small: bool) -> int:  # type: ignore[no-untyped-def]
+def _report(runs, shrink_first: bool) -> int:  # type: ignore[no-untyped-def]
     counts: Counter[str] = Counter()
     found = list[Run]()
     number = 0
@@ -58,18 +61,18 @@ def _tell(runs, small: bool) -> int:  # type: ignore[no-untyped-def]
         counts += run.counts
         if run.rule:
             print(f"seed {run.schedule.seed}, {run.schedule.size} nodes: {run.text}", flush=True)
-            if small and not found:
+            if shrink_first and not found:
                 smallest, played = shrink(run)
-                print(f"the smallest part that fails, after {played} runs, for --replay:\n{smallest.schedule.text()}"
+                print(f"smallest failing schedule, after {played} runs, for --replay:\n{smallest.schedule.text()}"
                       f"{smallest.text}", flush=True)
             found.append(run)
     faults = {name: counts[name] for name in ACTIONS if counts[name]}
     print(f"{number} runs, {counts['steps']} steps, {counts['events']} events, {counts['seconds']} simulated seconds, "
           f"{counts['elected']} elections won, {counts['votes']} votes, {counts['commits']} commits, "
           f"{counts['changes done']} changes done")
-    told = ("writes torn", "deaths between operations on a disk", "bits flipped", "votes lost", "posted",
-            "posted again", "acknowledged", "refused", "delivered", "relayed", "records", "leases", "cuts")
-    print(f"what came of it: {', '.join(f'{name} {counts[name]}' for name in told)}")
+    outcomes = ("writes torn", "kills between disk operations", "bits flipped", "votes lost", "posted", "posted again",
+                "acknowledged", "refused", "delivered", "relayed", "records", "leases", "truncations")
+    print(f"outcomes: {', '.join(f'{name} {counts[name]}' for name in outcomes)}")
     print(f"faults and requests: {', '.join(f'{name} {number}' for name, number in faults.items())}")
     print(f"{len(found)} runs failed{': ' + str(dict(Counter(run.rule for run in found))) if found else ''}")
     return 1 if found else 0

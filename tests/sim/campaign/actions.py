@@ -1,4 +1,8 @@
-"""What may happen, by name: how often it is drawn, and what it does."""
+"""Actions of a campaign by name: faults of processes, network and disks, and requests of operators and clients.
+
+Each action receives the world, the node and the other node of its step, and the step, whose `share` and `dice` choose the
+intensity and the details. `play.py` performs the actions of a schedule with `act`.
+"""
 
 from __future__ import annotations
 
@@ -28,21 +32,21 @@ from sim.campaign.messages import EVENTUAL, EXTRA_APP, FANOUT, STRONG, domain_te
 from sim.campaign.schedule import LEADER, Step
 from sim.campaign.world import CampaignWorld
 
-DOWN_S, PAUSED_S, SLOW_S, SLOW_DISK_S, JUMP_S = 8.0, 8.0, 1.5, 3.0, 4.0  # at most
-ROLLING_S = 9.0  # between the stops of two nodes
-_SEQUENCE_AT = 7  # the last byte of a record's sequence number
-URIS = 12  # that queues are assigned and forgotten under
+DOWN_S, PAUSED_S, SLOW_S, SLOW_DISK_S, JUMP_S = 8.0, 8.0, 1.5, 3.0, 4.0  # longest duration, delay or clock jump
+ROLLING_S = 9.0  # longest time between the stops of two nodes in a rolling restart
+_SEQUENCE_AT = 7  # offset of the last byte of the sequence number in a record
+URIS = 12  # number of queues that are assigned and unassigned
 APPS = ("a", "b", "c")
 
-Do = Callable[[CampaignWorld, SimulatedNode, SimulatedNode, Step], None]
+Perform = Callable[[CampaignWorld, SimulatedNode, SimulatedNode, Step], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """`do` is told the world, the node and the other node of the step, and the step."""
+    """An action with its relative frequency in drawn schedules."""
 
     weight: int
-    do: Do
+    perform: Perform
 
 
 def _leadership(node: SimulatedNode) -> Leadership:
@@ -51,71 +55,79 @@ def _leadership(node: SimulatedNode) -> Leadership:
 
 # -- processes ------------------------------------------------------------------------------------------------------------
 
-def kill(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
+def kill_process(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
     if node.up:
         node.crash(power=False, down=step.share * DOWN_S)
 
 
-def power(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
-    """What was not synced is lost or torn."""
+def lose_power(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
+    """Lose power: unsynced writes are lost or torn; with `dice` below 0.3 peers are not notified."""
     if node.up:
         node.crash(power=True, down=step.share * DOWN_S, silently=step.dice < 0.3)
 
 
-def die(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
-    """Between two operations on the disk, soon."""
+def kill_at_disk_step(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
+    """Kill the process between two disk operations, after at most 7 more of them."""
     if node.up:
         node.disk.stop_after = node.disk.steps + int(step.share * 8)
 
 
-def stop(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
+def stop_gracefully(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
     if not node.paused:
         node.stop(down=step.share * DOWN_S / 2)
 
 
-def blackout(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
+def lose_all_power(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
     for each in world.machines:
         if each.up:
             each.crash(power=True, down=step.share)
 
 
-def pause(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
+def pause_process(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
     if node.up and not node.paused:
         node.pause()
-        run, end = node.run_number, world.now + step.share * PAUSED_S
-        world.at(end, lambda: node.resume() if node.run_number == run and node.paused else None)
+        run = node.run_number
+        world.at(world.now + step.share * PAUSED_S,
+                 lambda: node.resume() if node.run_number == run and node.paused else None)
 
 
-def jump(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
-    """Its clocks jump: the monotonic one as after a suspended machine, the other one in either direction."""
+def jump_clocks(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
+    """Advance the monotonic clock, as after a suspension, and shift the wall clock by up to an hour either way."""
     node.jump(step.share * JUMP_S, wall=(step.dice - 0.5) * 7200)
 
 
-def half_open(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
-    """Its machine dies: nobody is told that connections with it are gone."""
+def lose_power_silently(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
+    """Lose power without notice to peers: their connections stay half-open."""
     if node.up:
         node.crash(power=True, down=step.share * DOWN_S, silently=True)
 
 
-PROCESSES = {"kill": Action(8, kill), "power": Action(6, power), "die": Action(4, die), "stop": Action(4, stop),
-             "blackout": Action(2, blackout), "half open": Action(3, half_open),
-             "pause": Action(6, pause), "jump": Action(2, jump)}
+PROCESSES = {
+    "kill": Action(8, kill_process),
+    "power": Action(6, lose_power),
+    "disk death": Action(4, kill_at_disk_step),
+    "stop": Action(4, stop_gracefully),
+    "blackout": Action(2, lose_all_power),
+    "half open": Action(3, lose_power_silently),
+    "pause": Action(6, pause_process),
+    "jump": Action(2, jump_clocks),
+}
 
 
 # -- the network ------------------------------------------------------------------------------------------------------------
 
-def cut(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
+def cut_link(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
     if node is not other:
         world.network.cut(node.name, other.name)
 
 
-def one_way(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
+def cut_one_way(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
     if node is not other:
         world.network.cut(node.name, other.name, both=False)
 
 
-def split(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
-    """Into two groups; the share says who is in which."""
+def split_network(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
+    """Split the network into two groups; the bits of `share` choose the groups."""
     mask = int(step.share * (1 << len(world.machines)))
     for one in world.machines:
         for two in world.machines:
@@ -123,122 +135,140 @@ def split(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step:
                 world.network.cut(one.name, two.name)
 
 
-def isolate(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
+def isolate_node(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
     for each in world.machines:
         if each is not node:
             world.network.cut(node.name, each.name)
 
 
-def heal(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
+def heal_links(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
     for one in world.machines:
         for two in world.machines:
             if one is not two:
                 world.network.heal(one.name, two.name, both=False)
 
 
-def reset(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
-    """One of its connections breaks, with what is under way."""
+def reset_connection(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
+    """Reset a connection of the node; data in flight is lost."""
     ends = [session.transport for session in node.broker.sessions.open if isinstance(session.transport, ConnectionEnd)]
     if node.up and ends:
         ends[int(step.dice * len(ends))].reset()
 
 
-def slow(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
+def slow_link(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
     if node is not other:
         world.network.slow(node.name, other.name, step.share * SLOW_S)
 
 
-def fast(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
+def end_link_delays(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
     for one in world.machines:
         for two in world.machines:
             world.network.slow(one.name, two.name, 0.0)
 
 
-NETWORK = {"cut": Action(5, cut), "one way": Action(4, one_way), "split": Action(4, split), "isolate": Action(4, isolate),
-           "heal": Action(12, heal), "reset": Action(8, reset), "slow": Action(4, slow), "fast": Action(2, fast)}
+NETWORK = {
+    "cut": Action(5, cut_link),
+    "one way": Action(4, cut_one_way),
+    "split": Action(4, split_network),
+    "isolate": Action(4, isolate_node),
+    "heal": Action(12, heal_links),
+    "reset": Action(8, reset_connection),
+    "slow": Action(4, slow_link),
+    "fast": Action(2, end_link_delays),
+}
 
 
 # -- disks ------------------------------------------------------------------------------------------------------------------
 
-def _fail(node: SimulatedNode, wanted: str) -> None:
-    node.disk.fail = lambda operation, path: errno.EIO if operation == wanted else None
+def _fail_operations(node: SimulatedNode, failed: str) -> None:
+    """Let all disk operations of one kind fail with EIO."""
+    node.disk.fail = lambda operation, path: errno.EIO if operation == failed else None
 
 
-def syncs_fail(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
-    _fail(node, "sync")
+def fail_syncs(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
+    _fail_operations(node, "sync")
 
 
-def writes_fail(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
-    _fail(node, "write")
+def fail_writes(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
+    _fail_operations(node, "write")
 
 
-def full(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
+def limit_disk_space(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
     fill_disk(node, int(step.share * 200))
 
 
-def mend(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
+def end_disk_faults(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
     for each in world.machines:
         each.clear_disk_faults()
 
 
-def slow_disk(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
-    """Whatever it syncs takes long."""
+def delay_syncs(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
+    """Delay all syncs of the node."""
     node.disk_delay_s = step.share * SLOW_DISK_S
 
 
-def vote_lost(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
-    """It dies, and its file is not readable when it comes back. No two at a time: nobody could tell then."""
+def damage_vote_file(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
+    """Kill the node and damage its vote file, unless the file of another node is damaged already."""
     if node.up and len(world.machines) > 1 and not any(durable_vote(each)[1] for each in world.machines):
         node.crash(power=False, down=0.01 + step.share * DOWN_S)
         world.damage_vote(node)
 
 
-DISKS = {"syncs fail": Action(2, syncs_fail), "writes fail": Action(2, writes_fail), "full": Action(2, full),
-         "slow disk": Action(3, slow_disk), "mend": Action(5, mend), "vote lost": Action(2, vote_lost)}
+DISKS = {
+    "syncs fail": Action(2, fail_syncs),
+    "writes fail": Action(2, fail_writes),
+    "full": Action(2, limit_disk_space),
+    "slow disk": Action(3, delay_syncs),
+    "mend": Action(5, end_disk_faults),
+    "vote lost": Action(2, damage_vote_file),
+}
 
 
 # -- elections --------------------------------------------------------------------------------------------------------------
 
-def transfer(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
+def transfer_lead(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
     if node.up and not node.paused:
         _leadership(node).transfer(int(other.name[1:]))
 
 
-def mode(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
+def set_mode(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
     if node.up and not node.paused:
         _leadership(node).set_mode(list(ElectionMode)[int(step.dice * 3)])
 
 
-ELECTIONS = {"transfer": Action(3, transfer), "mode": Action(2, mode)}
+ELECTIONS = {
+    "transfer": Action(3, transfer_lead),
+    "elector mode": Action(2, set_mode),
+}
 
 
 # -- metadata ---------------------------------------------------------------------------------------------------------------
 
-def _askable(world: CampaignWorld, node: SimulatedNode) -> list[SimulatedNode]:
-    """All that believe to lead; else one that will refuse."""
-    asked = [each for each in world.believed() if not each.paused]
-    return asked or ([node] if node.up and not node.paused else [])
+def _proposers(world: CampaignWorld, node: SimulatedNode) -> list[SimulatedNode]:
+    """Return the nodes at which a change is proposed: all that act as leader, else `node`, which will refuse it."""
+    leaders = [each for each in world.believed() if not each.paused]
+    return leaders or ([node] if node.up and not node.paused else [])
 
 
-def assign(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
+def assign_queue(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
     uri = f"bmq://bmq.test.persistent.priority/q{int(step.dice * URIS)}"
-    for each in _askable(world, node):
+    for each in _proposers(world, node):
         change = AssignQueue(uri, APPS[:int(step.share * 3)] or ("__default",), _timer(world))
         world.propose(each, change, partial(_assigned, world), uri)
 
 
 def _assigned(world: CampaignWorld, queue: QueueRecord) -> None:
-    world.ask(lambda judge: judge.assigned(queue.uri, queue.key))
+    world.notify_judges(lambda judge: judge.on_queue_assigned(queue.uri, queue.key))
 
 
-def unassign(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
+def unassign_queue(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
     uri = f"bmq://bmq.test.persistent.priority/q{int(step.dice * URIS)}"
-    for each in _askable(world, node):
+    for each in _proposers(world, node):
         world.propose(each, UnassignQueue(uri), uri=uri)
 
 
-def apps(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
-    for each in _askable(world, node):
+def update_apps(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
+    for each in _proposers(world, node):
         queues = sorted(uri for uri in each.broker.clusters[CLUSTER].metadata.state.queues if uri not in APPS_OF_CLIENTS)
         if queues:
             uri = queues[int(step.dice * len(queues))]
@@ -247,64 +277,71 @@ def apps(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: 
             world.propose(each, UpdateApps(uri, [f"x{world.proposals}"], removed, _timer(world)), uri=uri)
 
 
-def partitions(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
-    for each in _askable(world, node):
+def assign_partitions(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
+    for each in _proposers(world, node):
         world.propose(each, AssignPartitions([int(node.name[1:])], []))
 
 
-def strand(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
-    """A leader is cut off with what it was just asked for."""
+def isolate_leader(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
+    """Isolate a leader while it processes proposals."""
     for each in world.believed():
         if each.paused:
             continue
         if step.share < 0.5:
-            assign(world, node, other, step)
+            assign_queue(world, node, other, step)
             world.play(world.now + step.share / 100)
-        isolate(world, each, other, step)
-        assign(world, node, other, step)
+        isolate_node(world, each, other, step)
+        assign_queue(world, node, other, step)
         return
 
 
-METADATA = {"assign": Action(16, assign), "unassign": Action(4, unassign), "apps": Action(5, apps),
-            "partitions": Action(3, partitions), "strand": Action(5, strand)}
+METADATA = {
+    "assign": Action(16, assign_queue),
+    "unassign": Action(4, unassign_queue),
+    "queue apps": Action(5, update_apps),
+    "partitions": Action(3, assign_partitions),
+    "isolate leader": Action(5, isolate_leader),
+}
 
 
 # -- partitions, with clients at work ---------------------------------------------------------------------------------------
 
-def _at_primary(what: Do) -> Do:
-    """The same with the primary of a partition."""
-    def do(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
+def _at_primary(action: Perform) -> Perform:
+    """Return the action with the primary of a random partition as its node."""
+    def perform(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
         for each in world.primaries(int(step.dice * 2))[:1]:
-            what(world, each, other, step)
-    return do
+            action(world, each, other, step)
+    return perform
 
 
-def long_pause(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
-    """Longer than its lease lasts."""
-    pause(world, node, other, replace(step, share=0.5 + step.share))
+def pause_longer_than_lease(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
+    """Pause the node for 4 to 12 s, longer than the lease time."""
+    pause_process(world, node, other, replace(step, share=0.5 + step.share))
 
 
-def strand_primary(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
-    """It is cut off, or can be heard by nobody, while clients post at it; it may die with that."""
+def isolate_busy_primary(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
+    """Isolate a primary, in both directions or outgoing, while producers post a burst; it may crash, too."""
     for each in world.machines:
         if each is not node and (each is not other or step.share < 0.6):
             world.network.cut(node.name, each.name, both=step.dice < 0.7)
-    press(world, node, other, step)
+    post_bursts(world, node, other, step)
     world.play(world.now + step.share / 20)
     if step.share < 0.5 and node.up:
         node.crash(power=step.share < 0.2, down=step.dice * DOWN_S)
 
 
-def rot(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
-    """It dies, and bits of one of its files are not what they were when it comes back. No two at a time: a majority keeps
-    its disks."""
+def flip_bit(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
+    """Kill the node and flip a bit in one of its files, unless a node is down or has a damaged log.
+
+    So a majority of the disks stays intact.
+    """
     all_hosted = [hosted for each in world.machines if each.up for hosted in world.replication(each).hosted] if (
         len(world.machines) > 2) else []
     if not all_hosted or not all(each.up for each in world.machines) or any(
             hosted.machine.standing.doubtful for hosted in all_hosted):
         return
     found = [(path, where) for hosted in world.replication(node).hosted if not hosted.busy
-             for path, where in safe_places(hosted) if path in node.disk.paths()]
+             for path, where in detectable_positions(hosted) if path in node.disk.paths()]
     if found:
         node.crash(power=False, down=0.01 + step.share * DOWN_S)
         path, where = found[int(step.dice * len(found))]
@@ -312,9 +349,12 @@ def rot(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: S
         world.counts["bits flipped"] += 1
 
 
-def safe_places(hosted: HostedPartition) -> list[tuple[str, int]]:
-    """Bytes of records that were safe, as two sync points behind each say: path and offset. The format has no sum over a
-    record: what says that it is one, and which, is looked at."""
+def detectable_positions(hosted: HostedPartition) -> list[tuple[str, int]]:
+    """Return (path, offset) of the bytes whose damage is detected.
+
+    These are the end of the sequence number and the end of the record, in records that two later sync points show as
+    complete; a record has no checksum.
+    """
     files, found = hosted.partition.files, list[tuple[str, int]]()
     path = files.directory.path(files.current.base, FileType.JOURNAL)
     end = files.current.journal.end - RECORD_BYTES * len(hosted.partition.tail.journal)
@@ -326,36 +366,36 @@ def safe_places(hosted: HostedPartition) -> list[tuple[str, int]]:
     return found
 
 
-def restart_all(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
-    """A rolling restart: one node after the other is stopped and started."""
+def restart_in_turn(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
+    """Rolling restart: stop and start one node after the other."""
     def restart(each: SimulatedNode) -> None:
-        if each.up and not each.paused and not world.over:
+        if each.up and not each.paused and not world.faults_ended:
             each.stop(down=step.share)
     for number, each in enumerate(world.machines):
         world.at(world.now + number * ROLLING_S * step.dice, partial(restart, each))
 
 
-def press(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
-    """Clients post much at once."""
-    for client in world.clients_at_work:
+def post_bursts(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
+    """Let all producers post a burst."""
+    for client in world.campaign_clients:
         if isinstance(client, CampaignProducer):
-            client.press()
+            client.post_burst()
 
 
-def lost_acks(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
-    """What is posted is stored, perhaps confirmed; no producer hears of it before the primary dies."""
-    producers = [client for client in world.clients_at_work if isinstance(client, CampaignProducer)]
+def lose_acks(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
+    """Let producers post a burst and lose all ACKs, then kill the primary: they will send stored PUTs again."""
+    producers = [client for client in world.campaign_clients if isinstance(client, CampaignProducer)]
     for each in producers:
-        each.deaf = True
-    press(world, node, other, step)
+        each.drop_acks = True
+    post_bursts(world, node, other, step)
     world.play(world.now + 0.2 + step.share)
-    kill(world, node, other, step)
+    kill_process(world, node, other, step)
     for each in producers:
-        each.leave("cut")
+        each.disconnect("cut")
 
 
-def factor(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
-    """So many nodes must have a record, a majority at least."""
+def set_replication_factor(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
+    """Set the replication factor at all nodes: a majority or more."""
     size = len(world.machines)
     for each in world.machines:
         _set_factor(each, size // 2 + 1 + int(step.dice * (size - size // 2)))
@@ -373,48 +413,60 @@ def _command(node: SimulatedNode, text: str) -> None:
         node.turn_due()
 
 
-def roll(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
+def roll_over(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
     _command(node, f"CLUSTERS CLUSTER {CLUSTER} STORAGE PARTITION ALL ROLLOVER")
 
 
-def purge(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
+def purge_queue(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
     uri = (STRONG, EVENTUAL, FANOUT)[int(step.share * 3)]
     domain, _, queue = uri.removeprefix("bmq://").partition("/")
     for each in world.machines:
-        world.messages.purged(uri)
+        world.message_judge.on_purge(uri)
         _command(each, f"DOMAINS DOMAIN {domain} QUEUE {queue} PURGE *")
 
 
-def more_apps(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
-    """The domain of the fanout queue has one app more, or one less again."""
+def update_domain_apps(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
+    """Add an app to the domain of the fanout queue, or remove it."""
     apps = (*APPS_OF_CLIENTS[FANOUT], EXTRA_APP)
     world.domains.texts["campaign.fanout"] = domain_text("campaign.fanout", apps if step.share < 0.5 else apps[:-1])
-    world.unsettled[FANOUT] += 1  # for ever: nobody is told when the metadata have it
+    world.undecided[FANOUT] += 1  # never decremented: the commit is not reported
     for each in world.machines:
         _command(each, "DOMAINS RECONFIGURE campaign.fanout")
 
 
-def proxy(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
-    """A proxy dies, or is paused, or loses a connection."""
+def disturb_proxy(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
+    """Kill or pause a proxy, or reset one of its connections."""
     each = world.proxies[int(step.dice * len(world.proxies))]
-    (kill if step.share < 0.4 else pause if step.share < 0.6 else reset)(world, each, other, step)
+    (kill_process if step.share < 0.4 else pause_process if step.share < 0.6 else reset_connection)(world, each, other, step)
 
 
-def leave(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
-    """A client loses its connection."""
-    world.clients_at_work[int(step.dice * len(world.clients_at_work))].leave("vanish" if step.share < 0.3 else "cut")
+def disconnect_client(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
+    """Cut the connection of a client, in 30 % of cases without notice to the broker."""
+    world.campaign_clients[int(step.dice * len(world.campaign_clients))].disconnect("vanish" if step.share < 0.3 else "cut")
 
 
-PARTITIONS = {"kill primary": Action(8, _at_primary(kill)), "power primary": Action(6, _at_primary(power)),
-              "die primary": Action(4, _at_primary(die)), "pause primary": Action(4, _at_primary(long_pause)),
-              "strand primary": Action(12, _at_primary(strand_primary)),
-              "one way primary": Action(4, _at_primary(one_way)), "isolate primary": Action(4, _at_primary(isolate)),
-              "syncs fail primary": Action(2, _at_primary(syncs_fail)),
-              "writes fail primary": Action(2, _at_primary(writes_fail)), "full primary": Action(2, _at_primary(full)),
-              "lost acks": Action(6, _at_primary(lost_acks)), "press": Action(8, press),
-              "rot": Action(4, rot), "restart all": Action(3, restart_all), "factor": Action(2, factor),
-              "roll": Action(6, roll), "purge": Action(2, purge),
-              "more apps": Action(2, more_apps), "proxy": Action(4, proxy), "leave": Action(6, leave)}
+PARTITIONS = {
+    "kill primary": Action(8, _at_primary(kill_process)),
+    "power primary": Action(6, _at_primary(lose_power)),
+    "disk death primary": Action(4, _at_primary(kill_at_disk_step)),
+    "pause primary": Action(4, _at_primary(pause_longer_than_lease)),
+    "isolate busy primary": Action(12, _at_primary(isolate_busy_primary)),
+    "one way primary": Action(4, _at_primary(cut_one_way)),
+    "isolate primary": Action(4, _at_primary(isolate_node)),
+    "syncs fail primary": Action(2, _at_primary(fail_syncs)),
+    "writes fail primary": Action(2, _at_primary(fail_writes)),
+    "full primary": Action(2, _at_primary(limit_disk_space)),
+    "lost acks": Action(6, _at_primary(lose_acks)),
+    "burst": Action(8, post_bursts),
+    "bit rot": Action(4, flip_bit),
+    "restart all": Action(3, restart_in_turn),
+    "replication factor": Action(2, set_replication_factor),
+    "rollover": Action(6, roll_over),
+    "purge": Action(2, purge_queue),
+    "domain apps": Action(2, update_domain_apps),
+    "proxy": Action(4, disturb_proxy),
+    "disconnect": Action(6, disconnect_client),
+}
 
 
 def _timer(world: CampaignWorld) -> int:
@@ -428,34 +480,34 @@ CLIENT_WEIGHTS = {name: action.weight for name, action in ACTIONS.items()}
 
 
 def act(world: CampaignWorld, step: Step) -> None:
-    """Do a step."""
+    """Perform a step."""
     leaders = world.believed()
-    node = (leaders[0] if leaders else world.machines[0]) if step.node == LEADER else world.by_number(step.node)
+    node = (leaders[0] if leaders else world.machines[0]) if step.node == LEADER else world.node_by_number(step.node)
     world.counts[step.kind] += 1
-    ACTIONS[step.kind].do(world, node, world.by_number(step.other), step)
+    ACTIONS[step.kind].perform(world, node, world.node_by_number(step.other), step)
 
 
-def calm(world: CampaignWorld) -> None:
-    """Nothing fails any more."""
-    world.over = True
-    heal(world, world.machines[0], world.machines[0], NOTHING)
-    fast(world, world.machines[0], world.machines[0], NOTHING)
+def end_faults(world: CampaignWorld) -> None:
+    """End all faults and let clients drain."""
+    world.faults_ended = True
+    heal_links(world, world.machines[0], world.machines[0], NOTHING)
+    end_link_delays(world, world.machines[0], world.machines[0], NOTHING)
     for node in world.machines:
         if node.paused:
             node.resume()
         node.clear_disk_faults()
         if node.up:
             _leadership(node).set_mode(ElectionMode.NORMAL)
-            _put_right(world, node)
+            _repair(world, node)
     for each in world.proxies:
         if each.paused:
             each.resume()
-    for client in world.clients_at_work:
-        client.settle_down()
+    for client in world.campaign_clients:
+        client.drain()
 
 
-def _put_right(world: CampaignWorld, node: SimulatedNode) -> None:
-    """As an operator does when a disk has failed, and when another number of replicas was tried."""
+def _repair(world: CampaignWorld, node: SimulatedNode) -> None:
+    """Act as an operator: restart a node with a failed partition, else restore the replication factor."""
     if any(partition.log.broken for partition in world.cluster(node.name).partitions):
         node.crash(power=False, down=0.5)
     elif len(world.machines) > 1:

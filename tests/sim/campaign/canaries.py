@@ -1,4 +1,4 @@
-"""Mistakes that are planted into the code, to see that a campaign finds them."""
+"""Canaries: deliberate defects of the broker, each of which a campaign must detect."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from bmqtwist.wire.cluster_schema import Entries
 
 
 def _vote_not_synced(self: VoteFile, value: Any) -> None:
-    """Nothing is written."""
+    """Write nothing."""
 
 
 def _vote_not_saved(self: Ballot) -> list[Any]:
     return []
 
 
-def _log_not_compared(self: Elector, request: Any) -> bool:
+def _logs_not_compared(self: Elector, request: Any) -> bool:
     return not self.inquiry.pending
 
 
 def _commit_alone(self: MetadataLog) -> None:
-    """What this node has is committed, whoever else has it."""
+    """Commit all records that this node has, without a majority."""
     own = self.lsn
     if own[0] == self.term:
         self._committed = max(self._committed, own)
@@ -60,16 +60,16 @@ def _previous_not_checked(self: MetadataLog, event: Entries) -> None:
         RecordLog.holds = holds  # type: ignore[method-assign]
 
 
-def _conflict_kept(self: RecordLog, count: int) -> list[Any]:
+def _conflict_not_removed(self: RecordLog, count: int) -> list[Any]:
     return []
 
 
 def _promise_not_synced(self: PromiseFile, promises: Any) -> None:
-    """Nothing is written."""
+    """Write nothing."""
 
 
 def _promise_not_checked(self: Reception, event: Any) -> bool:
-    """Whoever leads under whichever lease is listened to."""
+    """Accept events of any lease."""
     self._standing.lease = event.lease
     return not self._standing.leads
 
@@ -104,7 +104,7 @@ def _older_leases_counted(self: ReplicationTargets) -> None:
 _advance = ReplicationTargets.advance
 
 
-def _as_if_new(self: Any, queue: StoredQueue, message: Message) -> None:
+def _guids_not_deduplicated(self: Any, queue: StoredQueue, message: Message) -> None:
     _stored(self, queue, message)
     queue.history.forget({message.guid})
 
@@ -112,7 +112,7 @@ def _as_if_new(self: Any, queue: StoredQueue, message: Message) -> None:
 _stored, _begin_image_files = Applier.stored, ImageFiles.__init__
 
 
-def _old_set_first(self: ImageFiles, partition: ReplicatedPartition, wall: int) -> None:
+def _old_file_set_deleted_first(self: ImageFiles, partition: ReplicatedPartition, wall: int) -> None:
     _begin_image_files(self, partition, wall)
     journal = partition.files.current.journal.file
     journal.resize(JOURNAL_HEADER_BYTES, False)
@@ -122,21 +122,21 @@ def _pair_commits(self: HostedPartition) -> None:
     self.partition.copies.pair_commits = True
 
 
-def _posts_go_on(self: RelayQueue) -> None:
-    """PUTs go to whichever upstream there is."""
+def _puts_not_stopped(self: RelayQueue) -> None:
+    """Send PUTs to the current upstream without regard to its generation."""
 
 
-# name -> where it is planted, and what takes whose place
+# name -> class, method, and the defective method that replaces it
 CANARIES: dict[str, tuple[Any, str, Any]] = {
     "vote not persisted": (VoteFile, "write", _vote_not_synced),
     "vote not saved": (Ballot, "save", _vote_not_saved),
-    "log check off": (Elector, "is_eligible", _log_not_compared),
+    "log check off": (Elector, "is_eligible", _logs_not_compared),
     "commit rule off": (MetadataLog, "_advance_commit", _commit_alone),
     "prev check off": (MetadataLog, "_append_entries", _previous_not_checked),
-    "conflicts kept": (RecordLog, "cut", _conflict_kept),
+    "conflicts kept": (RecordLog, "cut", _conflict_not_removed),
     "quorum check off": (Elector, "quorum_until", property(lambda self: float("inf"))),
 }
-# Those that take clients to be found, or partitions at least.
+# Canaries that a campaign detects only with clients and partitions.
 PARTITION_CANARIES: dict[str, list[tuple[Any, str, Any]]] = {
     "promise not persisted": [(PromiseFile, "write", _promise_not_synced)],
     "promise not checked": [(Reception, "_is_accepted", _promise_not_checked)],
@@ -144,29 +144,29 @@ PARTITION_CANARIES: dict[str, list[tuple[Any, str, Any]]] = {
                                     (ReplicatedPartition, "append_run", _records_appended_anywhere)],
     "older leases counted": [(ReplicationTargets, "advance", _older_leases_counted)],
     "lease expiry ignored": [(ReplicationTargets, "supported_until", property(lambda self: float("inf")))],
-    "deduplication lost": [(Applier, "stored", _as_if_new)],
-    "old set deleted first": [(ImageFiles, "__init__", _old_set_first)],
-    "own copy not waited for": [(Replication, "has_safe", lambda self, index, lease, psn: True)],
+    "deduplication lost": [(Applier, "stored", _guids_not_deduplicated)],
+    "old set deleted first": [(ImageFiles, "__init__", _old_file_set_deleted_first)],
+    "own copy ignored": [(Replication, "has_safe", lambda self, index, lease, psn: True)],
     "two copies of five": [(HostedPartition, "update_pair_commits", _pair_commits)],
-    "generation check off": [(RelayQueue, "posts_stopped", _posts_go_on)],
+    "generation check off": [(RelayQueue, "posts_stopped", _puts_not_stopped)],
 }
 
 
 @contextmanager
-def planted(name: str | None) -> Iterator[None]:
-    """With that mistake, or none."""
+def inject(name: str | None) -> Iterator[None]:
+    """Context with one canary in the code; None = none."""
     if name is None:
         yield
         return
-    places = PARTITION_CANARIES.get(name) or [CANARIES[name]]
-    right = [place.__dict__.get(method) for place, method, _ in places]  # None: the method is inherited
-    for place, method, mistake in places:
-        setattr(place, method, mistake)
+    replacements = PARTITION_CANARIES.get(name) or [CANARIES[name]]
+    originals = [owner.__dict__.get(method) for owner, method, _ in replacements]  # None: the method is inherited
+    for owner, method, defective in replacements:
+        setattr(owner, method, defective)
     try:
         yield
     finally:
-        for (place, method, _), before in zip(places, right, strict=True):
-            if before is None:
-                delattr(place, method)
+        for (owner, method, _), original in zip(replacements, originals, strict=True):
+            if original is None:
+                delattr(owner, method)
             else:
-                setattr(place, method, before)
+                setattr(owner, method, original)

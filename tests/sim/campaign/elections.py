@@ -1,4 +1,11 @@
-"""Elections: E1 one leader in a term, E2 one vote, E3 terms that stay, E4 terms that are wanted, E5 no leader unheard."""
+"""Judge of elections.
+
+E1  At most one node leads in a term.
+E2  A node votes for at most one candidate in a term, and its vote is durable before it is sent.
+E3  The durable term of a node never decreases.
+E4  A node starts an election only after a majority has granted its scouting request for that term.
+E5  A leader gives up when it has received nothing from a majority for `CampaignWorld.inactivity` seconds.
+"""
 
 from __future__ import annotations
 
@@ -15,73 +22,74 @@ ROUNDING_S = 1e-3
 
 
 class ElectionJudge(Judge):
-    """See above."""
+    """Checks E1 to E5 from the messages that electors send and receive, and from the vote files."""
 
     def __init__(self, world: CampaignWorld) -> None:
         super().__init__(world)
-        self.leaders: dict[int, str] = {}  # term -> who led it
-        self._votes: dict[tuple[str, int], int] = {}  # (node, term) -> for whom it said that it votes
-        self._durable: dict[str, int] = {}  # node -> the highest term that was seen on its disk
-        self._willing: dict[str, tuple[int, set[int]]] = {}  # node -> the term it asks for, and who would vote for it
-        self._heard: dict[str, dict[int, float]] = defaultdict(dict)  # node -> node -> when it was heard last
+        self.leaders: dict[int, str] = {}  # term -> name of its leader
+        self._votes: dict[tuple[str, int], int] = {}  # (node, term) -> id of the candidate that got its vote
+        self._durable: dict[str, int] = {}  # node -> highest term that was found on its disk
+        self._scouting: dict[str, tuple[int, set[int]]] = {}  # node -> term of its scouting, ids of nodes that granted it
+        self._received_at: dict[str, dict[int, float]] = defaultdict(dict)  # node -> sender -> time of its last message
         self._leading: dict[str, SimulatedNode] = {}  # by name
 
-    def booted(self, node: SimulatedNode) -> None:
+    def on_boot(self, node: SimulatedNode) -> None:
         elector = node.broker.clusters[CLUSTER].leadership.elector
-        self._heard[node.name] = {}
+        self._received_at[node.name] = {}
         self._leading.pop(node.name, None)
-        self._willing.pop(node.name, None)
+        self._scouting.pop(node.name, None)
         if elector.term < self._durable.get(node.name, 0):
-            raise Violation("E3", f"{node.name} is in term {elector.term}, and was in {self._durable[node.name]}")
+            raise Violation("E3", f"{node.name} restarts in term {elector.term} after term {self._durable[node.name]}")
 
-    def damaged(self, node: SimulatedNode) -> None:
-        """It forgets its term; how often it asked others to vote for it in vain is of no account any more."""
+    def on_vote_damaged(self, node: SimulatedNode) -> None:
+        """Discard the durable term of the node, and its own votes in terms that it did not win: it may use them again."""
         self._durable.pop(node.name, None)
         number = int(node.name[1:])
         for key in [key for key, vote in self._votes.items() if key[0] == node.name and vote == number]:
             if self.leaders.get(key[1]) != node.name:
                 del self._votes[key]
 
-    def elector_stepped(self, node: SimulatedNode, now: float, event: ElectionInput,
+    def on_elector_step(self, node: SimulatedNode, now: float, event: ElectionInput,
                         outputs: list[ElectionOutput]) -> None:
         elector = node.broker.clusters[CLUSTER].leadership.elector
         if not elector.others:
             return
         if isinstance(event, Start):
-            self._heard[node.name] = {}
+            self._received_at[node.name] = {}
         elif isinstance(event, Received):
-            self._heard[node.name][event.sender] = now
-            if event.message.choice == "scoutingResponse" and event.message.value.will_vote and node.name in self._willing:
-                self._willing[node.name][1].add(event.sender)
+            self._received_at[node.name][event.sender] = now
+            if event.message.choice == "scoutingResponse" and event.message.value.will_vote and node.name in self._scouting:
+                self._scouting[node.name][1].add(event.sender)
         for output in outputs:
             if isinstance(output, Send):
-                self._told(node, elector.node_id, output)
+                self._check_sent(node, elector.node_id, output)
         if elector.state is not ElectionState.LEADER:
             self._leading.pop(node.name, None)
         elif node.name not in self._leading:
             self._leading[node.name] = node
-            self._leads(node, elector.term)
+            self._check_leader(node, elector.term)
 
-    def _leads(self, node: SimulatedNode, term: int) -> None:
+    def _check_leader(self, node: SimulatedNode, term: int) -> None:
         self.world.counts["elected"] += 1
         if self.leaders.setdefault(term, node.name) != node.name:
-            raise Violation("E1", f"{self.leaders[term]} and {node.name} lead term {term}")
+            raise Violation("E1", f"{self.leaders[term]} and {node.name} lead in term {term}")
 
-    def _told(self, node: SimulatedNode, own_id: int, told: Send) -> None:
-        choice, term, value = told.message.choice, told.message.term, told.message.value
+    def _check_sent(self, node: SimulatedNode, own_id: int, sent: Send) -> None:
+        choice, term, value = sent.message.choice, sent.message.term, sent.message.value
         if choice == "scoutingRequest":
-            if self._willing.get(node.name, (0, set()))[0] != term:
-                self._willing[node.name] = term, {own_id}
+            if self._scouting.get(node.name, (0, set()))[0] != term:
+                self._scouting[node.name] = term, {own_id}
         elif choice == "electionProposal":
-            self._check_wanted(node, term)
+            self._check_scouting(node, term)
             self._check_vote(node, term, own_id)
-        elif choice == "electionResponse" and value.refused_for is None and self.leaders.get(term) != f"n{told.node_id}":
-            self._check_vote(node, term, told.node_id)
+        elif choice == "electionResponse" and value.refused_for is None and self.leaders.get(term) != f"n{sent.node_id}":
+            self._check_vote(node, term, sent.node_id)
 
-    def _check_wanted(self, node: SimulatedNode, term: int) -> None:
-        asked, willing = self._willing.get(node.name, (0, set()))
-        if asked != term or len(willing) < len(self.world.machines) // 2 + 1:
-            raise Violation("E4", f"{node.name} begins term {term}, for which {sorted(willing)} would vote (term {asked})")
+    def _check_scouting(self, node: SimulatedNode, term: int) -> None:
+        scouted, granted = self._scouting.get(node.name, (0, set()))
+        if scouted != term or len(granted) < len(self.world.machines) // 2 + 1:
+            raise Violation("E4", f"{node.name} starts an election for term {term}; its scouting for term {scouted} was "
+                                  f"granted by {sorted(granted)}")
 
     def _check_vote(self, node: SimulatedNode, term: int, candidate: int) -> None:
         self.world.counts["votes"] += 1
@@ -89,22 +97,23 @@ class ElectionJudge(Judge):
             raise Violation("E2", f"{node.name} votes in term {term} for {self._votes[node.name, term]} and {candidate}")
         (durable, vote), _ = durable_vote(node)
         if durable < term or durable == term and vote != candidate:
-            raise Violation("E2", f"{node.name} says that it votes for {candidate} in term {term}, but a loss of power "
-                                  f"would leave term {durable} with the vote {vote}")
+            raise Violation("E2", f"{node.name} votes for {candidate} in term {term}, but only term {durable} with a vote "
+                                  f"for {vote} is durable")
         if durable < self._durable.get(node.name, 0):
-            raise Violation("E3", f"{node.name} has written term {durable} behind {self._durable[node.name]}")
+            raise Violation("E3", f"{node.name} has written term {durable} after term {self._durable[node.name]}")
         self._durable[node.name] = durable
 
-    def looked(self) -> None:
+    def check_after_event(self) -> None:
         world = self.world
         needed = len(world.machines) // 2 if self._leading else 0
         for node in self._leading.values():
             if not needed or not node.up or node.paused:
                 continue
             oldest = node.local_now - world.inactivity - ROUNDING_S
-            heard = [number for number, moment in self._heard[node.name].items() if moment >= oldest]
-            if len(heard) >= needed:
+            recent = [number for number, moment in self._received_at[node.name].items() if moment >= oldest]
+            if len(recent) >= needed:
                 continue
             deadline = node.next_deadline()
-            if deadline is None or deadline > world.now:  # else it is about to notice
-                raise Violation("E5", f"{node.name} leads, and has heard {heard} within the last {world.inactivity} s")
+            if deadline is None or deadline > world.now:  # else its timer, which is due now, will end the leadership
+                raise Violation("E5", f"{node.name} leads, but has received messages only from {recent} within the last "
+                                      f"{world.inactivity} s")

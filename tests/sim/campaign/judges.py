@@ -1,6 +1,7 @@
-"""What a judge is: it stands outside, is told what the machines of all nodes are told and say, and says no.
+"""Interface of a judge: receives the inputs and outputs of all state machines of all nodes, and raises `Violation`.
 
-A judge believes no node: it keeps a history of its own, and looks at what the disks would hold after a loss of power.
+A judge does not rely on the state of a node: it keeps its own history, and reads the part of a disk that would survive a
+loss of power. `CampaignWorld.notify_judges` calls the `on_` methods.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ STORAGE = "/memory/{}/storage"  # the directory of a node, by its name
 
 
 class Violation(AssertionError):
-    """An invariant does not hold; `rule` is its name in the specification."""
+    """A broken invariant; `rule` is its name in the specification, such as "D6"."""
 
     def __init__(self, rule: str, text: str) -> None:
         super().__init__(f"{rule}: {text}")
@@ -38,62 +39,63 @@ class Violation(AssertionError):
 
 
 class Judge:
-    """Looks at nothing; every method may raise Violation."""
+    """Base class that checks nothing; each method may raise Violation."""
 
     def __init__(self, world: CampaignWorld) -> None:
         self.world = world
 
-    def booted(self, node: SimulatedNode) -> None:
-        """A life of a node begins: it has recovered."""
+    def on_boot(self, node: SimulatedNode) -> None:
+        """A run of a node has recovered its files."""
 
-    def damaged(self, node: SimulatedNode) -> None:
-        """The vote of a node was destroyed while it was down."""
+    def on_vote_damaged(self, node: SimulatedNode) -> None:
+        """The vote file of a node was destroyed while the node was down."""
 
-    def elector_stepped(self, node: SimulatedNode, now: float, event: ElectionInput,
+    def on_elector_step(self, node: SimulatedNode, now: float, event: ElectionInput,
                         outputs: list[ElectionOutput]) -> None:
-        """Its elector took an input. `now`: of the node's clock."""
+        """The elector of a node processed an input. `now`: the node's clock, in seconds."""
 
-    def appended(self, node: SimulatedNode, record: LogRecord, previous: Lsn) -> None:
-        """Its log has another record, behind the one with the LSN `previous`."""
+    def on_ledger_append(self, node: SimulatedNode, record: LogRecord, previous: Lsn) -> None:
+        """The metadata log of a node appended a record; `previous`: LSN of the record before it."""
 
-    def log_stepped(self, node: SimulatedNode, event: Input, outputs: list[Output]) -> None:
-        """Its log took an input."""
+    def on_log_step(self, node: SimulatedNode, event: Input, outputs: list[Output]) -> None:
+        """The metadata log of a node processed an input."""
 
-    def assigned(self, uri: str, key: bytes) -> None:
-        """Somebody was told that a queue is assigned."""
+    def on_queue_assigned(self, uri: str, key: bytes) -> None:
+        """A node reported the assignment of a queue as committed."""
 
-    def partition_stepped(self, node: SimulatedNode, hosted: HostedPartition, now: float, event: PartitionInput,
+    def on_partition_step(self, node: SimulatedNode, hosted: HostedPartition, now: float, event: PartitionInput,
                           outputs: list[PartitionOutput]) -> None:
-        """The machine of a partition took an input; what follows from it is not done yet."""
+        """The machine of a partition processed an input; its outputs are not performed yet."""
 
-    def written(self, node: SimulatedNode, hosted: HostedPartition, batches: list[Batch]) -> None:
-        """A primary has these records in its files; a rollover may have taken them out again by now."""
+    def on_batches_written(self, node: SimulatedNode, hosted: HostedPartition, batches: list[Batch]) -> None:
+        """A primary has written these records; a rollover in the same turn may have removed them from its files again."""
 
-    def recorded(self, index: int, psn: Psn, record: bytes, base: Psn) -> None:
-        """A record of a partition was seen for the first time, in a log with this base. Its offsets are 0."""
+    def on_new_record(self, index: int, psn: Psn, record: bytes, base: Psn) -> None:
+        """The first copy of a record of partition `index` was found. `record`: with offsets of 0; `base`: the base of the
+        log that contains it."""
 
-    def relayed(self, node: SimulatedNode, relays: Relays, queue: RelayQueue, put: Put) -> None:
-        """A proxy sends a PUT up."""
+    def on_put_relayed(self, node: SimulatedNode, relays: Relays, queue: RelayQueue, put: Put) -> None:
+        """A relay sends a PUT to its upstream broker."""
 
-    def looked(self) -> None:
-        """Something happened somewhere."""
+    def check_after_event(self) -> None:
+        """Check what must hold after each event of the simulation."""
 
-    def quiet(self) -> None:
-        """All faults are over, and everything had time to settle."""
+    def check_final_state(self) -> None:
+        """Check what must hold after all faults have ended and the cluster has settled."""
 
 
 def durable_vote(node: SimulatedNode) -> tuple[Vote, bool]:
-    """Term and vote that a loss of power would leave, and whether they are lost."""
-    return _vote_in(_left(node, VoteFile.name))
+    """Return the term and vote that would survive a loss of power, and whether the file is unreadable."""
+    return _vote_in(_durable_content(node, VoteFile.name))
 
 
 def durable_promises(node: SimulatedNode) -> list[StoredPromise]:
-    """What it has promised for each partition, as far as a loss of power would leave it."""
-    return _promises_in(_left(node, PromiseFile.name))
+    """Return the promise for each partition that would survive a loss of power."""
+    return _promises_in(_durable_content(node, PromiseFile.name))
 
 
-def _left(node: SimulatedNode, name: str) -> bytes | None:
-    """What a loss of power would leave of a file of a node, in the worst case; None: nothing of it."""
+def _durable_content(node: SimulatedNode, name: str) -> bytes | None:
+    """Return the content of a file that is certain to survive a loss of power; None = not even its name."""
     file = node.disk._durable_names.get(f"{STORAGE.format(node.name)}/{name}")
     return None if file is None else bytes(file.durable)
 
@@ -116,9 +118,9 @@ def _disk_with(name: str, content: bytes | None) -> MemoryDisk:
 
 
 def after_power_loss(disk: MemoryDisk, ending: str) -> MemoryDisk:
-    """A disk with what a loss of power would leave, in the worst case, of the files whose names end so."""
-    left = MemoryDisk()
+    """Return a disk with the certain remains, after a loss of power, of the files whose names end with `ending`."""
+    remaining = MemoryDisk()
     for path, file in disk._durable_names.items():
         if path.endswith(ending):
-            left.put(path, bytes(file.durable))
-    return left
+            remaining.put(path, bytes(file.durable))
+    return remaining

@@ -1,7 +1,18 @@
-"""The metadata: M1-M6, one log and one state; A1-A4, what a state may say.
+"""Judge of the metadata log and of the state that results from it.
 
-The judge knows every record that any node ever had, and what precedes it. What a node believes is compared with what comes
-of all records from the first one on, applied by a state of the judge's own.
+M1  Two records with the same LSN are equal, and the records before them too.
+M2  The log of a leader contains all records that were committed before its term.
+M3  All nodes apply the same sequence of records.
+M4  A node's commit position never decreases in a run, and a committed record is durable at a majority.
+M5  The state of a node equals the result of all records from the first one.
+M6  In the end each node has applied all committed records.
+A1  Queue keys are unique, and each queue is in an existing partition.
+A2  No queue key is used for a second queue, and the app keys of a queue are unique.
+A3  A queue stays in its partition.
+A4  Leases of a partition do not decrease, and each belongs to one node.
+
+The judge stores every record that any node ever had, with the LSN of the record before it, and applies the records to a
+state of its own.
 """
 
 from __future__ import annotations
@@ -21,52 +32,52 @@ from sim.campaign.judges import Judge, Violation, after_power_loss
 from sim.campaign.world import CampaignWorld
 
 PARTITIONS = 2  # of the simulated cluster
-Told = tuple[Any, ...]
+Comparable = tuple[Any, ...]
 
 
-def told(state: ClusterState) -> Told:
-    """What a state says, to be compared."""
+def comparable(state: ClusterState) -> Comparable:
+    """Return the content of a state as a value that can be compared."""
     queues = sorted((each.uri, each.key, each.partition_id, tuple(each.apps.items())) for each in state.queues.values())
     return tuple(queues), tuple(sorted(state.partitions.items()))
 
 
 class History:
-    """Every record that any node ever had, by LSN, and the state behind it.
+    """Every record that any node ever had, by LSN, and the state after it.
 
-    What precedes a record is what preceded it where it was made. The first record of a term is a SNAPSHOT, which stands for
-    everything: before that one, the logs of nodes may differ in what was never committed, or was lost with a torn end.
+    The previous record of a record is the one at the node that created it. The first record of a term is a SNAPSHOT of the
+    whole state: the logs of nodes may differ before it in records that were never committed or were torn.
     """
 
     def __init__(self) -> None:
         self._records: dict[Lsn, tuple[bytes, Lsn, LogRecord]] = {}
         self._states: dict[Lsn, ClusterState] = {NO_LSN: ClusterState()}
 
-    def note(self, record: LogRecord, previous: Lsn) -> None:
-        """A node has it."""
+    def add(self, record: LogRecord, previous: Lsn) -> None:
+        """Add a record of a node; raise Violation if it differs from the one that is known."""
         known = self._records.setdefault(record.lsn, (record.data, previous, record))
         if known[0] != record.data and not same_snapshot(known[2], record):
-            raise Violation("M1", f"two records {record.lsn}")
+            raise Violation("M1", f"two different records {record.lsn}")
         if known[1] != previous and record.lsn[1] != 1:
-            raise Violation("M1", f"record {record.lsn} follows {known[1]} and {previous}")
+            raise Violation("M1", f"record {record.lsn} follows {known[1]} at one node and {previous} at another")
 
-    def change(self, lsn: Lsn) -> Lsn:
-        """The newest change up to there: a COMMIT says something of the log, and nothing depends on how many have it."""
+    def last_change(self, lsn: Lsn) -> Lsn:
+        """Return the LSN of the last record up to `lsn` that changes the state, that is, no COMMIT record."""
         while lsn in self._records and not self._records[lsn][2].is_change:
             lsn = self._records[lsn][1]
         return lsn
 
-    def anchor(self, lsn: Lsn, state: ClusterState) -> None:
-        """What a node that is alone begins with."""
+    def set_state(self, lsn: Lsn, state: ClusterState) -> None:
+        """Set the state at an LSN: the one that a cluster of one node has restored."""
         self._states[lsn] = copy(state)
 
     def previous(self, lsn: Lsn) -> Lsn:
-        """Of which record it is the next one."""
+        """Return the LSN of the record before this one."""
         if lsn not in self._records:
-            raise Violation("M1", f"nobody ever had a record {lsn}")
+            raise Violation("M1", f"no node ever had a record {lsn}")
         return self._records[lsn][1]
 
     def state(self, lsn: Lsn) -> ClusterState:
-        """What comes of all records up to there."""
+        """Return the result of all records up to an LSN."""
         missing = []
         while lsn not in self._states:
             missing.append(lsn)
@@ -79,101 +90,102 @@ class History:
                 try:
                     found.apply(record.record.message)
                 except StateMismatch as error:
-                    raise Violation("M5", f"record {each} does not fit: {error}") from None
+                    raise Violation("M5", f"record {each} cannot be applied: {error}") from None
             self._states[each] = found
         return found
 
 
 def same_snapshot(one: LogRecord, two: LogRecord) -> bool:
-    """A file that is begun anew right behind the first record of a term begins with a SNAPSHOT that has its number."""
+    """Return whether both are SNAPSHOTs of the same state: a new ledger file may repeat the first SNAPSHOT of a term."""
     states = []
     for each in (one, two):
         if each.record.type is not LedgerRecordType.SNAPSHOT:
             return False
         state = ClusterState()
         state.apply(each.record.message)
-        states.append(told(state))
+        states.append(comparable(state))
     return states[0] == states[1]
 
 
 def copy(state: ClusterState) -> ClusterState:
-    """The same, to be changed."""
-    made = ClusterState()
-    made.apply(ClusterMessage("leaderAdvisory", state.snapshot()))
-    return made
+    """Return an independent copy of a state."""
+    copied = ClusterState()
+    copied.apply(ClusterMessage("leaderAdvisory", state.snapshot()))
+    return copied
 
 
 class MetadataJudge(Judge):
-    """See above."""
+    """Checks M1 to M6 and A1 to A4."""
 
     def __init__(self, world: CampaignWorld) -> None:
         super().__init__(world)
         self.history = History()
-        self.last = NO_LSN  # the newest change that is committed
+        self.last = NO_LSN  # of the last change that is committed
         self._committed: set[Lsn] = {NO_LSN}
-        self._known: dict[str, Lsn] = {}  # node -> up to where it believed in this life that records are committed
-        self._keys: dict[bytes, tuple[str, int]] = {}  # of every queue there ever was: its uri and partition
-        self._gone: set[bytes] = set()  # keys of queues that are no more
+        self._positions: dict[str, Lsn] = {}  # node -> its commit position in this run
+        self._keys: dict[bytes, tuple[str, int]] = {}  # key of every queue that ever existed -> its URI and partition
+        self._removed: set[bytes] = set()  # keys of removed queues
         self._leases: dict[tuple[int, int], int] = {}  # (partition, lease) -> node
 
-    def booted(self, node: SimulatedNode) -> None:
+    def on_boot(self, node: SimulatedNode) -> None:
         log = node.broker.clusters[CLUSTER].metadata.log
-        self._known[node.name] = log.committed
-        if log.alone:  # what it finds counts, whether it came to be committed or not
-            self._begin_alone(node, log)
+        self._positions[node.name] = log.committed
+        if log.alone:  # a single node: all records in its file count as committed
+            self._restart_single_node(node, log)
             return
         covered = log.log.lsn_at(log.log.covered)
-        if told(log.state) != told(self.history.state(covered)):
-            raise Violation("M5", f"the ledger of {node.name} gives another state at {covered} than all records")
+        if comparable(log.state) != comparable(self.history.state(covered)):
+            raise Violation("M5", f"the ledger of {node.name} has another state at {covered} than all records give")
         previous = log.log.base
         for record in log.log.records:
-            self.history.note(record, previous)
+            self.history.add(record, previous)
             previous = record.lsn
 
-    def _begin_alone(self, node: SimulatedNode, log: MetadataLog) -> None:
+    def _restart_single_node(self, node: SimulatedNode, log: MetadataLog) -> None:
         before = self.history.state(self.last).queues if self.last != NO_LSN else {}
         now = log.state.queues
-        lost = [uri for uri, queue in before.items() if now.get(uri) != queue and not self.world.unsettled[uri]]
+        lost = [uri for uri, queue in before.items() if now.get(uri) != queue and not self.world.undecided[uri]]
         if lost:
             raise Violation("M4", f"{node.name} has lost {lost}")
         self.last = log.log.last
-        self.history.anchor(self.last, log.state)
+        self.history.set_state(self.last, log.state)
         self._committed.add(self.last)
-        self._look_at(ClusterState(), log.state)
+        self._check_change(ClusterState(), log.state)
 
-    def appended(self, node: SimulatedNode, record: LogRecord, previous: Lsn) -> None:
-        self.history.note(record, previous)
+    def on_ledger_append(self, node: SimulatedNode, record: LogRecord, previous: Lsn) -> None:
+        self.history.add(record, previous)
 
-    def log_stepped(self, node: SimulatedNode, event: Input, outputs: list[Output]) -> None:
+    def on_log_step(self, node: SimulatedNode, event: Input, outputs: list[Output]) -> None:
         log = node.broker.clusters[CLUSTER].metadata.log
         if isinstance(event, Lead) and log.role is Role.LEADING:
-            # a node that was paused when it won may learn of it when others are terms ahead: it can commit nothing
+            # committed records of later terms do not count: a paused node may process its old victory, and commits nothing
             needed = max(lsn for lsn in self._committed if lsn[0] <= event.term)
             if log.log.base < needed and not log.log.holds(needed):
-                raise Violation("M2", f"{node.name} leads term {event.term} without record {needed}, which is committed")
-        if log.committed < self._known[node.name]:
-            raise Violation("M4", f"{node.name} has forgotten that {self._known[node.name]} is committed: {log.committed}")
-        self._known[node.name] = log.committed
+                raise Violation("M2", f"{node.name} leads in term {event.term} without the committed record {needed}")
+        if log.committed < self._positions[node.name]:
+            raise Violation("M4", f"the commit position of {node.name} went from {self._positions[node.name]} back to "
+                                  f"{log.committed}")
+        self._positions[node.name] = log.committed
         changed = [output.lsn for output in outputs if isinstance(output, StateChanged)]
         for lsn in changed:
-            self._count(node, lsn)
-        if changed and told(log.state) != told(self.history.state(changed[-1])):
-            raise Violation("M5", f"the state of {node.name} at {changed[-1]} is not what comes of all records")
+            self._add_committed(node, lsn)
+        if changed and comparable(log.state) != comparable(self.history.state(changed[-1])):
+            raise Violation("M5", f"the state of {node.name} at {changed[-1]} differs from the result of all records")
 
-    def _count(self, node: SimulatedNode, lsn: Lsn) -> None:
-        """A node takes it that all up to there is committed."""
-        lsn = self.history.change(lsn)
+    def _add_committed(self, node: SimulatedNode, lsn: Lsn) -> None:
+        """Add all records up to `lsn`, which a node applies, to the committed ones, and check each change."""
+        lsn = self.history.last_change(lsn)
         if lsn in self._committed:
             return
         chain, at = [], lsn
         while at not in self._committed:
             chain.append(at)
-            at = self.history.change(self.history.previous(at))
+            at = self.history.last_change(self.history.previous(at))
         if at != self.last:
-            raise Violation("M3", f"{node.name} applies {lsn}, which does not come behind {self.last}, but behind {at}")
+            raise Violation("M3", f"{node.name} applies {lsn}, which follows {at} instead of {self.last}")
         self._check_durable(node, lsn)
         for each in reversed(chain):
-            self._look_at(self.history.state(self.last), self.history.state(each))
+            self._check_change(self.history.state(self.last), self.history.state(each))
             self._committed.add(each)
             self.last = each
         self.world.counts["commits"] += 1
@@ -192,40 +204,40 @@ class MetadataJudge(Judge):
             if log.log.base >= lsn or log.log.holds(lsn):
                 holders.append(each.name)
         if len(holders) < len(machines) // 2 + 1:
-            raise Violation("M4", f"{node.name} applies {lsn}, which would survive a loss of power on {holders} alone")
+            raise Violation("M4", f"{node.name} applies {lsn}, which is durable at {holders} only")
 
-    def _look_at(self, before: ClusterState, after: ClusterState) -> None:
-        """A step of what is committed."""
+    def _check_change(self, before: ClusterState, after: ClusterState) -> None:
+        """Check the difference between two successive committed states."""
         keys = [queue.key for queue in after.queues.values()]
         if len(set(keys)) != len(keys):
-            raise Violation("A1", "two queues with one key")
-        self._gone |= before.keys - after.keys
+            raise Violation("A1", "two queues have the same key")
+        self._removed |= before.keys - after.keys
         for queue in after.queues.values():
             if not 0 <= queue.partition_id < PARTITIONS:
                 raise Violation("A1", f"{queue.uri} is in partition {queue.partition_id}")
-            if queue.key in self._gone:
-                raise Violation("A2", f"{queue.uri} has the key of a queue that is gone")
+            if queue.key in self._removed:
+                raise Violation("A2", f"{queue.uri} has the key of a removed queue")
             uri, partition = self._keys.setdefault(queue.key, (queue.uri, queue.partition_id))
             if uri != queue.uri:
-                raise Violation("A2", f"{uri} and {queue.uri} have one key")
+                raise Violation("A2", f"{uri} and {queue.uri} have the same key")
             if partition != queue.partition_id:
                 raise Violation("A3", f"{uri} moves from partition {partition} to {queue.partition_id}")
             apps = [key for key in queue.apps.values() if key != DEFAULT_APP_KEY]
             if len(set(apps)) != len(apps):
-                raise Violation("A2", f"{uri} has two apps with one key")
+                raise Violation("A2", f"{uri} has two apps with the same key")
         for number, primary in after.partitions.items():
             if self._leases.setdefault((number, primary.lease), primary.node_id) != primary.node_id:
-                raise Violation("A4", f"two nodes have lease {primary.lease} of partition {number}")
+                raise Violation("A4", f"lease {primary.lease} of partition {number} belongs to two nodes")
             known = before.partitions.get(number)
             if known is not None and primary.lease < known.lease:
                 raise Violation("A4", f"the lease of partition {number} goes from {known.lease} to {primary.lease}")
 
-    def assigned(self, uri: str, key: bytes) -> None:
+    def on_queue_assigned(self, uri: str, key: bytes) -> None:
         if self._keys.get(key, ("", 0))[0] != uri:
-            raise Violation("M4", f"{uri} was said to be assigned, and no committed record says so")
+            raise Violation("M4", f"{uri} was reported as assigned without a committed record")
 
-    def quiet(self) -> None:
-        expected = told(self.history.state(self.last))
+    def check_final_state(self) -> None:
+        expected = comparable(self.history.state(self.last))
         for node in self.world.machines:
-            if told(node.broker.clusters[CLUSTER].metadata.state) != expected:
-                raise Violation("M6", f"{node.name} does not have what is committed")
+            if comparable(node.broker.clusters[CLUSTER].metadata.state) != expected:
+                raise Violation("M6", f"the state of {node.name} differs from the committed state")

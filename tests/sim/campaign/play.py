@@ -1,4 +1,7 @@
-"""One schedule from its first step to the quiet end."""
+"""Run of one schedule: its steps, the end of all faults, and the check of the final state.
+
+L1  In the end exactly one node leads, all nodes follow it, and it commits a change.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,8 @@ from bmqtwist.cluster import leader_term, metadata_log
 from bmqtwist.cluster.changes import AssignQueue
 from bmqtwist.storage import image, replica
 from bmqtwist.testing.config import CLUSTER
-from sim.campaign.actions import CLIENT_WEIGHTS, WEIGHTS, act, calm
-from sim.campaign.clients import cast
+from sim.campaign.actions import CLIENT_WEIGHTS, WEIGHTS, act, end_faults
+from sim.campaign.clients import create_clients
 from sim.campaign.elections import ElectionJudge
 from sim.campaign.judges import Judge, Violation
 from sim.campaign.messages import MessageJudge
@@ -26,16 +29,16 @@ from sim.elected import SETTLE_S
 
 JUDGES: tuple[Callable[[CampaignWorld], Judge], ...] = (ElectionJudge, MetadataJudge, PartitionJudge, MessageJudge,
                                                         RelayJudge)
-STEPS = 60
+STEPS = 60  # of a schedule
 SETTLE_STEP_S = 4.0
-PATIENT_SEEDS = 8  # each of so many
-RUN_RECORDS = 8  # of one message to a replica: an image comes in several parts
-RECENT_BYTES = 4000  # of records in memory: who was away for longer gets an image after a compaction
+FULL_WAIT_SEEDS = 8  # every 8th seed waits for all of SETTLE_S, to find late violations
+RUN_RECORDS = 8  # records in a message to a replica, so that an image has several parts
+RECENT_BYTES = 4000  # records kept in memory; a replica that lacks more needs an image after a compaction
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What came of a schedule. `rule`: what does not hold, "" = all does; `digest`: of everything that happened."""
+    """Outcome of a schedule. `rule`: the broken invariant, "" = none; `digest`: of the trace of the simulation."""
 
     schedule: Schedule
     digest: str
@@ -62,69 +65,69 @@ def _log_limits(schedule: Schedule) -> Iterator[None]:
 
 
 def play(schedule: Schedule) -> Run:
-    """Play it; never raises for what it finds."""
+    """Run a schedule; a violation or exception is part of the result."""
     with _log_limits(schedule):
-        return _judged(schedule)
+        return _run(schedule)
 
 
-def _judged(schedule: Schedule) -> Run:
+def _run(schedule: Schedule) -> Run:
     world = CampaignWorld(schedule, JUDGES)
     rule = text = ""
     try:
-        _play(world, schedule)
+        _perform(world, schedule)
     except Violation as violation:
         rule, text = violation.rule, str(violation)
-    except Exception as error:  # no input may raise
+    except Exception as error:  # a machine or the broker raised: a violation, too
         rule, text = type(error).__name__, "".join(traceback.format_exception(error)[-6:])
     world.counts["steps"] += len(schedule.steps)
     world.counts["seconds"] += int(world.now)
     world.counts["writes torn"] = sum(node.torn_writes for node in world.machines)
-    world.counts["deaths between operations on a disk"] = sum(node.disk_deaths for node in world.machines)
+    world.counts["kills between disk operations"] = sum(node.disk_deaths for node in world.machines)
     return Run(schedule, world.digest, world.counts, rule, text)
 
 
-def _play(world: CampaignWorld, schedule: Schedule) -> None:
+def _perform(world: CampaignWorld, schedule: Schedule) -> None:
     if schedule.clients:
-        cast(world)
+        create_clients(world)
     world.run(schedule.begin)
     for step in schedule.steps:
         act(world, step)
         world.run(step.wait)
-    calm(world)
+    end_faults(world)
     _settle(world)
-    calm(world)  # who was down meanwhile
+    end_faults(world)  # also at nodes that were down before
     _settle(world)
     believed = world.believed()
     if len(believed) != 1:
-        raise Violation("L1", f"{[node.name for node in believed]} lead when all is quiet: "
+        raise Violation("L1", f"{[node.name for node in believed]} lead in the end: "
                         f"{[(node.name, node.up, world.cluster(node.name).leadership.standing) for node in world.machines]}")
     passive = [node.name for node in world.machines if not world.cluster(node.name).leadership.active]
     if passive:
-        raise Violation("L1", f"{passive} do not know that {believed[0].name} is active when all is quiet")
+        raise Violation("L1", f"{passive} do not know in the end that {believed[0].name} is active")
     done: list[object] = []
     world.propose(believed[0], AssignQueue("bmq://bmq.test.persistent.priority/last", ("__default",), 1), done.append)
     world.run(2.0)
     if not done:
-        raise Violation("L1", f"{believed[0].name} leads, and commits nothing")
-    _settle(world)  # a replica that was waited for gets what has come since
+        raise Violation("L1", f"{believed[0].name} leads, but does not commit a change")
+    _settle(world)  # replicas receive the records of that change
     for judge in world.judges:
-        judge.quiet()
+        judge.check_final_state()
     standings = {world.cluster(node.name).leadership.standing.leader for node in world.machines}
     if standings != {believed[0].broker.clusters[CLUSTER].node_id}:
-        raise Violation("L1", f"{standings} are followed when all is quiet")
+        raise Violation("L1", f"nodes follow different leaders in the end: {standings}")
 
 
 def _settle(world: CampaignWorld) -> None:
-    """Until all judges are content, or there was time enough; now and then all of that time, for what goes wrong late."""
+    """Let time pass until the final state is reached, at most SETTLE_S; with some seeds wait all of that time."""
     until = world.now + SETTLE_S
     while world.now < until:
         world.run(SETTLE_STEP_S)
-        if world.schedule.seed % PATIENT_SEEDS and _is_settled(world):
+        if world.schedule.seed % FULL_WAIT_SEEDS and _is_settled(world):
             return
 
 
 def _is_settled(world: CampaignWorld) -> bool:
-    """Whether everybody is up and what has to hold when all is quiet holds."""
+    """Return whether all nodes are up and the judges accept the state as final."""
     if not all(node.up for node in world.machines) or len(world.believed()) != 1:
         return False
     leader = world.cluster(world.believed()[0].name)
@@ -132,12 +135,12 @@ def _is_settled(world: CampaignWorld) -> bool:
         return False
     try:
         for judge in world.judges:
-            judge.quiet()
+            judge.check_final_state()
     except Violation:
         return False
     return True
 
 
 def campaign(seed: int, size: int, steps: int = STEPS, clients: bool = False) -> Run:
-    """Draw a schedule and play it; with `clients` they and proxies take part, and more goes wrong with partitions."""
+    """Draw a schedule and run it; `clients`: with clients, proxies, and faults of partitions."""
     return play(draw(seed, size, steps, CLIENT_WEIGHTS if clients else WEIGHTS, clients))

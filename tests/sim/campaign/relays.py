@@ -1,4 +1,8 @@
-"""Relays: P1 what is open above is the sum of what clients have open, P2 PUTs go to the upstream of now."""
+"""Judge of relays.
+
+P1  In the end the counts of an app at the upstream broker equal the sum of those of the relay's clients.
+P2  A PUT is sent only under the current generation of the upstream, to a queue that is open there.
+"""
 
 from __future__ import annotations
 
@@ -12,22 +16,23 @@ from sim.campaign.judges import Judge, Violation
 
 
 class RelayJudge(Judge):
-    """See above."""
+    """Checks P1 and P2."""
 
-    def relayed(self, node: SimulatedNode, relays: Relays, queue: RelayQueue, put: Put) -> None:
+    def on_put_relayed(self, node: SimulatedNode, relays: Relays, queue: RelayQueue, put: Put) -> None:
         self.world.counts["relayed"] += 1
         opened = relays.opened[queue.uri]
         stream, upstream = opened.streams.get(DEFAULT_APP_ID), opened.upstream
-        state, now = stream.state if stream is not None else None, upstream.generation if upstream is not None else 0
-        if queue.generation != now or state is not StreamState.OPEN:
-            raise Violation("P2", f"{node.name} sends a PUT of {queue.uri} under generation {queue.generation}, now is "
-                                  f"{now}, and its stream is {state}")
+        state, current = stream.state if stream is not None else None, upstream.generation if upstream is not None else 0
+        if queue.generation != current or state is not StreamState.OPEN:
+            raise Violation("P2", f"{node.name} sends a PUT of {queue.uri} under generation {queue.generation}; the current "
+                                  f"generation is {current}, the state of its stream {state}")
 
-    def quiet(self) -> None:
+    def check_final_state(self) -> None:
         for node in (*self.world.machines, *self.world.proxies):
             for relays in self.world.relays(node) if node.up else ():
                 for opened in relays.opened.values():
                     for stream in opened.streams.values():
                         if stream.state is StreamState.OPEN and stream.counts != opened.counts(stream.app_id):
-                            raise Violation("P1", f"{node.name} has {stream.counts} of {opened.uri.canonical} open above "
-                                                  f"for app {stream.app_id}, its clients {opened.counts(stream.app_id)}")
+                            raise Violation("P1", f"{node.name} has {stream.counts} of {opened.uri.canonical} open at its "
+                                                  f"upstream for app {stream.app_id}, its clients "
+                                                  f"{opened.counts(stream.app_id)}")

@@ -1,4 +1,4 @@
-"""What happens when, as data."""
+"""Schedule of a campaign as data: steps with random parameters, drawn from a seed, stored as JSON."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ from dataclasses import asdict, dataclass, replace
 from random import Random
 from typing import Any
 
-JOURNAL_BYTES = (1 << 15, 1 << 18)  # with little of it, partitions roll over again and again
-LEADER = 0  # as the node of a step: whoever leads then
-LEDGER_BYTES = (2000, 2000, 1 << 18)  # a small ledger file is full again and again
-RETAINED_BYTES = (0, 500, 1 << 20)  # with little of it, who lags gets a snapshot
-MESSAGE_BYTES = (1, 1 << 20)  # with little of it, each record is sent alone
+JOURNAL_BYTES = (1 << 15, 1 << 18)  # small: partitions roll over often
+LEADER = 0  # as the node of a step: the leader at that time
+LEDGER_BYTES = (2000, 2000, 1 << 18)  # small: the ledger file is full often
+RETAINED_BYTES = (0, 500, 1 << 20)  # small: a follower that lags gets a snapshot
+MESSAGE_BYTES = (1, 1 << 20)  # 1: each record is sent alone
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """`kind` happens to `node` (and `other`, numbers from 1 on), then `wait` seconds pass. `share` and `dice`: in [0, 1),
-    for how much, and for whatever else has to be chosen."""
+    """One action: `kind` with `node` (and `other`; numbers from 1), followed by a wait of `wait` seconds.
+
+    `share` and `dice` are in [0, 1): the intensity of the action, and its random choice.
+    """
 
     kind: str
     node: int
@@ -30,7 +32,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """One run: `size` nodes; `begin` seconds pass before the first step. Bytes: limits of the metadata log."""
+    """A run with `size` nodes; the first step follows after `begin` seconds. `_bytes`: limits of the logs."""
 
     seed: int
     size: int
@@ -44,29 +46,29 @@ class Schedule:
     spread: bool = False  # the partitions have different primaries
 
     def with_steps(self, steps: Sequence[Step]) -> Schedule:
-        """The same with others."""
+        """Return a copy with other steps."""
         return replace(self, steps=tuple(steps))
 
     def text(self) -> str:
-        """As JSON, a step a line."""
+        """Return the schedule as JSON, one step per line."""
         head = {name: value for name, value in asdict(self).items() if name != "steps"}
         steps = ",\n  ".join(json.dumps(asdict(step)) for step in self.steps)
         return f'{json.dumps(head)[:-1]}, "steps": [\n  {steps}]}}\n'
 
     @classmethod
     def read(cls, text: str) -> Schedule:
-        """From JSON."""
+        """Parse JSON."""
         tree: dict[str, Any] = json.loads(text)
         return cls(**{**tree, "steps": tuple(Step(**step) for step in tree["steps"])})
 
 
 def _share(random: Random) -> float:
-    """From 0 to below 1, as it is written down."""
+    """Return a random value in [0, 1) with 4 decimals."""
     return min(round(random.random(), 4), 0.9999)
 
 
 def draw(seed: int, size: int, count: int, weights: Mapping[str, int], clients: bool = False) -> Schedule:
-    """So many steps; the same seed is the same schedule. `weights`: of the kinds."""
+    """Draw `count` steps from a seed. `weights`: relative frequencies of the kinds."""
     random = Random(f"{seed}/{size}/schedule")
     kinds, shares = list(weights), list(weights.values())
     steps = []

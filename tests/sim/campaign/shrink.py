@@ -1,4 +1,4 @@
-"""The smallest part of a schedule that still fails in the same way."""
+"""Reduction of a failed schedule to its smallest part that breaks the same invariant."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from sim.campaign.schedule import Schedule
 RUNS_MAX = 300
 
 
-def shrink(failed: Run, again: Callable[[Schedule], Run] = play, runs_max: int = RUNS_MAX) -> tuple[Run, int]:
-    """Leave out as many steps as can be left out, in halves, quarters, and so on down to one by one; then make the waits
-    short. The smallest run, and how many were played."""
+def shrink(failed: Run, run_schedule: Callable[[Schedule], Run] = play, runs_max: int = RUNS_MAX) -> tuple[Run, int]:
+    """Remove steps in halves, quarters, and so on down to single ones, then remove waits, while the rule is still broken.
+
+    Returns the smallest run and the number of runs, at most `runs_max`.
+    """
     best, played = failed, 0
 
     def fails(schedule: Schedule) -> bool:
         nonlocal best, played
         played += 1
-        run = again(schedule)
+        run = run_schedule(schedule)
         if run.rule != failed.rule:
             return False
         best = run
