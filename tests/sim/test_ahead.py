@@ -34,7 +34,7 @@ def slow(nodes: ReplicatingCluster, primary: SimulatedNode) -> None:
 
 
 @pytest.mark.parametrize("count, ways", [(2, 1), (3, 1), (5, 2)])
-def test_it_takes_one_way_to_the_primary_and_two_where_a_pair_is_no_majority(count: int, ways: int) -> None:
+def test_an_ack_at_a_replica_takes_one_way_where_two_nodes_are_a_majority_else_two(count: int, ways: int) -> None:
     nodes, node, primary = start(7, count)
     reader, queue = nodes.client(node.name).consume(STRONG), nodes.client(node.name).open(STRONG, write=1)
     reader.confirm(*reader.take(1))
@@ -55,7 +55,7 @@ def test_it_takes_one_way_to_the_primary_and_two_where_a_pair_is_no_majority(cou
     assert {len(nodes.stored(each)) for each in nodes.machines} == {0}
 
 
-def test_a_consumer_elsewhere_waits_and_each_app_goes_its_own_way() -> None:
+def test_a_consumer_at_the_replica_gets_a_message_before_the_consumer_of_another_app_at_the_primary() -> None:
     nodes, node, primary = start(2, uri=FANOUT)
     here, there = nodes.client(node.name).consume(FANOUT, app="foo"), nodes.client(primary.name).consume(FANOUT, app="bar")
     queue = nodes.client(primary.name).open(FANOUT, write=1)
@@ -72,7 +72,7 @@ def test_a_consumer_elsewhere_waits_and_each_app_goes_its_own_way() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_nothing_is_told_while_the_replica_lacks_the_record_and_the_next_primary_has_what_was(seed: int) -> None:
+def test_a_replica_acknowledges_early_only_messages_that_the_next_primary_will_have(seed: int) -> None:
     nodes, node, primary = start(seed)
     reader, queue = nodes.client(node.name).consume(STRONG), nodes.client(node.name).open(STRONG, write=1)
     reader.confirm(*reader.take(1))
@@ -92,7 +92,7 @@ def test_nothing_is_told_while_the_replica_lacks_the_record_and_the_next_primary
     assert not reader.pushes()
 
 
-def test_acks_that_make_no_sense_are_told_and_those_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_malformed_early_acks_are_errors_and_the_number_of_held_ones_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes, node, primary = start(1)
     reader, queue = nodes.client(node.name).consume(STRONG), nodes.client(node.name).open(STRONG, write=1)
     members, index = nodes.cluster(node.name).members, nodes.record(STRONG).partition_id
@@ -118,7 +118,7 @@ def test_acks_that_make_no_sense_are_told_and_those_that_wait_are_bounded(monkey
     assert queue.next_ack(guid).status == 0 and len(reader.take(2)) == 2
 
 
-def test_a_replica_whose_disk_is_slow_does_not_wait_for_it_once_the_others_have_a_message() -> None:
+def test_a_replica_with_a_slow_disk_acknowledges_as_soon_as_the_other_nodes_are_a_majority() -> None:
     nodes, node, _ = start(1)
     reader, queue = nodes.client(node.name).consume(STRONG), nodes.client(node.name).open(STRONG, write=1)
     reader.confirm(*reader.take(1))
@@ -131,7 +131,7 @@ def test_a_replica_whose_disk_is_slow_does_not_wait_for_it_once_the_others_have_
     assert acknowledged < 0.2 and nodes.now - begun < 0.2, (acknowledged, nodes.now - begun)
 
 
-def test_when_three_are_to_have_a_message_two_are_not_enough() -> None:
+def test_with_replication_factor_three_an_ack_waits_for_the_third_node() -> None:
     nodes, node, primary = start(1)
     queue = nodes.client(node.name).open(STRONG, write=1)
     slow(nodes, primary)
@@ -144,7 +144,8 @@ def test_when_three_are_to_have_a_message_two_are_not_enough() -> None:
 
 
 @pytest.mark.parametrize("most", [1000, 2])
-def test_an_event_of_acks_names_the_newest_record_and_has_a_bound(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_early_ack_event_names_its_newest_record_and_has_a_limited_size(
+        most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     nodes, node, primary = start(1)
     queue = nodes.client(node.name).open(STRONG, write=1)
     monkeypatch.setattr("bmqtwist.link.peer.ACKS_MAX", most)
@@ -169,7 +170,7 @@ def test_an_event_of_acks_names_the_newest_record_and_has_a_bound(most: int, mon
 
 
 @pytest.mark.parametrize("window, waits", [(10, False), (1000, True)])
-def test_confirms_wait_a_moment_for_something_else_unless_a_consumer_may_wait_for_them(window: int, waits: bool) -> None:
+def test_confirms_are_delayed_unless_the_window_of_the_consumer_is_small(window: int, waits: bool) -> None:
     nodes, node, primary = start(2)
     reader = nodes.client(node.name).consume(STRONG, m=window)
     nodes.post(1)
@@ -186,7 +187,7 @@ def test_confirms_wait_a_moment_for_something_else_unless_a_consumer_may_wait_fo
     assert all((each >= LINGER_S) is waits for each in taken), taken
 
 
-def test_only_queues_that_wait_are_asked_when_more_is_committed() -> None:
+def test_a_commit_visits_only_queues_with_uncommitted_messages() -> None:
     """There may be ten thousand others."""
     nodes, node, primary = start(3)
     index = nodes.record(STRONG).partition_id

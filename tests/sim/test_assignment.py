@@ -45,7 +45,7 @@ def named(nodes: ReplicatingCluster) -> dict[tuple[int, int], int]:
 
 @pytest.mark.spec("cluster", 50)
 @pytest.mark.parametrize("assignment", [LEAST, "E_LEADER_IS_MASTER_ALL"])
-def test_healthy_primaries_keep_partition_and_lease_whoever_leads(assignment: str) -> None:
+def test_available_primaries_keep_partition_and_lease_when_the_leader_changes(assignment: str) -> None:
     nodes = available_cluster(1, masterAssignment=assignment, numPartitions=6)
     nodes.post(5)
     before = nodes.primaries()
@@ -65,7 +65,7 @@ def test_healthy_primaries_keep_partition_and_lease_whoever_leads(assignment: st
 
 @pytest.mark.spec("cluster", 51)
 @pytest.mark.parametrize("how", ["kill", "stop"])
-def test_an_orphaned_partition_gets_the_next_lease_and_no_lease_has_two_nodes(how: str) -> None:
+def test_a_partition_whose_primary_is_gone_gets_another_node_and_the_next_lease(how: str) -> None:
     nodes = available_cluster(2, masterAssignment=LEAST, numPartitions=5)
     for former in nodes.machines:
         before = nodes.primaries()
@@ -88,7 +88,8 @@ def test_an_orphaned_partition_gets_the_next_lease_and_no_lease_has_two_nodes(ho
 
 @pytest.mark.spec("cluster", 52)
 @pytest.mark.parametrize("count, partitions, lost", [(3, 4, 1), (5, 7, 1), (5, 7, 2), (5, 3, 2)])
-def test_the_least_assigned_are_chosen_so_that_loads_differ_by_one(count: int, partitions: int, lost: int) -> None:
+def test_least_assigned_nodes_become_primaries_so_that_loads_differ_by_at_most_one(
+        count: int, partitions: int, lost: int) -> None:
     nodes = available_cluster(3, count, masterAssignment=LEAST, numPartitions=partitions)
 
     def spread() -> int:
@@ -104,7 +105,7 @@ def test_the_least_assigned_are_chosen_so_that_loads_differ_by_one(count: int, p
 
 
 @pytest.mark.spec("cluster", 54)
-def test_new_queues_go_to_the_partition_with_the_fewest_and_of_those_to_the_first() -> None:
+def test_a_new_queue_is_assigned_to_the_first_partition_with_the_fewest_queues() -> None:
     nodes = available_cluster(4)
     clients = [nodes.client(node.name) for node in nodes.machines]
     uris = [f"bmq://bmq.test.persistent.priority/q{each}" for each in range(5)]
@@ -121,7 +122,7 @@ def test_new_queues_go_to_the_partition_with_the_fewest_and_of_those_to_the_firs
 
 
 @pytest.mark.spec("cluster", 54)
-def test_a_partition_without_a_primary_gets_no_queue() -> None:
+def test_no_queue_is_assigned_to_a_partition_without_primary() -> None:
     state = ClusterState()
     state.apply(ClusterMessage("leaderAdvisory", LeaderAdvisory(LeaderMessageSequence(), [PartitionPrimaryInfo(1, 1, 1)], [
         QueueInfo(f"bmq://d/q{each}", b"key%02d" % each, 1, []) for each in range(3)])))
@@ -131,7 +132,7 @@ def test_a_partition_without_a_primary_gets_no_queue() -> None:
 
 @pytest.mark.spec("cluster", 55)
 @pytest.mark.parametrize("seed", range(3))
-def test_opens_of_one_new_queue_at_three_members_at_once_make_one_queue(seed: int) -> None:
+def test_concurrent_opens_of_a_new_queue_at_three_members_create_one_queue(seed: int) -> None:
     nodes = available_cluster(seed, masterAssignment=LEAST)
     clients = [nodes.client(node.name) for node in nodes.machines]
     nodes.run(1.0)  # until the COMMIT of the leader's first record is durable
@@ -152,7 +153,7 @@ LIMITED = {"few": json.dumps(domain_config("few", maxQueues=5))}
 
 
 @pytest.mark.spec("cluster", 57)
-def test_queues_beyond_the_limit_are_refused_whichever_members_are_asked_and_the_alarm_comes_once() -> None:
+def test_the_queue_limit_of_a_domain_applies_to_opens_at_all_members_with_one_alarm() -> None:
     nodes = available_cluster(5, texts=LIMITED)
     clients = [nodes.client(node.name) for node in nodes.machines]
     asked = []
@@ -175,7 +176,8 @@ def test_queues_beyond_the_limit_are_refused_whichever_members_are_asked_and_the
 
 
 @pytest.mark.spec("cluster", 58)
-def test_a_node_that_does_not_lead_refuses_requests_and_the_open_succeeds_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_open_succeeds_after_a_node_refused_the_assignment_because_it_does_not_lead(
+        monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = available_cluster(6)
     leader = nodes.leader
     asks, other = (node for node in nodes.machines if node is not leader)
@@ -199,7 +201,8 @@ def test_a_node_that_does_not_lead_refuses_requests_and_the_open_succeeds_later(
     assert "openQueueResponse" in client.response(asked)
 
 
-def test_what_a_leader_has_not_answered_it_is_asked_again_in_its_next_term(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unanswered_assignment_is_requested_again_from_the_same_leader_in_its_next_term(
+        monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = available_cluster(7)
     leader = nodes.leader
     asks, other = (node for node in nodes.machines if node is not leader)
@@ -218,7 +221,7 @@ def test_what_a_leader_has_not_answered_it_is_asked_again_in_its_next_term(monke
 
 
 @pytest.mark.spec("cluster", 61)
-def test_a_primary_that_does_not_become_active_within_max_time_master_is_replaced() -> None:
+def test_a_primary_that_is_not_active_within_max_time_master_is_replaced() -> None:
     nodes = available_cluster(8, 5, masterAssignment=LEAST, members={"clusterMonitorConfig": {
         "maxTimeMaster": 20, "thresholdMaster": 10}})
     nodes.post(5, EVENTUAL)
@@ -252,7 +255,7 @@ def advise(nodes: ReplicatingCluster, sender: SimulatedNode, target: SimulatedNo
 
 
 @pytest.mark.spec("cluster", 62)
-def test_a_primary_status_of_a_node_that_is_not_primary_or_of_another_lease_is_ignored() -> None:
+def test_a_primary_status_of_another_node_or_lease_is_ignored() -> None:
     nodes = available_cluster(9)
     primary = nodes.primary()
     stranger, listener = nodes.replicas()
@@ -272,7 +275,7 @@ def test_a_primary_status_of_a_node_that_is_not_primary_or_of_another_lease_is_i
 
 
 @pytest.mark.spec("cluster", 62)
-def test_a_primary_that_is_appointed_anew_says_that_the_lease_before_is_over() -> None:
+def test_a_primary_with_a_new_lease_first_reports_the_old_lease_as_passive() -> None:
     """It named the new one: others went on asking it for queues that it had given up, and were refused."""
     nodes = available_cluster(10)
     primary = nodes.primary()
@@ -292,7 +295,7 @@ def test_a_primary_that_is_appointed_anew_says_that_the_lease_before_is_over() -
 
 
 @pytest.mark.spec("cluster", 62)
-def test_a_primary_status_that_is_ahead_of_the_metadata_counts_once_they_say_the_same() -> None:
+def test_a_primary_status_takes_effect_when_the_metadata_reach_its_lease() -> None:
     nodes = available_cluster(10)
     leader = nodes.leader
     listener, next_one = (node for node in nodes.machines if node is not leader)

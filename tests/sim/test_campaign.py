@@ -35,20 +35,20 @@ def assert_no_violation(run: Run) -> None:
 @pytest.mark.spec("cluster", 116)
 @pytest.mark.fixed_seeds(2)
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5])
-def test_whatever_happens_no_invariant_is_broken_and_the_cluster_works_in_the_end(size: int, fresh_seed: int) -> None:
+def test_random_faults_without_clients_break_no_invariant(size: int, fresh_seed: int) -> None:
     assert_no_violation(campaign(fresh_seed, size))
 
 
 @pytest.mark.spec("cluster", 116)
 @pytest.mark.fixed_seeds(1)
-def test_short_lives_break_no_invariant_either(fresh_seed: int, request: pytest.FixtureRequest) -> None:
+def test_short_schedules_break_no_invariant(fresh_seed: int, request: pytest.FixtureRequest) -> None:
     for number in range(SHORT_RUNS if request.config.getoption("seeds") else SUITE_RUNS):
         seed, size, clients = SHORT_RUNS * fresh_seed + number, SHORT_SIZES[number % len(SHORT_SIZES)], number % 10 == 9
         assert_no_violation(campaign(seed, size, SHORT_STEPS, clients=clients))
 
 
 @pytest.mark.spec("cluster", 116)
-def test_what_a_node_meant_for_others_before_it_was_primary_again_says_that_it_comes_late() -> None:
+def test_a_message_kept_for_another_node_by_a_primary_in_a_second_lease_is_delivered_out_of_order() -> None:
     """Once such a message, kept for an unreachable node, was delivered after newer ones without the out-of-order flag."""
     assert_no_violation(play(Schedule(700054, 3, 1 << 18, 1 << 20, 1 << 20, 2.8195, clients=True, journal_bytes=1 << 18,
                                  spread=True, steps=(
@@ -57,7 +57,7 @@ def test_what_a_node_meant_for_others_before_it_was_primary_again_says_that_it_c
 
 
 @pytest.mark.spec("cluster", 116)
-def test_what_another_node_had_when_it_died_comes_late_also_where_the_next_primary_had_been_a_replica_only() -> None:
+def test_unconfirmed_messages_of_a_crashed_node_are_delivered_out_of_order_by_a_former_replica() -> None:
     """Half of the messages were unconfirmed at a node that crashed; a consumer at the next primary received the others."""
     assert_no_violation(play(Schedule(9, 5, 2000, 1 << 20, 1, 5.5432, clients=True, journal_bytes=1 << 18, spread=True,
                                       steps=(
@@ -76,12 +76,12 @@ def test_what_another_node_had_when_it_died_comes_late_also_where_the_next_prima
         Step("restart all", 2, 2, 0.7903, 0.6403, 0.6118), Step("isolate leader", 0, 1, 0.193, 0.6887, 0.0),
         Step("kill primary", 3, 3, 0.8885, 0.9006, 0.0), Step("mend", 0, 2, 0.3321, 0.6408, 2.1774),
         Step("power primary", 2, 2, 0.5539, 0.4442, 0.0)))], ids=["priority", "fanout"])
-def test_what_comes_late_says_so_behind_a_proxy_that_had_to_find_another_node(schedule: Schedule) -> None:
+def test_redeliveries_at_a_proxy_that_changed_its_upstream_are_marked_out_of_order(schedule: Schedule) -> None:
     assert_no_violation(play(schedule))
 
 
 @pytest.mark.spec("cluster", 116)
-def test_a_log_that_cannot_be_read_again_ends_with_its_last_written_record() -> None:
+def test_a_log_that_cannot_be_read_after_a_disk_fault_ends_with_its_last_written_record() -> None:
     """Once a former primary had a record that was not written, and its disk failed when it read the log again."""
     assert_no_violation(play(Schedule(1000129, 3, 2000, 500, 1 << 20, 5.0383, clients=True, journal_bytes=32768, spread=True,
                                  steps=(
@@ -92,7 +92,7 @@ def test_a_log_that_cannot_be_read_again_ends_with_its_last_written_record() -> 
 
 
 @pytest.mark.spec("cluster", 116)
-def test_an_image_brings_all_that_a_node_has_in_common_with_its_primary() -> None:
+def test_an_image_contains_all_records_that_a_replica_shares_with_its_primary() -> None:
     """Once a node with compacted uncommitted records got an image of a rollover before its last committed records."""
     assert_no_violation(play(Schedule(163, 3, 2000, 1 << 20, 1, 7.786, clients=True, journal_bytes=32768, steps=(
         Step("rollover", 0, 1, 0.0296, 0.3539, 0.9347), Step("isolate primary", 0, 3, 0.2469, 0.5193, 3.7809),
@@ -103,31 +103,31 @@ def test_an_image_brings_all_that_a_node_has_in_common_with_its_primary() -> Non
 
 
 @pytest.mark.spec("cluster", 118)
-def test_the_same_seed_is_the_same_life_byte_for_byte() -> None:
+def test_a_campaign_without_clients_is_determined_by_its_seed() -> None:
     assert campaign(3, 3, 20).digest == campaign(3, 3, 20).digest != campaign(4, 3, 20).digest
 
 
 @pytest.mark.parametrize("name", CANARIES)
-def test_a_mistake_that_is_planted_is_found(name: str) -> None:
+def test_a_campaign_detects_each_canary_of_elections_and_metadata(name: str) -> None:
     with inject(name):
         first = FIRST_SEEDS.get(name, 0)
         assert any(campaign(seed, size).rule for seed in range(first, first + CANARY_SEEDS) for size in (3, 5))
 
 
 @pytest.mark.parametrize("seed, size", [(1, 1), (2, 1), (1, 3)])
-def test_whatever_happens_to_partitions_clients_get_what_they_were_promised(seed: int, size: int) -> None:
+def test_random_faults_with_clients_break_no_invariant(seed: int, size: int) -> None:
     assert_no_violation(campaign(seed, size, clients=True))
 
 
 @pytest.mark.spec("cluster", 118)
-def test_the_same_seed_with_clients_is_the_same_life_byte_for_byte() -> None:
+def test_a_campaign_with_clients_is_determined_by_its_seed() -> None:
     assert campaign(3, 1, 20, clients=True).digest == campaign(3, 1, 20, clients=True).digest
     assert campaign(3, 3, 10, clients=True).digest == campaign(3, 3, 10, clients=True).digest
 
 
 @pytest.mark.spec("cluster", 117)
 @pytest.mark.parametrize("name, rules", PARTITION_RULES.items())
-def test_a_mistake_that_is_planted_into_partitions_is_found(name: str, rules: tuple[str, int, int]) -> None:
+def test_a_campaign_detects_each_canary_of_partitions(name: str, rules: tuple[str, int, int]) -> None:
     breaks, seed, size = rules
     with inject(name):
         broken = (campaign(each, size, clients=True).rule for each in range(seed, seed + CANARY_SEEDS))
@@ -135,7 +135,7 @@ def test_a_mistake_that_is_planted_into_partitions_is_found(name: str, rules: tu
 
 
 @pytest.mark.campaign
-def test_everything_that_may_happen_with_clients_does() -> None:
+def test_campaigns_with_clients_perform_all_actions() -> None:
     counts = sum((campaign(seed, 3, clients=True).counts for seed in range(7)), start=Counter[str]())
     assert not [kind for kind in CLIENT_WEIGHTS if not counts[kind]]
     assert min(counts[each] for each in ("writes torn", "bits flipped", "kills between disk operations", "relayed",
@@ -143,14 +143,14 @@ def test_everything_that_may_happen_with_clients_does() -> None:
 
 
 @pytest.mark.campaign
-def test_everything_that_may_happen_does() -> None:
+def test_campaigns_without_clients_perform_all_actions() -> None:
     counts = sum((campaign(seed, 3).counts for seed in range(12)), start=campaign(20, 5).counts)
     assert not [kind for kind in WEIGHTS if not counts[kind]]
     assert min(counts[each] for each in ("elected", "votes", "commits", "changes done", "votes lost")) > 0
 
 
 @pytest.mark.spec("cluster", 116)
-def test_a_schedule_that_fails_is_shrunk_to_what_it_takes() -> None:
+def test_a_failed_schedule_is_shrunk_to_a_smaller_one_that_breaks_the_same_rule() -> None:
     with inject("log check off"):
         failed = next(run for seed in range(CANARY_SEEDS) if (run := campaign(seed, 3)).rule)
         smallest, played = shrink(failed, runs_max=25)
@@ -159,7 +159,7 @@ def test_a_schedule_that_fails_is_shrunk_to_what_it_takes() -> None:
         assert parsed == smallest.schedule and play(parsed).digest == smallest.digest
 
 
-def test_shrinking_leaves_out_steps_one_by_one_and_shortens_waits() -> None:
+def test_shrinking_removes_unnecessary_steps_and_waits() -> None:
     wanted = {3, 11}
 
     def run_schedule(schedule: Schedule) -> Run:
@@ -171,7 +171,7 @@ def test_shrinking_leaves_out_steps_one_by_one_and_shortens_waits() -> None:
     assert [(step.share, step.wait) for step in smallest.schedule.steps] == [(3.0, 0.0), (11.0, 0.0)]
 
 
-def test_after_faults_there_is_nothing_that_was_not_there_before() -> None:
+def test_resource_usage_does_not_grow_after_periods_of_faults() -> None:
     """A short endurance run; `python -m sim.campaign.endurance` runs for a simulated day (`make sim`)."""
     endurance = Endurance(2, period_s=120.0, warm_up=4)
     endurance.run(2 * 120.0)

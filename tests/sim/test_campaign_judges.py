@@ -36,7 +36,7 @@ def make_hosted(log: LogSummary) -> Any:
     return SimpleNamespace(index=0, summary=log, busy=False)
 
 
-def test_a_record_that_waits_to_be_written_is_in_the_log_of_a_primary() -> None:
+def test_an_unwritten_record_belongs_to_the_log_with_which_a_lease_starts() -> None:
     judge, _ = make_judge((1, 9), committed=(1, 8))
     judge._inspected["n1", 0] = 1, 5  # of 9: the others were not written
     judge._check_new_lease(NODE, make_hosted(LogSummary((2, 2), NO_PSN, ((1, 9), (2, 2)))), 3)
@@ -44,7 +44,7 @@ def test_a_record_that_waits_to_be_written_is_in_the_log_of_a_primary() -> None:
         judge._check_new_lease(NODE, make_hosted(LogSummary((2, 2), NO_PSN, ((1, 7), (2, 2)))), 4)
 
 
-def test_an_image_that_ends_before_what_its_node_has_committed_is_a_violation() -> None:
+def test_a_truncation_before_a_committed_record_is_a_violation() -> None:
     judge, _ = make_judge((1, 9), committed=(1, 8))
     judge._inspected["n1", 0] = 1, 9
     hosted = make_hosted(LogSummary((1, 9), (1, 9), ((1, 9),)))
@@ -53,7 +53,7 @@ def test_an_image_that_ends_before_what_its_node_has_committed_is_a_violation() 
         judge._check_truncation(NODE, hosted, (1, 7))
 
 
-def test_what_a_primary_writes_is_seen_though_a_rollover_takes_it_out_of_its_files_at_once() -> None:
+def test_records_that_a_rollover_removes_in_the_same_turn_reach_the_judge() -> None:
     judge, world = make_judge((1, 2), committed=NO_PSN)
     batches = [Batch(3, [pack_sync_point(sequence, 1, 7, 1, 2, 96, 36) for sequence in (3, 4)], [], [])]  # type: ignore[arg-type]
     hosted = make_hosted(LogSummary((1, 4), (1, 4), ((1, 4),)))

@@ -28,7 +28,7 @@ def told(node: SimulatedNode, *words: str) -> list[str]:
     return [line for line in node.log() if all(word in line for word in words)]
 
 
-def test_any_node_lists_what_it_has_of_a_queue_and_only_the_primary_purges_it() -> None:
+def test_each_node_lists_the_messages_of_a_queue_but_only_its_primary_purges_them() -> None:
     nodes = Members(proxies={"p1": ["n1", "n2", "n3"]})
     reader = nodes.client("p1").consume(STRONG)
     nodes.post(3)
@@ -51,7 +51,7 @@ def test_any_node_lists_what_it_has_of_a_queue_and_only_the_primary_purges_it() 
     assert command(primary, f"DOMAINS DOMAIN {DOMAIN} PURGE").startswith("Purged 2 message(s)")
 
 
-def test_requests_to_nodes_above_and_their_answers_are_told() -> None:
+def test_requests_to_an_upstream_node_and_their_responses_are_logged() -> None:
     nodes = Members(proxies={"p1": ["n1", "n2", "n3"]})
     nodes.client("p1").open(STRONG, write=1)
     proxy = nodes.node("p1")
@@ -71,7 +71,7 @@ def test_requests_to_nodes_above_and_their_answers_are_told() -> None:
     assert told(keeper, "Rebuilt internal state of queue engine for queue", f"[{STRONG}]")
 
 
-def test_who_leads_counts_the_queues_of_a_domain() -> None:
+def test_only_the_leader_raises_the_alarms_of_the_queue_limit() -> None:
     """Wherever clients open them; its limit is told there, and to the client."""
     nodes = Members(texts={"few": json.dumps(domain_config("few", maxQueues=5))})
     leader = nodes.leader
@@ -85,7 +85,7 @@ def test_who_leads_counts_the_queues_of_a_domain() -> None:
         assert bool(told(node, "DOMAIN_QUEUE_LIMIT_FULL")) is (node is leader)
 
 
-def test_a_quorum_that_cannot_be_reached_holds_changes_back() -> None:
+def test_a_quorum_above_the_number_of_nodes_delays_metadata_changes() -> None:
     nodes = ElectedCluster(3, 3)
     nodes.run(60.0)
     leader = nodes.leader
@@ -100,7 +100,7 @@ def test_a_quorum_that_cannot_be_reached_holds_changes_back() -> None:
     nodes.judge_all()
 
 
-def test_the_only_node_that_may_lead_gets_the_metadata_that_it_lacks() -> None:
+def test_the_only_electable_node_gets_its_missing_metadata_before_it_leads() -> None:
     """Its log is older than those of all others, who do not vote for it until it has theirs."""
     nodes = ElectedCluster(4, 3)
     nodes.run(60.0)
@@ -122,7 +122,7 @@ def test_the_only_node_that_may_lead_gets_the_metadata_that_it_lacks() -> None:
     nodes.judge_all()
 
 
-def test_a_primary_that_stops_says_of_each_partition_that_it_is_active_no_longer() -> None:
+def test_a_stopping_primary_reports_each_of_its_partitions_as_passive() -> None:
     nodes = Members()
     primary = nodes.primary()
     others = nodes.replicas()
@@ -143,7 +143,7 @@ def test_a_primary_that_stops_says_of_each_partition_that_it_is_active_no_longer
 
 
 @pytest.mark.parametrize("which", [0, 1, 2])
-def test_who_leads_next_is_primary_of_what_a_leader_that_stops_had(which: int) -> None:
+def test_the_next_leader_takes_over_the_partitions_of_a_stopping_leader(which: int) -> None:
     """It is one that can lead without the one that goes, also if another one is asked first."""
     nodes = Members(count=4)
     leader = nodes.leader
@@ -159,7 +159,7 @@ def test_who_leads_next_is_primary_of_what_a_leader_that_stops_had(which: int) -
     assert nodes.primary(0) is kept and nodes.primary(1) is kept
 
 
-def test_that_a_cluster_is_available_is_told_after_who_leads_it() -> None:
+def test_a_node_logs_its_leader_before_the_availability_of_the_cluster() -> None:
     nodes = Members()
     for node in nodes.machines:
         lines = node.log()

@@ -62,7 +62,7 @@ class ShortMemory(ReplicatingCluster):
 
 
 @pytest.mark.spec("cluster", 68)
-def test_what_no_majority_gets_is_refused_after_the_deduplication_time_and_is_new_when_it_comes_again() -> None:
+def test_an_uncommitted_message_is_refused_after_the_deduplication_time_and_stored_when_it_is_posted_again() -> None:
     nodes = ShortMemory(68)
     client, queue = nodes.writer(SHORT)
     guids = [queue.put(b"before")]
@@ -91,7 +91,7 @@ def test_what_no_majority_gets_is_refused_after_the_deduplication_time_and_is_ne
 
 
 @pytest.mark.spec("cluster", 70)
-def test_what_was_committed_is_known_again_within_the_deduplication_time_and_new_after_it() -> None:
+def test_a_committed_message_is_deduplicated_across_failover_and_restarts_until_the_deduplication_time() -> None:
     nodes = ShortMemory(70)
     _, queue = nodes.writer(SHORT)
     guid = queue.put(b"once")
@@ -117,7 +117,7 @@ def test_what_was_committed_is_known_again_within_the_deduplication_time_and_new
 
 @pytest.mark.parametrize("behind", [-7200.0, 7200.0])
 @pytest.mark.parametrize("number", range(3))
-def test_the_clocks_of_nodes_may_show_anything(number: int, behind: float) -> None:
+def test_deduplication_does_not_depend_on_the_wall_clocks_of_nodes(number: int, behind: float) -> None:
     nodes = ShortMemory(71, options={"n1": {"wall_ahead": behind}, "n2": {"wall_ahead": -behind}})
     _, queue = nodes.writer(SHORT)
     guid = queue.put(b"once")
@@ -141,7 +141,7 @@ def test_the_clocks_of_nodes_may_show_anything(number: int, behind: float) -> No
 
 
 @pytest.mark.spec("cluster", 85)
-def test_another_consistency_counts_for_what_is_posted_later() -> None:
+def test_a_changed_consistency_applies_to_later_messages() -> None:
     nodes = ShortMemory(85, strong=False)
     client, queue = nodes.writer(SHORT)
     primary = nodes.primary(nodes.cluster("n1").metadata.state.queues[SHORT].partition_id)
@@ -173,7 +173,7 @@ def test_another_consistency_counts_for_what_is_posted_later() -> None:
 
 
 @pytest.mark.spec("cluster", 85)
-def test_another_number_of_copies_counts_for_what_is_posted_later() -> None:
+def test_a_changed_replication_factor_applies_to_pending_and_later_messages() -> None:
     nodes = ShortMemory(86)
     _, queue = nodes.writer(SHORT)
     assert queue.post(b"by two") and nodes.again(queue.put(b"by two of three")) == 0
@@ -209,7 +209,7 @@ def test_another_number_of_copies_counts_for_what_is_posted_later() -> None:
 
 
 @pytest.mark.spec("cluster", 83)
-def test_a_partition_that_is_full_refuses_posts_and_takes_them_again_after_a_purge() -> None:
+def test_a_full_partition_refuses_puts_until_a_purge() -> None:
     nodes = ShortMemory(83, maxJournalFileSize=1 << 15)
     client, queue = nodes.writer(SHORT)
     index = nodes.cluster("n1").metadata.state.queues[SHORT].partition_id

@@ -25,7 +25,7 @@ def primaries(cluster: Cluster) -> dict[int, str]:
 
 @pytest.mark.parametrize("how", ["process", "machine", "hangs"])
 @pytest.mark.parametrize("assignment", ["E_LEADER_IS_MASTER_ALL", "E_LEAST_ASSIGNED"])
-def test_another_primary_serves_within_three_seconds(how: str, assignment: str) -> None:
+def test_another_primary_is_active_within_3_s_after_a_primary_fails(how: str, assignment: str) -> None:
     took = []
     for seed in range(12):
         cluster = Cluster(3, seed, app=FAST_APP, cluster={"masterAssignment": assignment})
@@ -59,7 +59,7 @@ def cut_off(cluster: Cluster, lost: str, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["isolated", "deaf", "dumb", "pair"])
 @pytest.mark.parametrize("leads", [True, False])
-def test_an_application_behind_a_node_that_is_cut_off_waits_for_three_seconds_at_most(leads: bool, how: str) -> None:
+def test_a_post_at_a_proxy_waits_at_most_3_s_when_its_upstream_is_isolated(leads: bool, how: str) -> None:
     """Its proxy goes to another node: the one that it uses tells it soon that it can do nothing for it."""
     took = []
     for seed in range(12):

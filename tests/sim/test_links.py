@@ -39,7 +39,7 @@ def seen(nodes: SimulatedCluster) -> dict[str, dict[int, bool]]:
 @pytest.mark.spec("cluster", 1)
 @pytest.mark.parametrize("size", [2, 3, 5])
 @pytest.mark.parametrize("seed", range(3))
-def test_nodes_find_each_other_in_any_order_with_one_connection_for_each_pair(size: int, seed: int) -> None:
+def test_members_that_start_in_any_order_have_one_connection_per_pair(size: int, seed: int) -> None:
     nodes = SimulatedCluster(seed, size)
     late = nodes.random.sample(range(1, size + 1), size // 2)
     for number in late:
@@ -50,7 +50,7 @@ def test_nodes_find_each_other_in_any_order_with_one_connection_for_each_pair(si
 
 @pytest.mark.parametrize("how", ["kill", "power", "stop", "reset"])
 @pytest.mark.parametrize("name", ["n1", "n2", "n3"])
-def test_what_is_lost_is_connected_again(how: str, name: str) -> None:
+def test_members_reconnect_after_a_crash_stop_or_reset(how: str, name: str) -> None:
     nodes = SimulatedCluster(4, 3)
     nodes.run(2.0)
     node = nodes.node(name)
@@ -72,7 +72,7 @@ def test_what_is_lost_is_connected_again(how: str, name: str) -> None:
     ({"cluster_node_id": 9}, "no node of the cluster has the id 9"),
     ({"cluster_node_id": 3}, "node 2 dials node 3"),
     ({"features": "PROTOCOL_ENCODING:BER"}, "it does not know DURABLE_VOTE, METADATA_LOG")], ids=lambda each: str(each)[:40])
-def test_who_does_not_fit_is_refused_and_told_why(changed: dict[str, object], reason: str) -> None:
+def test_a_peer_with_an_unsuitable_identity_is_refused_with_the_reason(changed: dict[str, object], reason: str) -> None:
     nodes = SimulatedCluster(5, 3)
     nodes.node("n1").crash(power=False, down=None)
     nodes.run(2.0)
@@ -82,7 +82,7 @@ def test_who_does_not_fit_is_refused_and_told_why(changed: dict[str, object], re
     assert client.link.closed and peers(nodes.node("n2")) == {3: True}
 
 
-def test_proxies_are_taken_in_any_number_and_whatever_they_are() -> None:
+def test_several_proxies_are_accepted_without_a_node_id_or_features() -> None:
     nodes = SimulatedCluster(5, 3)
     nodes.run(2.0)
     for _ in range(3):
@@ -104,7 +104,7 @@ def test_a_broker_of_an_unknown_cluster_is_refused() -> None:
 
 
 @pytest.mark.spec("cluster", 2)
-def test_a_second_connection_of_a_node_is_refused_and_the_first_one_stays() -> None:
+def test_a_second_connection_of_a_member_is_refused_and_the_first_one_stays() -> None:
     nodes = SimulatedCluster(5, 3)
     nodes.run(2.0)
     before = set(nodes.node("n2").broker.sessions.open)
@@ -114,7 +114,7 @@ def test_a_second_connection_of_a_node_is_refused_and_the_first_one_stays() -> N
     assert client.link.closed and set(nodes.node("n2").broker.sessions.open) == before
 
 
-def test_a_node_that_is_accepted_hears_who_the_other_one_is() -> None:
+def test_an_accepted_member_receives_the_identity_of_the_other_member() -> None:
     nodes = SimulatedCluster(5, 3)
     nodes.node("n1").crash(power=False, down=None)
     nodes.run(2.0)
@@ -126,7 +126,7 @@ def test_a_node_that_is_accepted_hears_who_the_other_one_is() -> None:
     assert peers(nodes.node("n2")) == {1: False, 3: True}
 
 
-def test_whoever_is_at_the_address_of_another_node_is_left_alone() -> None:
+def test_a_member_at_the_address_of_another_member_is_not_used() -> None:
     nodes = SimulatedCluster(6, 3)
     swapped = nodes.network._nodes
     swapped["n2:30114"], swapped["n3:30114"] = swapped["n3:30114"], swapped["n2:30114"]
@@ -137,7 +137,7 @@ def test_whoever_is_at_the_address_of_another_node_is_left_alone() -> None:
 
 @pytest.mark.spec("cluster", 6)
 @pytest.mark.parametrize("limit", [2, 4])
-def test_a_silent_connection_is_closed_after_so_many_unanswered_heartbeats(limit: int) -> None:
+def test_a_silent_connection_is_closed_after_the_configured_number_of_unanswered_heartbeats(limit: int) -> None:
     heartbeats = {"client": 0, "downstreamBroker": 0, "upstreamBroker": 0, "clusterPeer": limit}
     nodes = SimulatedCluster(7, 3, app={"heartbeats": heartbeats})
     nodes.run(60.0)
@@ -153,7 +153,7 @@ def test_a_silent_connection_is_closed_after_so_many_unanswered_heartbeats(limit
 
 
 @pytest.mark.spec("cluster", 6)
-def test_with_a_limit_of_0_a_silent_connection_stays() -> None:
+def test_with_a_heartbeat_limit_of_0_a_silent_connection_stays_open() -> None:
     nodes = SimulatedCluster(7, 2)
     nodes.run(2.0)
     nodes.network.cut("n2", "n1", both=False)
@@ -171,7 +171,8 @@ def test_a_heartbeat_is_answered() -> None:
 
 
 @pytest.mark.spec("cluster", 11)
-def test_a_node_that_does_not_read_is_cut_off_at_the_limit_and_connected_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_member_that_does_not_read_is_disconnected_at_the_output_limit_and_reconnects(
+        monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peer.PeerSession, "output_bytes_max", 100_000)
     nodes = SimulatedCluster(11, 2)
     nodes.run(2.0)
@@ -190,7 +191,7 @@ def test_a_node_that_does_not_read_is_cut_off_at_the_limit_and_connected_again(m
     assert seen(nodes) == whole(2)
 
 
-def test_a_node_that_stops_dials_nobody_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopping_member_does_not_dial_other_members(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = SimulatedCluster(8, 2)
     nodes.node("n2").crash(power=False, down=None)
     nodes.run(1.0)

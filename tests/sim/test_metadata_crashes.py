@@ -16,7 +16,7 @@ CASES = [(operation, crash) for operation in OPERATIONS for crash in CRASHES]
 
 
 @pytest.mark.parametrize("first, operation, crash", [(number % STRIDE, *case) for number, case in enumerate(CASES)])
-def test_what_was_acknowledged_is_there_and_no_app_is_half_there(tmp_path: Path, first: int, operation: str,
-                                                                crash: str) -> None:
+def test_a_crash_during_a_metadata_change_keeps_acknowledged_messages_and_consistent_apps(
+        tmp_path: Path, first: int, operation: str, crash: str) -> None:
     counts = walk(OPERATIONS[operation], CRASHES[crash], tmp_path, first, STRIDE)
     assert counts["crashes"] >= 3 and counts["acknowledged"] > 0

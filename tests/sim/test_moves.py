@@ -75,7 +75,7 @@ class Traffic:
 
 @pytest.mark.parametrize("uri", [STRONG, EVENTUAL])
 @pytest.mark.parametrize("assignment", [LEAST, "E_LEADER_IS_MASTER_ALL"])
-def test_a_primary_moves_where_it_is_told_to_under_load_and_nothing_is_lost_or_refused(uri: str, assignment: str) -> None:
+def test_a_move_under_load_loses_and_refuses_no_message(uri: str, assignment: str) -> None:
     nodes = available_cluster(1, proxies=PROXIES, masterAssignment=assignment)
     traffic = Traffic(nodes, uri, ["n1", "n2", "n3", "p1"])
     index = nodes.record(uri).partition_id
@@ -97,7 +97,7 @@ def test_a_primary_moves_where_it_is_told_to_under_load_and_nothing_is_lost_or_r
     nodes.judge_partitions()
 
 
-def test_what_a_primary_has_acknowledged_alone_is_at_the_successor_before_it_is_primary() -> None:
+def test_a_move_transfers_messages_that_only_the_primary_has_acknowledged() -> None:
     nodes = available_cluster(2)
     nodes.post(5, EVENTUAL)
     index = nodes.record(EVENTUAL).partition_id
@@ -115,7 +115,7 @@ def test_what_a_primary_has_acknowledged_alone_is_at_the_successor_before_it_is_
     assert nodes.stored(target, EVENTUAL) == nodes.acknowledged[EVENTUAL]
 
 
-def test_a_move_that_cannot_be_is_refused_with_the_reason() -> None:
+def test_an_impossible_move_is_refused_with_its_reason() -> None:
     nodes = available_cluster(3)
     leader = nodes.leader
     other, away = (node for node in nodes.machines if node is not leader)
@@ -131,7 +131,7 @@ def test_a_move_that_cannot_be_is_refused_with_the_reason() -> None:
     assert move(nodes, 0, other, at=leader) in ("Partition [0] has no active primary", "no node leads the cluster")
 
 
-def test_a_move_whose_successor_does_not_follow_is_given_up_and_the_primary_goes_on() -> None:
+def test_a_move_to_a_node_that_lags_is_cancelled_and_the_primary_stays_active() -> None:
     nodes = available_cluster(4, 5)
     nodes.post(5)
     index = nodes.record(STRONG).partition_id
@@ -152,7 +152,7 @@ def test_a_move_whose_successor_does_not_follow_is_given_up_and_the_primary_goes
 
 @pytest.mark.parametrize("victim", ["leader", "former", "successor"])
 @pytest.mark.parametrize("late", [0.0, 0.002, 0.005, 0.01, 0.02])
-def test_whoever_dies_in_a_move_there_is_one_primary_with_everything(late: float, victim: str) -> None:
+def test_a_crash_of_leader_primary_or_successor_during_a_move_loses_no_message(late: float, victim: str) -> None:
     nodes = available_cluster(5, 5, masterAssignment=LEAST)
     nodes.post(10)
     nodes.post(5, wait=False)
@@ -173,7 +173,8 @@ def test_whoever_dies_in_a_move_there_is_one_primary_with_everything(late: float
     nodes.judge_partitions()
 
 
-def test_a_leader_that_has_not_heard_of_a_handover_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_primary_repeats_the_report_of_a_handover_until_the_leader_appoints_its_successor(
+        monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = available_cluster(10)
     nodes.post(3)
     index = nodes.record(STRONG).partition_id
@@ -194,7 +195,7 @@ def test_a_leader_that_has_not_heard_of_a_handover_is_told_again(monkeypatch: py
     nodes.post(1)
 
 
-def test_a_partition_with_messages_in_memory_stays_where_they_are() -> None:
+def test_a_partition_with_messages_in_memory_moves_only_after_they_are_consumed() -> None:
     nodes = available_cluster(6)
     queue = nodes.client("n1").open(IN_MEMORY, write=1)
     queue.post(b"nowhere else")
@@ -213,7 +214,8 @@ def test_a_partition_with_messages_in_memory_stays_where_they_are() -> None:
 
 
 @pytest.mark.parametrize("assignment, expected", [(LEAST, [2, 2, 2]), ("E_LEADER_IS_MASTER_ALL", None)])
-def test_an_administrator_spreads_partitions_evenly_one_at_a_time(assignment: str, expected: list[int] | None) -> None:
+def test_rebalance_moves_partitions_one_at_a_time_to_their_configured_distribution(
+        assignment: str, expected: list[int] | None) -> None:
     nodes = available_cluster(7, masterAssignment=assignment, numPartitions=6)
     target = next(node for node in nodes.machines if node is not nodes.leader)
     for index in range(6):
@@ -232,7 +234,7 @@ def test_an_administrator_spreads_partitions_evenly_one_at_a_time(assignment: st
 
 
 @pytest.mark.parametrize("wanted", [True, False])
-def test_a_node_that_has_healed_gets_its_share_where_that_is_configured(wanted: bool) -> None:
+def test_a_restarted_node_becomes_primary_of_its_share_if_rebalancing_is_configured(wanted: bool) -> None:
     nodes = ReplicatingCluster(8, masterAssignment=LEAST, numPartitions=6, app={"bmqtwist": {"rebalance": wanted}})
     nodes.wait_until_available()
     away = next(node for node in nodes.machines if node is not nodes.leader)
@@ -249,7 +251,7 @@ def test_a_node_that_has_healed_gets_its_share_where_that_is_configured(wanted: 
 
 @pytest.mark.parametrize("uri", [STRONG, EVENTUAL])
 @pytest.mark.parametrize("assignment", [LEAST, "E_LEADER_IS_MASTER_ALL"])
-def test_a_primary_that_stops_hands_over_what_it_alone_has(uri: str, assignment: str) -> None:
+def test_a_stopping_primary_hands_over_messages_that_only_it_has(uri: str, assignment: str) -> None:
     nodes = available_cluster(9, masterAssignment=assignment)
     nodes.post(3, uri)
     index = nodes.record(uri).partition_id
@@ -264,7 +266,7 @@ def test_a_primary_that_stops_hands_over_what_it_alone_has(uri: str, assignment:
     assert nodes.stored(nodes.primary(index), uri) == nodes.acknowledged[uri]
 
 
-def test_a_node_that_lacks_too_much_lets_another_one_be_primary() -> None:
+def test_an_appointed_node_that_needs_an_image_leaves_the_partition_to_an_up_to_date_node() -> None:
     nodes = available_cluster(11, masterAssignment=LEAST, maxJournalFileSize=1 << 16)
     nodes.post(5)
     index = nodes.record(STRONG).partition_id
@@ -295,7 +297,7 @@ def test_a_node_that_lacks_too_much_lets_another_one_be_primary() -> None:
 
 @pytest.mark.spec("cluster", 52)
 @pytest.mark.parametrize("seed", range(3))
-def test_when_everything_has_to_move_the_spread_is_at_most_one(seed: int) -> None:
+def test_when_all_primaries_fail_the_loads_of_the_others_differ_by_at_most_one(seed: int) -> None:
     nodes = available_cluster(seed, 5, masterAssignment=LEAST, numPartitions=7)
     targets: list[Any] = [node for node in nodes.machines if node is not nodes.leader][:2]
     for index in range(7):
@@ -309,7 +311,7 @@ def test_when_everything_has_to_move_the_spread_is_at_most_one(seed: int) -> Non
     assert sum(left) == 7 and max(left) - min(left) <= 1, left
 
 
-def test_what_a_former_primary_kept_for_its_apps_is_freed_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_former_primary_frees_the_message_lists_of_its_apps_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = available_cluster(8)
     nodes.post(100, EVENTUAL)
     index = nodes.record(EVENTUAL).partition_id
@@ -333,7 +335,7 @@ def test_what_a_former_primary_kept_for_its_apps_is_freed_in_slices(monkeypatch:
     assert nodes.stored(former, EVENTUAL) == nodes.stored(target, EVENTUAL) == nodes.acknowledged[EVENTUAL]
 
 
-def test_messages_in_memory_go_with_the_primary_that_had_them() -> None:
+def test_an_isolated_primary_drops_its_messages_in_memory_when_it_becomes_a_replica() -> None:
     nodes = available_cluster(9)
     nodes.client("n1").open(IN_MEMORY, write=1).post(b"nowhere else")
     record = nodes.record(IN_MEMORY)
@@ -359,7 +361,7 @@ class Asleep:
 
     def restore(self, store: StoredQueue, wall: int) -> Generator[int, None, Restored]:
         """As long as it takes."""
-        while store is self.nodes.partition(self.node, self.partition_of).state.queues.get(store.key) and self.waits:
+        while store is self.nodes.partition(self.node, self.index).state.queues.get(store.key) and self.waits:
             yield RESTORED_AT_ONCE
         return (yield from self.whole(store, wall))
 
@@ -381,7 +383,7 @@ class Asleep:
         return self.nodes.cluster(self.node.name)
 
 
-def test_a_primary_whose_queues_do_not_live_yet_loses_nothing_when_it_is_one_no_longer(
+def test_a_move_during_the_activation_of_a_queue_loses_no_message_and_completes_pending_opens(
         monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever waits there is served where the queue lives."""
     nodes = available_cluster(10)
@@ -405,8 +407,7 @@ def test_a_primary_whose_queues_do_not_live_yet_loses_nothing_when_it_is_one_no_
     traffic.judge()
 
 
-def test_a_queue_that_is_deleted_before_it_lives_does_not_live_and_who_waits_is_told(
-        monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_open_of_a_queue_that_is_deleted_during_its_activation_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = available_cluster(11)
     nodes.client("n1").open(EVENTUAL, write=1)
     record = nodes.record(EVENTUAL)

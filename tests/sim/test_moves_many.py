@@ -197,7 +197,7 @@ def crowd(seed: int, queues: int, app: dict[str, Any] | None = None) -> Crowd:
     return found
 
 
-def test_a_partition_with_a_thousand_open_queues_moves_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partition_with_1000_open_queues_moves_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     many = crowd(1, 1000)
     nodes = many.nodes
     former, target = nodes.primary(0), nodes.replicas(0)[0]
@@ -215,7 +215,7 @@ def test_a_partition_with_a_thousand_open_queues_moves_in_slices(monkeypatch: py
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_partition_that_moves_back_before_all_of_its_queues_have_moved(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partition_can_move_back_while_its_queues_are_converted(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     many = crowd(seed, 400)
     nodes = many.nodes
     former, target = nodes.primary(0), nodes.replicas(0)[0]
@@ -236,7 +236,7 @@ def test_a_partition_that_moves_back_before_all_of_its_queues_have_moved(seed: i
 
 
 @pytest.mark.parametrize("victim", ["former", "successor"])
-def test_a_node_that_dies_while_queues_move(victim: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_of_either_node_during_a_move_loses_no_message(victim: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients of the dead node are gone with it: those of the other nodes miss nothing."""
     many = crowd(3, 300)
     nodes = many.nodes
@@ -260,7 +260,7 @@ def test_a_node_that_dies_while_queues_move(victim: str, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("seconds", [4.0, 12.0])
-def test_a_primary_that_is_cut_off_keeps_the_unacknowledged_puts_of_its_clients(
+def test_an_isolated_primary_keeps_the_unacknowledged_puts_of_its_clients(
         seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it has stored alone is cut off its log; by then its queues have the payloads."""
     many = crowd(4, 300)
@@ -306,7 +306,7 @@ def test_a_log_is_cut_only_after_the_payloads_of_unacknowledged_puts_have_been_r
     nodes.judge_partitions()
 
 
-def test_what_clients_do_with_a_queue_before_it_has_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_close_configure_and_open_of_a_queue_during_its_conversion_succeed(monkeypatch: pytest.MonkeyPatch) -> None:
     many = crowd(5, 200)
     nodes = many.nodes
     former, target = nodes.primary(0), nodes.replicas(0)[0]
@@ -337,7 +337,7 @@ def test_what_clients_do_with_a_queue_before_it_has_moved(monkeypatch: pytest.Mo
     nodes.judge_partitions()
 
 
-def test_a_primary_that_stops_hands_over_all_queues_of_its_clients() -> None:
+def test_a_graceful_stop_of_a_primary_keeps_the_puts_of_clients_at_other_nodes() -> None:
     many = crowd(6, 300)
     nodes = many.nodes
     former = nodes.primary(0)

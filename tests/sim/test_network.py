@@ -45,7 +45,7 @@ def stored(nodes: SimulatedCluster, name: str) -> list[Message]:
     return list(nodes.node(name).broker.domains.by_name["bmq.test.persistent.priority"].queues["q"].messages.values())
 
 
-def test_every_node_has_a_disk_and_a_life_of_its_own(nodes: SimulatedCluster) -> None:
+def test_nodes_have_separate_disks_and_runs(nodes: SimulatedCluster) -> None:
     for name in ("n1", "n2", "n3"):
         posting(nodes, name).post(name.encode())
     nodes.node("n1").crash(power=True)
@@ -68,7 +68,7 @@ def test_a_node_that_is_down_stays_down_until_it_is_booted(nodes: SimulatedClust
     assert received(nodes, "n1") == [b"kept"]
 
 
-def test_what_is_on_a_cut_link_waits_and_arrives_in_order(nodes: SimulatedCluster) -> None:
+def test_data_on_a_cut_link_arrives_in_order_after_it_is_healed(nodes: SimulatedCluster) -> None:
     queue, elsewhere = posting(nodes, "n1"), posting(nodes, "n1", "home")
     nodes.network.cut(OFFICE, "n1")
     sent = [queue.put(b"%d" % number) for number in range(20)]
@@ -92,7 +92,7 @@ def test_a_link_can_be_cut_one_way(nodes: SimulatedCluster) -> None:
     assert queue.next_ack().guid == guid
 
 
-def test_a_slow_link_is_slow_one_way_and_for_its_places_only(nodes: SimulatedCluster) -> None:
+def test_a_slow_link_delays_one_direction_between_two_places(nodes: SimulatedCluster) -> None:
     far, near = nodes.client("n1", OFFICE), nodes.client("n1", "home")
     nodes.network.slow(OFFICE, "n1", 3.0)
     begun = nodes.now
@@ -102,7 +102,7 @@ def test_a_slow_link_is_slow_one_way_and_for_its_places_only(nodes: SimulatedClu
     assert 3.0 < nodes.now - begun < 3.6
 
 
-def test_after_a_reset_both_ends_know_and_nothing_arrives_any_more(nodes: SimulatedCluster) -> None:
+def test_a_reset_closes_both_ends_and_discards_data_in_flight(nodes: SimulatedCluster) -> None:
     queue = posting(nodes, "n1")
     queue.post(b"before")
     queue.put(b"lost")
@@ -114,7 +114,7 @@ def test_after_a_reset_both_ends_know_and_nothing_arrives_any_more(nodes: Simula
     assert received(nodes, "n1") == [b"before", b"after"]
 
 
-def test_a_machine_that_dies_leaves_half_open_connections_until_it_is_back_and_asked(nodes: SimulatedCluster) -> None:
+def test_a_silent_power_loss_leaves_half_open_connections_until_a_client_sends_data(nodes: SimulatedCluster) -> None:
     idle, asking = nodes.client("n1", OFFICE), nodes.client("n1", OFFICE)
     nodes.node("n1").crash(power=True, down=20.0, silently=True)
     with pytest.raises(Expired):
@@ -126,7 +126,7 @@ def test_a_machine_that_dies_leaves_half_open_connections_until_it_is_back_and_a
     assert not idle.link.closed, "who says nothing learns nothing"
 
 
-def test_a_paused_node_says_nothing_and_then_goes_on(nodes: SimulatedCluster) -> None:
+def test_a_paused_node_processes_its_events_after_it_resumes(nodes: SimulatedCluster) -> None:
     queue = posting(nodes, "n1")
     node = nodes.node("n1")
     node.turn_due()
@@ -147,7 +147,7 @@ def test_a_paused_node_says_nothing_and_then_goes_on(nodes: SimulatedCluster) ->
     client.wait(lambda event: "brokerResponse" in event.control, "the answer to what it said meanwhile")
 
 
-def test_a_connection_takes_as_much_as_kernels_do_while_nobody_reads(nodes: SimulatedCluster) -> None:
+def test_a_connection_buffers_a_limited_number_of_bytes_while_the_receiver_does_not_read(nodes: SimulatedCluster) -> None:
     node = nodes.node("n1")
     end = nodes.network.connect(node.address, OFFICE)
     assert end is not None
@@ -164,7 +164,7 @@ def test_a_connection_takes_as_much_as_kernels_do_while_nobody_reads(nodes: Simu
     assert told
 
 
-def test_clocks_of_nodes_differ_and_their_timers_run_all_the_same() -> None:
+def test_timers_are_correct_on_nodes_with_different_clocks() -> None:
     nodes = SimulatedCluster(1, 2, {"n1": {"clock_ahead": 12_345.678}, "n2": {"wall_ahead": -3600.0}}, alone=True)
     walls = []
     for name in ("n1", "n2"):
@@ -175,7 +175,7 @@ def test_clocks_of_nodes_differ_and_their_timers_run_all_the_same() -> None:
     assert not stored(nodes, "n1") and not stored(nodes, "n2")
 
 
-def test_nodes_dial_each_other_and_learn_when_nobody_answers(nodes: SimulatedCluster) -> None:
+def test_a_dial_succeeds_fails_at_once_or_waits_for_a_cut_link(nodes: SimulatedCluster) -> None:
     node, found = nodes.node("n1"), dict[str, ConnectionEnd | None]()
     nodes.node("n3").crash(power=False, down=None)
     nodes.network.cut("n1", "n2")
@@ -193,7 +193,7 @@ def test_nodes_dial_each_other_and_learn_when_nobody_answers(nodes: SimulatedClu
     assert not end.open and not nodes.node("n2").broker.sessions.open, "its kernel closed it"
 
 
-def test_a_node_that_dies_while_it_dials_is_told_nothing_in_its_next_life(nodes: SimulatedCluster) -> None:
+def test_the_result_of_a_dial_is_not_reported_to_the_next_run_of_a_node(nodes: SimulatedCluster) -> None:
     node, found = nodes.node("n1"), list[ConnectionEnd | None]()
     node.dial(f"n2:{PORT}", found.append)
     node.crash(power=False, down=0.0)
@@ -219,7 +219,7 @@ def story(seed: int) -> str:
     return nodes.digest
 
 
-def test_the_same_seed_is_the_same_life_of_all_nodes_down_to_the_last_byte() -> None:
+def test_a_simulation_of_several_nodes_is_determined_by_its_seed() -> None:
     """Twice in this process and once in another, which hashes strings differently."""
     first = story(7)
     assert first == story(7) != story(8)

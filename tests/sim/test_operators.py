@@ -36,7 +36,7 @@ def settled(**options: Any) -> ReplicatingCluster:
     return nodes
 
 
-def test_every_node_is_shown_as_it_says_itself() -> None:
+def test_the_cluster_status_shows_the_availability_that_each_node_reports() -> None:
     nodes = settled()
     names = {f"[n{number}, {number}]": "E_AVAILABLE" for number in (1, 2, 3)}
     assert [statuses(node) for node in nodes.machines] == [names] * 3
@@ -54,7 +54,7 @@ def test_every_node_is_shown_as_it_says_itself() -> None:
     assert "E_STARTING" in seen and statuses(other) == names
 
 
-def test_the_story_of_a_partition_says_what_a_node_was_and_why() -> None:
+def test_the_transition_history_of_a_partition_lists_roles_and_causes() -> None:
     nodes = settled()
     former = nodes.primary()
     other = next(node for node in nodes.machines if node is not former)
@@ -68,7 +68,7 @@ def test_the_story_of_a_partition_says_what_a_node_was_and_why() -> None:
     assert "Too high partitionId" in told(other, f"CLUSTERS CLUSTER {CLUSTER} STORAGE PARTITION 99 STORY")
 
 
-def test_what_must_not_be_is_told_with_the_story_before_it() -> None:
+def test_the_alarm_of_a_second_primary_contains_the_transition_history() -> None:
     nodes = settled()
     primary = nodes.primary()
     replication = nodes.replication(primary)
@@ -80,7 +80,7 @@ def test_what_must_not_be_is_told_with_the_story_before_it() -> None:
 
 
 @pytest.mark.parametrize("place", ["proxy", "member"])
-def test_a_queue_that_is_led_elsewhere_has_statistics_and_a_story(place: str) -> None:
+def test_a_relayed_queue_has_statistics_and_a_transition_history(place: str) -> None:
     nodes = settled(proxies={"p1": ["n1", "n2", "n3"]})
     nodes.writer(EVENTUAL)
     primary = nodes.primary(nodes.cluster("n1").metadata.state.queues[EVENTUAL].partition_id)
@@ -106,7 +106,7 @@ def test_a_queue_that_is_led_elsewhere_has_statistics_and_a_story(place: str) ->
     assert "is not open at this node" in told(node, f"DOMAINS DOMAIN {DOMAIN} QUEUE nothing STORY")
 
 
-def test_a_stop_says_how_far_it_is() -> None:
+def test_stop_status_reports_the_stages_of_a_graceful_stop() -> None:
     nodes = settled()
     primary = nodes.primary()
     client, queue = nodes.writer(EVENTUAL)

@@ -104,7 +104,7 @@ def ask_to_stop(brokers: Iterable[OtherBroker], *asked: tuple[int, StopRequest])
 
 
 @pytest.mark.spec("cluster", 106)
-def test_a_stop_waits_for_confirms_and_what_is_not_confirmed_is_delivered_elsewhere() -> None:
+def test_a_graceful_stop_waits_for_confirms_and_unconfirmed_messages_are_delivered_by_the_next_primary() -> None:
     nodes = ReplicatingCluster(1)
     nodes.settle()
     primary = nodes.primary()
@@ -129,7 +129,7 @@ def test_a_stop_waits_for_confirms_and_what_is_not_confirmed_is_delivered_elsewh
 
 
 @pytest.mark.spec("cluster", 107)
-def test_each_stop_request_is_answered_once_whoever_sends_it_in_whatever_state() -> None:
+def test_each_stop_request_gets_one_response_from_a_member_to_members_and_proxies() -> None:
     nodes = SimulatedCluster(5, 3)
     nodes.node("n1").crash(power=False, down=None)
     nodes.run(2.0)
@@ -150,7 +150,7 @@ def test_each_stop_request_is_answered_once_whoever_sends_it_in_whatever_state()
 
 @pytest.mark.spec("cluster", 109)
 @pytest.mark.parametrize("answers", [True, False])
-def test_a_broker_that_knows_version_1_alone_is_asked_in_it_and_waited_for_until_it_has_closed_its_queues(
+def test_a_stop_waits_for_a_downstream_broker_with_version_1_until_its_queues_are_closed_or_the_timeout(
         answers: bool) -> None:
     world = SimulatedCluster(1, 1)
     node = world.node("n1")
@@ -190,7 +190,7 @@ def test_a_broker_that_knows_version_1_alone_is_asked_in_it_and_waited_for_until
 
 @pytest.mark.spec("cluster", 111)
 @pytest.mark.parametrize("spread", [False, True])
-def test_all_replicas_have_the_last_record_of_a_primary_that_stops_which_is_a_sync_point(spread: bool) -> None:
+def test_the_last_record_of_a_stopping_primary_is_a_sync_point_that_all_replicas_have(spread: bool) -> None:
     world = FaultWorld(111, spread=spread)
     primary, index, lease = world.primary(), world.partition_of(), world.lease()
     primary.stop(down=None)

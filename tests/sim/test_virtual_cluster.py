@@ -16,7 +16,7 @@ PRIORITY = "bmq://bmq.test.persistent.priority/q"
 NAME, NUMBER = "virtual", 7
 
 
-def test_a_proxy_is_a_node_of_a_cluster_that_other_proxies_know() -> None:
+def test_a_proxy_uses_another_proxy_as_the_node_of_a_virtual_cluster() -> None:
     world = SimulatedCluster(1, 1, proxies={"p1": ["n1"]}, proxy_virtual=[{"name": NAME, "selfNodeId": NUMBER}])
     domains = DomainTable()
     for name, text in sample_domains():

@@ -29,20 +29,20 @@ from sim.scenario import Scenario
 CANARY_SEEDS = range(1, 25)
 
 
-def test_whatever_happens_clients_see_what_they_were_promised(fresh_seed: int, tmp_path: Path) -> None:
+def test_random_faults_break_no_guarantee_to_clients(fresh_seed: int, tmp_path: Path) -> None:
     """Producers, consumers, kills, losses of power, full disks, failing syncs, retransmissions, reconfigurations."""
     counts = Scenario(fresh_seed, tmp_path).run().counts
     assert counts["acked"] > 100 and counts["delivered"] > 100 and counts["confirmed"] > 100
 
 
-def test_a_broker_that_meets_mistakes_of_its_own_goes_on_and_loses_nothing(fresh_seed: int, tmp_path: Path) -> None:
+def test_exceptions_in_the_broker_lose_no_acknowledged_message(fresh_seed: int, tmp_path: Path) -> None:
     """The same with exceptions out of sessions, queues and partitions; a restart heals what they put out of service."""
     with Mistakes(fresh_seed) as mistakes:
         counts = Scenario(fresh_seed, tmp_path, mistakes).run().counts
     assert mistakes.met and counts["acked"] > 50 and counts["delivered"] > 50
 
 
-def test_the_same_seed_is_the_same_life_down_to_the_last_byte(tmp_path: Path) -> None:
+def test_a_scenario_is_determined_by_its_seed(tmp_path: Path) -> None:
     """Twice in this process and once in another, which hashes strings differently."""
     first, second = Scenario(7, tmp_path).run(), Scenario(7, tmp_path).run()
     assert first == second
@@ -132,8 +132,9 @@ def _pushes_to_two(patch: pytest.MonkeyPatch) -> None:
     (_recovers_all_but_one, {"lost", "stuck"}), (_does_not_write_deletions, {"resurrected"}),
     (_ignores_expressions, {"unexpected"}), (_pushes_to_two, {"order", "duplicated"})],
     ids=lambda value: getattr(value, "__name__", ""))
-def test_a_broker_with_a_mistake_is_found_out(mistake: Callable[[pytest.MonkeyPatch], None], verdicts: set[str],
-                                              tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_judge_detects_each_canary(
+        mistake: Callable[[pytest.MonkeyPatch], None], verdicts: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
+        -> None:
     """The judge is worth something only if it can say no."""
     mistake(monkeypatch)
     for seed in CANARY_SEEDS:
