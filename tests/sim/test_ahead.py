@@ -1,5 +1,4 @@
-"""Behind a replica of three nodes, messages and acknowledgements come once the replica has what its primary has: nobody
-waits until the primary knows it, too."""
+"""Early acknowledgements: clients at a replica get ACKs and PUSHes when the replica's own copy completes the majority."""
 
 from __future__ import annotations
 
@@ -14,11 +13,11 @@ from bmqtwist.testing.simulated_node import SimulatedNode
 from bmqtwist.wire.fast import ACK_MESSAGE, AHEAD, ITEMS_HEADER, RECEIPT, EventType
 from sim.replicated import FANOUT, STRONG, ReplicatingCluster
 
-WAY_BACK_S = 0.4  # from a replica to the primary
+WAY_BACK_S = 0.4  # delay from a replica to the primary
 
 
 def start(seed: int, count: int = 3, uri: str = STRONG) -> tuple[ReplicatingCluster, SimulatedNode, SimulatedNode]:
-    """The cluster, the replica that has clients, the primary; what any replica says to the primary takes long."""
+    """Return a cluster with one message, a replica for clients, and the primary."""
     nodes = ReplicatingCluster(seed, count)
     nodes.settle()
     nodes.post(1, uri)
@@ -27,7 +26,7 @@ def start(seed: int, count: int = 3, uri: str = STRONG) -> tuple[ReplicatingClus
     return nodes, node, primary
 
 
-def slow(nodes: ReplicatingCluster, primary: SimulatedNode) -> None:
+def delay_replies(nodes: ReplicatingCluster, primary: SimulatedNode) -> None:
     for each in nodes.machines:
         if each is not primary:
             nodes.network.slow(each.name, primary.name, WAY_BACK_S)
@@ -39,7 +38,7 @@ def test_an_ack_at_a_replica_takes_one_way_where_two_nodes_are_a_majority_else_t
     reader, queue = nodes.client(node.name).consume(STRONG), nodes.client(node.name).open(STRONG, write=1)
     reader.confirm(*reader.take(1))
     nodes.run(2.0)
-    slow(nodes, primary)
+    delay_replies(nodes, primary)
     for number in range(3):
         begun, guid = nodes.now, queue.put(b"%d" % number)
         assert queue.next_ack(guid).status == 0
@@ -62,7 +61,7 @@ def test_a_consumer_at_the_replica_gets_a_message_before_the_consumer_of_another
     for each in here, there:
         each.confirm(*each.take(1))
     nodes.run(2.0)
-    slow(nodes, primary)
+    delay_replies(nodes, primary)
     begun, guid = nodes.now, queue.put(b"x")
     here.take(1)
     assert nodes.now - begun < WAY_BACK_S / 2
@@ -109,7 +108,7 @@ def test_malformed_early_acks_are_errors_and_the_number_of_held_ones_is_limited(
     monkeypatch.setattr("bmqtwist.member.member_relays.HELD_ACK_EVENTS_MAX", 5)
     for _ in range(6):
         members.on_acks(peer, AHEAD, RECEIPT.pack(index, 1 << 40, lease - 1) + items, nodes.now)
-    assert not any("too many ACKs" in line for line in node.log()), "those of another lease wait for nothing"
+    assert not any("too many ACKs" in line for line in node.log()), "ACKs of another lease are not held"
     for _ in range(6):
         members.on_acks(peer, AHEAD, far + items, nodes.now)
     assert any("too many ACKs in partition" in line for line in node.log())
@@ -134,7 +133,7 @@ def test_a_replica_with_a_slow_disk_acknowledges_as_soon_as_the_other_nodes_are_
 def test_with_replication_factor_three_an_ack_waits_for_the_third_node() -> None:
     nodes, node, primary = start(1)
     queue = nodes.client(node.name).open(STRONG, write=1)
-    slow(nodes, primary)
+    delay_replies(nodes, primary)
     for factor, ways in (3, 2), (2, 1):
         nodes.replication(primary).set_replication_factor(factor, nodes.now)
         begun, guid = nodes.now, queue.put(b"x")
@@ -188,7 +187,7 @@ def test_confirms_are_delayed_unless_the_window_of_the_consumer_is_small(window:
 
 
 def test_a_commit_visits_only_queues_with_uncommitted_messages() -> None:
-    """There may be ten thousand others."""
+    """A commit must not take time for each of, say, 10,000 idle queues."""
     nodes, node, primary = start(3)
     index = nodes.record(STRONG).partition_id
     reader, queue = nodes.client(node.name).consume(STRONG), nodes.client(primary.name).open(STRONG, write=1)
@@ -196,7 +195,7 @@ def test_a_commit_visits_only_queues_with_uncommitted_messages() -> None:
     nodes.run(2.0)
     partition, relays = nodes.partition(primary, index), nodes.cluster(node.name).relays
     assert not partition.copies.waiters and relays is not None and not relays.incoming._with_waiting
-    slow(nodes, primary)
+    delay_replies(nodes, primary)
     nodes.network.slow(primary.name, node.name, WAY_BACK_S)
     guid = queue.put(b"x")
     nodes.until(lambda: bool(partition.copies.waiters), 5.0)

@@ -1,4 +1,4 @@
-"""Who is primary of what, and where queues are, when nodes and leaders come and go: several nodes, in virtual time."""
+"""Assignment of primaries to partitions and of queues to partitions, while members and leaders change."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from bmqtwist.wire.control import ControlMessage, encode_event
 from sim.assignments import LEAST, number, transfer
 from sim.replicated import EVENTUAL, STRONG, ReplicatingCluster, available_cluster
 
-_NAMED = re.compile(r"Setting primary of Partition \[(\d+)\] to \[\[n\d+, (\d+)\]\], leaseId: \[(\d+)\]")
+_PRIMARY_LINE = re.compile(r"Setting primary of Partition \[(\d+)\] to \[\[n\d+, (\d+)\]\], leaseId: \[(\d+)\]")
 
 
-def named(nodes: ReplicatingCluster) -> dict[tuple[int, int], int]:
-    """(partition, lease) -> the only node that any node was ever told to have it."""
+def logged_primaries(nodes: ReplicatingCluster) -> dict[tuple[int, int], int]:
+    """Return (partition, lease) -> node id from the logs; AssertionError if a lease belongs to two nodes."""
     found: dict[tuple[int, int], int] = {}
     for node in nodes.machines:
         for line in node.log():
-            match = _NAMED.search(line)
+            match = _PRIMARY_LINE.search(line)
             if match:
                 index, who, lease = map(int, match.groups())
-                assert found.setdefault((index, lease), who) == who, f"lease {lease} of partition {index} was given twice"
+                assert found.setdefault((index, lease), who) == who, f"lease {lease} of partition {index} has two nodes"
     return found
 
 
@@ -83,7 +83,7 @@ def test_a_partition_whose_primary_is_gone_gets_another_node_and_the_next_lease(
                 assert after[index] == primary
         former.boot()
         nodes.wait_until_available()
-    assert len(named(nodes)) > 5
+    assert len(logged_primaries(nodes)) > 5
 
 
 @pytest.mark.spec("cluster", 52)
@@ -118,7 +118,7 @@ def test_a_new_queue_is_assigned_to_the_first_partition_with_the_fewest_queues()
     nodes.admin(nodes.primary(0), "CLUSTERS CLUSTER c3 FORCE_GC_QUEUES")
     nodes.run(0.5)
     clients[0].open("bmq://bmq.test.persistent.priority/q6", write=1)
-    assert nodes.record("bmq://bmq.test.persistent.priority/q6").partition_id == 0, "each has two, so it is the first"
+    assert nodes.record("bmq://bmq.test.persistent.priority/q6").partition_id == 0, "both partitions have two queues"
 
 
 @pytest.mark.spec("cluster", 54)
@@ -127,7 +127,7 @@ def test_no_queue_is_assigned_to_a_partition_without_primary() -> None:
     state.apply(ClusterMessage("leaderAdvisory", LeaderAdvisory(LeaderMessageSequence(), [PartitionPrimaryInfo(1, 1, 1)], [
         QueueInfo(f"bmq://d/q{each}", b"key%02d" % each, 1, []) for each in range(3)])))
     plan = Judge(1, LEAST).plan(AssignQueue("bmq://d/new", ("__default",), 1), state, set())
-    assert plan.result.partition_id == 1, "partition 0 has fewer, and no primary"
+    assert plan.result.partition_id == 1, "partition 0 has fewer queues, but no primary"
 
 
 @pytest.mark.spec("cluster", 55)
@@ -146,7 +146,7 @@ def test_concurrent_opens_of_a_new_queue_at_three_members_create_one_queue(seed:
     stored = {tuple(nodes.partition(node, nodes.record(STRONG).partition_id).state.queues) for node in nodes.machines}
     assert len(records) == 1 and stored == {tuple(records)}
     term, sequence = nodes.cluster(nodes.leader.name).metadata.log.lsn
-    assert (term, sequence) == (before[0], before[1] + 2), "an assignment and its COMMIT, and nothing else"
+    assert (term, sequence) == (before[0], before[1] + 2), "only an assignment and its COMMIT"
 
 
 LIMITED = {"few": json.dumps(domain_config("few", maxQueues=5))}
@@ -214,9 +214,9 @@ def test_an_unanswered_assignment_is_requested_again_from_the_same_leader_in_its
         lossy.setitem(dispatch.CLUSTER_MESSAGES, "request", lambda *arguments: None)
         asked = client.send_request({"openQueue": {"handleParameters": client.handle_parameters(STRONG, 0, write=1)}})
         nodes.run(0.2)
-    leadership.on_leadership_lost("a test says so")
+    leadership.on_leadership_lost("test")
     assert "openQueueResponse" in client.response(asked)
-    nodes.run(1.0)  # until the third node knows, too
+    nodes.run(1.0)  # until the third node follows, too
     assert nodes.leader is leader and leadership.standing.term > term
 
 
@@ -244,8 +244,9 @@ def test_a_primary_that_is_not_active_within_max_time_master_is_replaced() -> No
     assert any(f"Partition [{index}]: node {number(former)} has been its primary for 20 s" in line for line in leader.log())
 
 
-def advise(nodes: ReplicatingCluster, sender: SimulatedNode, target: SimulatedNode, lease: int, active: bool = True) -> None:
-    """A node says whether it is active primary of partition 0 under some lease."""
+def send_primary_status(nodes: ReplicatingCluster, sender: SimulatedNode, target: SimulatedNode, lease: int,
+                        active: bool = True) -> None:
+    """Send the primary status of a node in partition 0 to another node, and process it."""
     status = PrimaryStatus.E_ACTIVE if active else PrimaryStatus.E_PASSIVE
     nodes.cluster(sender.name).replication._links.send(number(target), encode_event(  # type: ignore[union-attr]
         ControlMessage(None, "clusterMessage", ClusterMessage("primaryStatusAdvisory", PrimaryStatusAdvisory(
@@ -258,25 +259,25 @@ def advise(nodes: ReplicatingCluster, sender: SimulatedNode, target: SimulatedNo
 def test_a_primary_status_of_another_node_or_lease_is_ignored() -> None:
     nodes = available_cluster(9)
     primary = nodes.primary()
-    stranger, listener = nodes.replicas()
+    other, listener = nodes.replicas()
     known = nodes.primaries()[0]
-    for sender, lease, active in ((stranger, known.lease, True), (stranger, known.lease + 3, True), (stranger, 0, True),
+    for sender, lease, active in ((other, known.lease, True), (other, known.lease + 3, True), (other, 0, True),
                                   (primary, known.lease - 1, True), (primary, known.lease - 1, False),
-                                  (primary, known.lease + 2, True), (stranger, known.lease, False)):
-        advise(nodes, sender, listener, lease, active)
+                                  (primary, known.lease + 2, True), (other, known.lease, False)):
+        send_primary_status(nodes, sender, listener, lease, active)
         assert nodes.replication(listener).primary_of(0) == known, (sender.name, lease, active)
     assert sum("to which no leader appointed it" in line for line in listener.log())
     client = nodes.client(listener.name)
     assert client.open(STRONG, write=1).post(b"goes on")
-    advise(nodes, primary, listener, known.lease, active=False)
+    send_primary_status(nodes, primary, listener, known.lease, active=False)
     assert nodes.replication(listener).primary_of(0) is None
-    advise(nodes, primary, listener, known.lease)
+    send_primary_status(nodes, primary, listener, known.lease)
     assert nodes.replication(listener).primary_of(0) == known
 
 
 @pytest.mark.spec("cluster", 62)
 def test_a_primary_with_a_new_lease_first_reports_the_old_lease_as_passive() -> None:
-    """It named the new one: others went on asking it for queues that it had given up, and were refused."""
+    """Otherwise other members would request queues of the old lease from it, which it refuses."""
     nodes = available_cluster(10)
     primary = nodes.primary()
     known = nodes.primaries()[0]
@@ -310,5 +311,5 @@ def test_a_primary_status_takes_effect_when_the_metadata_reach_its_lease() -> No
     nodes.until(lambda: nodes.replication(next_one).is_active_primary(0), 5.0)
     nodes.run(0.1)
     assert nodes.cluster(listener.name).metadata.state.partitions[0] == known
-    assert nodes.replication(listener).primary_of(0) != expected, "the metadata here do not say so yet"
+    assert nodes.replication(listener).primary_of(0) != expected, "the metadata of this node are older"
     nodes.until(lambda: nodes.replication(listener).primary_of(0) == expected, 3.0)

@@ -1,4 +1,4 @@
-"""What members and proxies answer to whoever commands them, and what their logs say to whoever watches them."""
+"""Admin commands and log lines of members and proxies."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ FEW = "bmq://few/q%d"
 
 
 def command(node: SimulatedNode, text: str) -> str:
-    """An admin command."""
+    """Run an admin command at a node and return its answer."""
     return node.broker.commands.run_at_once(text, "test").text
 
 
-def told(node: SimulatedNode, *words: str) -> list[str]:
-    """Lines of a node's log that hold all of these words."""
+def log_lines(node: SimulatedNode, *words: str) -> list[str]:
+    """Return the log lines of a node that contain all `words`."""
     return [line for line in node.log() if all(word in line for word in words)]
 
 
@@ -56,23 +56,23 @@ def test_requests_to_an_upstream_node_and_their_responses_are_logged() -> None:
     nodes.client("p1").open(STRONG, write=1)
     proxy = nodes.node("p1")
     active = proxy.broker.proxies["c3"].selector.active
-    assert told(proxy, f"onClusterLeader: new leader: [n{active}, {active}], leader status: ACTIVE")
-    assert told(proxy, "Sending request to '", "choice = [ openQueue = [ handleParameters = [ ",
+    assert log_lines(proxy, f"onClusterLeader: new leader: [n{active}, {active}], leader status: ACTIVE")
+    assert log_lines(proxy, "Sending request to '", "choice = [ openQueue = [ handleParameters = [ ",
                 "readCount = 0 writeCount = 1 adminCount = 0 ] ] ] ]")
-    assert told(proxy, "received OpenQueueResponse", STRONG) and not told(proxy, "Sent ReopenQueue request")
+    assert log_lines(proxy, "received OpenQueueResponse", STRONG) and not log_lines(proxy, "Sent ReopenQueue request")
     for node in nodes.machines:
-        assert told(node, "negotiated with node", "userAgent: 'bmqbrkr:")
+        assert log_lines(node, "negotiated with node", "userAgent: 'bmqbrkr:")
     nodes.node(f"n{active}").crash(power=False, down=None)
     nodes.settle()
-    assert told(proxy, "Sent ReopenQueue request") and told(proxy, "ClusterProxy (c3): state restored")
+    assert log_lines(proxy, "Sent ReopenQueue request") and log_lines(proxy, "ClusterProxy (c3): state restored")
     keeper = nodes.primary()
     nodes.node(f"n{active}").boot()
     nodes.settle()
-    assert told(keeper, "Rebuilt internal state of queue engine for queue", f"[{STRONG}]")
+    assert log_lines(keeper, "Rebuilt internal state of queue engine for queue", f"[{STRONG}]")
 
 
 def test_only_the_leader_raises_the_alarms_of_the_queue_limit() -> None:
-    """Wherever clients open them; its limit is told there, and to the client."""
+    """Clients at all members get the refusal."""
     nodes = Members(texts={"few": json.dumps(domain_config("few", maxQueues=5))})
     leader = nodes.leader
     clients = [nodes.client(node.name) for node in nodes.machines]
@@ -81,8 +81,8 @@ def test_only_the_leader_raises_the_alarms_of_the_queue_limit() -> None:
     for client in clients:
         assert refusal(lambda client=client: client.open(FEW % 5, write=1)).category == "E_REFUSED"
     for node in nodes.machines:
-        assert bool(told(node, "DOMAIN_QUEUE_LIMIT_HIGH_WATERMARK", "current: 4, limit: 5")) is (node is leader)
-        assert bool(told(node, "DOMAIN_QUEUE_LIMIT_FULL")) is (node is leader)
+        assert bool(log_lines(node, "DOMAIN_QUEUE_LIMIT_HIGH_WATERMARK", "current: 4, limit: 5")) is (node is leader)
+        assert bool(log_lines(node, "DOMAIN_QUEUE_LIMIT_FULL")) is (node is leader)
 
 
 def test_a_quorum_above_the_number_of_nodes_delays_metadata_changes() -> None:
@@ -93,7 +93,7 @@ def test_a_quorum_above_the_number_of_nodes_delays_metadata_changes() -> None:
     uri = nodes.assign(leader, OTHER)
     nodes.run(5.0)
     assert uri not in nodes.assigned and nodes.leader is leader
-    assert told(leader, "'QueueAssignmentAdvisory' will be applied to cluster state ledger", uri)
+    assert log_lines(leader, "'QueueAssignmentAdvisory' will be applied to cluster state ledger", uri)
     command(leader, "CLUSTERS CLUSTER c3 STATE ELECTOR SET quorum 0")
     nodes.run(1.0)
     assert uri in nodes.assigned
@@ -101,7 +101,7 @@ def test_a_quorum_above_the_number_of_nodes_delays_metadata_changes() -> None:
 
 
 def test_the_only_electable_node_gets_its_missing_metadata_before_it_leads() -> None:
-    """Its log is older than those of all others, who do not vote for it until it has theirs."""
+    """Its log is older than those of the other members, which do not vote for it until it has their records."""
     nodes = ElectedCluster(4, 3)
     nodes.run(60.0)
     behind = next(node for node in nodes.machines if node is not nodes.leader)
@@ -133,30 +133,30 @@ def test_a_stopping_primary_reports_each_of_its_partitions_as_passive() -> None:
     primary.stop(down=None)
     while primary.up:
         nodes.run(0.1)
-    assert nodes.now - begun < 3.0, "nobody could take over: it waits for nothing"
+    assert nodes.now - begun < 3.0, "no node can take over, so the stop must not wait"
     nodes.run(2.0)
     for node in others:
         for index in range(2):
-            assert told(node, f"received primary status advisory: [ partitionId = {index} primaryLeaseId = ",
+            assert log_lines(node, f"received primary status advisory: [ partitionId = {index} primaryLeaseId = ",
                         f"status = E_PASSIVE ], from: [{primary.name}, ")
     assert len({nodes.partition(node).summary.last for node in others}) == 1
 
 
 @pytest.mark.parametrize("which", [0, 1, 2])
 def test_the_next_leader_takes_over_the_partitions_of_a_stopping_leader(which: int) -> None:
-    """It is one that can lead without the one that goes, also if another one is asked first."""
+    """Only one of the other three members can lead; the stopping leader may ask another one first."""
     nodes = Members(count=4)
     leader = nodes.leader
     rest = [node for node in nodes.machines if node is not leader]
-    kept = rest.pop(which)
+    successor = rest.pop(which)
     for node in rest:
         command(node, "CLUSTERS CLUSTER c3 STATE ELECTOR SET quorum 4")
     leader.stop(down=None)
     while leader.up:
         nodes.run(0.1)
     nodes.settle()
-    assert nodes.leader is kept, "the others need the votes of all four"
-    assert nodes.primary(0) is kept and nodes.primary(1) is kept
+    assert nodes.leader is successor, "the other members need four votes"
+    assert nodes.primary(0) is successor and nodes.primary(1) is successor
 
 
 def test_a_node_logs_its_leader_before_the_availability_of_the_cluster() -> None:

@@ -1,4 +1,4 @@
-"""How many nodes must have a message before it is acknowledged: as the domain says, for `all` never fewer than a quorum."""
+"""`ackCopies` of a domain: the number of nodes that must have a message before its ACK."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from bmqtwist.testing.config import domain_config
 from bmqtwist.testing.simulated_node import SimulatedNode
 from sim.replicated import ReplicatingCluster
 
-DELAYS_S = [0.3, 0.6, 0.9, 1.2]  # of what each of the replicas says to the primary
+DELAYS_S = [0.3, 0.6, 0.9, 1.2]  # delay from each replica to the primary
 WORDS = ["none", "one", "majority", "all"]
 
 
 def uri(word: str) -> str:
+    """Return the queue of the domain with this `ackCopies`."""
     return f"bmq://{word}.copies/q"
 
 
 def cluster(seed: int, count: int = 5, **parameters: Any) -> ReplicatingCluster:
+    """Return a cluster with a domain for each value of `ackCopies`."""
     nodes = ReplicatingCluster(seed, count)
     for word in WORDS:
         nodes.domains.texts[f"{word}.copies"] = json.dumps(domain_config(
@@ -34,12 +36,13 @@ def cluster(seed: int, count: int = 5, **parameters: Any) -> ReplicatingCluster:
 
 
 def replicas(nodes: ReplicatingCluster) -> list[SimulatedNode]:
+    """Return all members but the primary."""
     primary = nodes.primary()
     return [node for node in nodes.machines if node is not primary]
 
 
-def acknowledged_after(nodes: ReplicatingCluster, queue: Queue) -> float:
-    """Seconds from a post to its acknowledgement."""
+def seconds_to_ack(nodes: ReplicatingCluster, queue: Queue) -> float:
+    """Return the seconds from a PUT to its ACK."""
     begun, guid = nodes.now, queue.put(b"x")
     assert queue.next_ack(guid).status == 0
     return nodes.now - begun
@@ -48,7 +51,7 @@ def acknowledged_after(nodes: ReplicatingCluster, queue: Queue) -> float:
 @pytest.mark.spec("cluster", 122)
 @pytest.mark.parametrize("word, least", [
     ("none", 0.0), ("one", DELAYS_S[0]), ("majority", DELAYS_S[1]), ("all", DELAYS_S[3])])
-def test_an_ack_comes_when_so_many_nodes_have_the_message(word: str, least: float) -> None:
+def test_an_ack_is_sent_when_the_configured_number_of_nodes_has_the_message(word: str, least: float) -> None:
     nodes = cluster(1)
     _, queue = nodes.writer(uri(word))
     primary = nodes.primary()
@@ -56,23 +59,23 @@ def test_an_ack_comes_when_so_many_nodes_have_the_message(word: str, least: floa
         nodes.network.slow(node.name, primary.name, delay)
     nodes.run(3.0)
     for _ in range(3):
-        took = acknowledged_after(nodes, queue)
+        took = seconds_to_ack(nodes, queue)
         assert least <= took < least + 0.29, (word, took)
 
 
 @pytest.mark.spec("cluster", 122)
-def test_all_waits_for_nobody_who_is_dead_and_takes_no_fewer_than_a_quorum() -> None:
+def test_ack_copies_all_waits_for_all_connected_nodes_and_at_least_a_quorum() -> None:
     nodes = cluster(2, deduplicationTimeMs=20_000)
     _, queue = nodes.writer(uri("all"))
     others = replicas(nodes)
     others[0].crash(power=False, down=None)
-    assert acknowledged_after(nodes, queue) < 0.5, "its connection is gone"
+    assert seconds_to_ack(nodes, queue) < 0.5, "its connection is closed"
     others[1].pause()
     guid = queue.put(b"x")
     nodes.run(1.0)
-    assert not queue.acks(), "nobody knows yet that it does not live"
-    assert queue.next_ack(guid).status == 0 and nodes.now, "it was silent for too long"
-    others[2].crash(power=False, down=None)  # three of five are gone
+    assert not queue.acks(), "the pause is not detected yet"
+    assert queue.next_ack(guid).status == 0 and nodes.now, "the silent node is disconnected"
+    others[2].crash(power=False, down=None)  # two of five run
     guid = queue.put(b"x")
     nodes.run(15.0)
     assert not queue.acks()
@@ -81,11 +84,11 @@ def test_all_waits_for_nobody_who_is_dead_and_takes_no_fewer_than_a_quorum() -> 
     assert queue.next_ack(guid).status == 0
     nodes.settle()
     _, queue = nodes.writer(uri("all"))
-    assert acknowledged_after(nodes, queue) < 1.0
+    assert seconds_to_ack(nodes, queue) < 1.0
 
 
 @pytest.mark.parametrize("word, status", [("none", 0), ("one", AckStatus.UNKNOWN), ("all", AckStatus.UNKNOWN)])
-def test_what_too_few_have_had_for_the_deduplication_time_is_refused(word: str, status: int) -> None:
+def test_a_message_with_too_few_copies_is_refused_after_the_deduplication_time(word: str, status: int) -> None:
     nodes = cluster(3, 3, deduplicationTimeMs=1000)
     _, queue = nodes.writer(uri(word))
     primary = nodes.primary()

@@ -1,4 +1,4 @@
-"""Clusters of several nodes in one simulated network: they elect a leader, replicate the metadata, and take over."""
+"""Elections and replication of metadata in simulated clusters."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ QUEUE = "bmq://bmq.test.persistent.priority/q"
 
 @pytest.mark.parametrize("size", [2, 3, 5])
 @pytest.mark.parametrize("seed", range(3))
-def test_nodes_elect_a_leader_and_all_have_its_first_record(size: int, seed: int) -> None:
+def test_members_elect_a_leader_and_all_have_its_first_record(size: int, seed: int) -> None:
     nodes = ElectedCluster(seed, size, {"n2": {"clock_ahead": 500.5}})
     nodes.run(SETTLE_S)
     leader = nodes.leader
@@ -36,7 +36,7 @@ def test_nodes_elect_a_leader_and_all_have_its_first_record(size: int, seed: int
     nodes.judge_all()
 
 
-def test_what_the_leader_commits_is_everywhere_and_nobody_else_takes_proposals() -> None:
+def test_a_change_proposed_at_the_leader_reaches_all_members_and_one_at_a_follower_is_refused() -> None:
     nodes = ElectedCluster(1, 3)
     nodes.run(SETTLE_S)
     leader = nodes.leader
@@ -50,14 +50,14 @@ def test_what_the_leader_commits_is_everywhere_and_nobody_else_takes_proposals()
 
 @pytest.mark.parametrize("how", ["kill", "power", "stop"])
 @pytest.mark.parametrize("seed", range(3))
-def test_a_leader_that_is_gone_is_replaced_and_nothing_that_was_committed_is_lost(how: str, seed: int) -> None:
+def test_the_next_leader_has_all_committed_changes(how: str, seed: int) -> None:
     nodes = ElectedCluster(seed, 3)
     nodes.run(SETTLE_S)
     former = nodes.leader
     for _ in range(5):
         nodes.assign(former)
     nodes.run(1.0)
-    nodes.assign(former)  # nobody knows what becomes of this one
+    nodes.assign(former)  # its outcome is unknown
     if how == "stop":
         former.stop(down=None)
     else:
@@ -75,7 +75,7 @@ def test_a_leader_that_is_gone_is_replaced_and_nothing_that_was_committed_is_los
     nodes.judge_all()
 
 
-def test_a_machine_that_dies_silently_is_given_up_when_it_was_silent_for_long_enough() -> None:
+def test_a_silently_crashed_leader_is_replaced_after_the_inactivity_time() -> None:
     nodes = ElectedCluster(2, 3)
     nodes.run(SETTLE_S)
     former = nodes.leader
@@ -89,8 +89,8 @@ def test_a_machine_that_dies_silently_is_given_up_when_it_was_silent_for_long_en
 
 @pytest.mark.spec("cluster", 38)
 @pytest.mark.parametrize("both", [True, False])
-def test_a_leader_that_is_cut_off_leads_no_longer_and_returns_as_a_follower(both: bool) -> None:
-    """`both` = False: it hears the others, and they do not hear it."""
+def test_an_isolated_leader_steps_down_and_follows_after_the_heal(both: bool) -> None:
+    """`both` = False: only its outgoing messages are lost."""
     nodes = ElectedCluster(3, 3)
     nodes.run(SETTLE_S)
     former = nodes.leader
@@ -109,10 +109,10 @@ def test_a_leader_that_is_cut_off_leads_no_longer_and_returns_as_a_follower(both
     nodes.run(SETTLE_S)
     nodes.judge_all()
     logs = [nodes.cluster(node.name).metadata.log.log for node in nodes.machines]
-    assert len({log.last for log in logs}) == 1 and not any(log.holds(alone) for log in logs), "its own record is cut off"
+    assert len({log.last for log in logs}) == 1 and not any(log.holds(alone) for log in logs), "it is truncated"
 
 
-def test_a_leader_that_is_paused_for_longer_than_its_lease_comes_back_as_a_follower() -> None:
+def test_a_leader_that_was_paused_becomes_a_follower() -> None:
     nodes = ElectedCluster(4, 3)
     nodes.run(SETTLE_S)
     former = nodes.leader
@@ -127,7 +127,7 @@ def test_a_leader_that_is_paused_for_longer_than_its_lease_comes_back_as_a_follo
     nodes.judge_all()
 
 
-def test_one_of_three_alone_leads_nobody_and_its_term_does_not_grow() -> None:
+def test_a_single_member_of_three_does_not_lead_and_keeps_its_term() -> None:
     nodes = ElectedCluster(5, 3)
     nodes.run(SETTLE_S)
     term = nodes.cluster("n1").leadership.standing.term
@@ -142,7 +142,7 @@ def test_one_of_three_alone_leads_nobody_and_its_term_does_not_grow() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_all_lose_their_power_and_nothing_that_was_committed(seed: int) -> None:
+def test_a_power_loss_of_all_members_loses_no_committed_change(seed: int) -> None:
     nodes = ElectedCluster(seed, 3)
     nodes.run(SETTLE_S)
     for round_ in range(3):
@@ -159,7 +159,7 @@ def test_all_lose_their_power_and_nothing_that_was_committed(seed: int) -> None:
 
 @pytest.mark.spec("cluster", 37)
 @pytest.mark.parametrize("retained, how", [(0, "Snapshot"), (1 << 20, "Entries")])
-def test_a_node_that_missed_something_gets_the_records_or_the_whole_state(
+def test_a_restarted_member_gets_missing_records_or_a_snapshot(
         retained: int, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata_log, "RETAINED_BYTES", retained)
     nodes = ElectedCluster(6, 3)
@@ -182,7 +182,7 @@ def test_a_node_that_missed_something_gets_the_records_or_the_whole_state(
 
 @pytest.mark.spec("cluster", 26)
 @pytest.mark.parametrize("seed", range(3))
-def test_a_node_that_comes_back_knows_its_term_and_its_vote(seed: int) -> None:
+def test_a_restarted_member_keeps_its_term_and_vote(seed: int) -> None:
     nodes = ElectedCluster(seed, 3)
     nodes.run(SETTLE_S)
     ballots = {node.name: nodes.cluster(node.name).leadership.elector.ballot for node in nodes.machines}
@@ -196,7 +196,7 @@ def test_a_node_that_comes_back_knows_its_term_and_its_vote(seed: int) -> None:
         assert (ballot.term, ballot.vote) == before[node.name]
 
 
-def test_a_vote_file_that_is_damaged_is_told_and_healed_by_a_leader() -> None:
+def test_a_damaged_vote_file_raises_an_alarm_and_is_rewritten_under_a_leader() -> None:
     nodes = ElectedCluster(7, 3)
     nodes.run(SETTLE_S)
     node = next(each for each in nodes.machines if each is not nodes.leader)
@@ -213,7 +213,7 @@ def test_a_vote_file_that_is_damaged_is_told_and_healed_by_a_leader() -> None:
     assert sum("it is not known how this node has voted" in line for line in node.log()) == 1
 
 
-def test_a_node_whose_disk_fails_does_not_lead() -> None:
+def test_a_leader_whose_disk_fails_steps_down() -> None:
     nodes = ElectedCluster(8, 3)
     nodes.run(SETTLE_S)
     former = nodes.leader
@@ -226,7 +226,7 @@ def test_a_node_whose_disk_fails_does_not_lead() -> None:
     assert nodes.leader is not None
 
 
-def test_queues_are_refused_as_long_as_there_are_no_primaries() -> None:
+def test_opens_are_refused_without_primaries() -> None:
     nodes = ElectedCluster(9, 3)
     nodes.node("n3").crash(power=False, down=None)
     nodes.node("n2").crash(power=False, down=None)
@@ -239,7 +239,7 @@ def test_queues_are_refused_as_long_as_there_are_no_primaries() -> None:
 
 @pytest.mark.spec("cluster", 39)
 @pytest.mark.parametrize("seed", range(5))
-def test_what_a_quorum_has_is_committed_by_the_next_leader_though_nobody_was_told_so_by_this_one(seed: int) -> None:
+def test_a_record_durable_at_a_quorum_is_committed_by_the_next_leader(seed: int) -> None:
     nodes = ElectedCluster(seed, 3)
     nodes.run(SETTLE_S)
     former = nodes.leader
@@ -259,7 +259,7 @@ def test_what_a_quorum_has_is_committed_by_the_next_leader_though_nobody_was_tol
     nodes.judge_all()
 
 
-def test_a_cluster_of_one_has_no_vote_file_and_dials_nobody() -> None:
+def test_a_cluster_of_one_member_has_no_vote_file_and_no_links() -> None:
     nodes = ElectedCluster(1, 1)
     node: SimulatedNode = nodes.machines[0]
     nodes.run(1.0)
@@ -272,7 +272,7 @@ def elector(nodes: ElectedCluster, name: str, command: str, encoding: str = "") 
     return nodes.node(name).broker.commands.run_at_once(f"{encoding}CLUSTERS CLUSTER c3 {command}", "test").text
 
 
-def test_status_tells_on_every_node_who_leads_and_who_is_connected() -> None:
+def test_the_status_of_each_member_shows_leader_and_connections() -> None:
     nodes = ElectedCluster(10, 3)
     nodes.run(SETTLE_S)
     leader = nodes.cluster(nodes.leader.name).node_id
@@ -287,7 +287,7 @@ def test_status_tells_on_every_node_who_leads_and_who_is_connected() -> None:
 
 
 @pytest.mark.spec("cluster", 29)
-def test_an_administrator_moves_the_lead_to_another_node_and_keeps_one_from_leading() -> None:
+def test_admin_commands_transfer_the_lead_and_exclude_a_member_from_leading() -> None:
     nodes = ElectedCluster(11, 3)
     nodes.run(SETTLE_S)
     former = nodes.leader
@@ -305,7 +305,7 @@ def test_an_administrator_moves_the_lead_to_another_node_and_keeps_one_from_lead
     nodes.judge_all()
 
 
-def test_the_story_of_an_elector_says_what_happened_and_why() -> None:
+def test_the_transition_history_of_an_elector_lists_states_and_causes() -> None:
     nodes = ElectedCluster(12, 3)
     nodes.run(SETTLE_S)
     former = nodes.leader
@@ -321,7 +321,7 @@ def test_the_story_of_an_elector_says_what_happened_and_why() -> None:
 
 
 @pytest.mark.spec("cluster", 25)
-def test_a_quorum_that_an_administrator_sets_too_high_keeps_a_node_from_leading() -> None:
+def test_a_configured_quorum_above_the_number_of_members_prevents_a_leader() -> None:
     nodes = ElectedCluster(13, 3)
     nodes.run(SETTLE_S)
     former = nodes.leader
@@ -339,7 +339,7 @@ _TOLD = re.compile(r"ElectorStateChangeCb .*new leaderNodeId: (-?\d+), new term:
 
 @pytest.mark.spec("cluster", 30)
 @pytest.mark.parametrize("seed", range(4))
-def test_what_a_node_is_told_of_elections_is_never_older_than_what_it_was_told_before(seed: int) -> None:
+def test_leader_notifications_of_a_member_never_go_back_to_an_earlier_term(seed: int) -> None:
     random = Random(f"{seed}/notifications")
     nodes = ElectedCluster(seed, 3)
     for _ in range(25):
@@ -367,7 +367,7 @@ def test_what_a_node_is_told_of_elections_is_never_older_than_what_it_was_told_b
 
 
 @pytest.mark.spec("cluster", 30)
-def test_a_heartbeat_of_an_earlier_term_is_told_to_nobody() -> None:
+def test_a_heartbeat_of_an_earlier_term_causes_no_leader_notification() -> None:
     nodes = ElectedCluster(14, 3)
     nodes.run(SETTLE_S)
     former = nodes.leader

@@ -65,7 +65,7 @@ def loses(nodes: ReplicatingCluster) -> SimulatedNode:
 
 
 @pytest.mark.spec("broker", 43)
-def test_an_open_waits_while_there_is_no_leader_and_succeeds_when_there_is_one() -> None:
+def test_an_open_without_a_leader_waits_until_one_is_elected() -> None:
     nodes = available_cluster(1, members=patience(120))
     client = nodes.client(loses(nodes).name)
     asked = ask_open(client, STRONG, write=1)
@@ -78,7 +78,7 @@ def test_an_open_waits_while_there_is_no_leader_and_succeeds_when_there_is_one()
 
 @pytest.mark.spec("broker", 44)
 @pytest.mark.parametrize("known", [True, False])
-def test_an_open_that_finds_no_leader_in_its_time_is_answered_timeout(known: bool) -> None:
+def test_an_open_without_a_leader_fails_with_timeout_after_open_timeout_ms(known: bool) -> None:
     nodes = available_cluster(2, members=patience(20))
     if known:
         nodes.post(1)
@@ -97,7 +97,7 @@ def test_an_open_that_finds_no_leader_in_its_time_is_answered_timeout(known: boo
 
 @pytest.mark.spec("broker", 48)
 @pytest.mark.parametrize("state", [StreamState.CLOSED, StreamState.REOPENING])
-def test_a_close_that_meets_a_pending_reopen_leaves_one_slot_free_and_no_more(state: StreamState) -> None:
+def test_a_close_during_a_reopen_frees_exactly_one_consumer_slot(state: StreamState) -> None:
     nodes = available_cluster(3, texts=domain(maxConsumers=1))
     index = 0
     place = nodes.replicas(index)[0]
@@ -124,7 +124,7 @@ def test_a_close_that_meets_a_pending_reopen_leaves_one_slot_free_and_no_more(st
 
 @pytest.mark.spec("broker", 61)
 @pytest.mark.parametrize("seconds", [1.0, 12.0])
-def test_with_two_of_four_suspended_strong_waits_and_eventual_does_not(seconds: float) -> None:
+def test_with_two_of_four_members_paused_strong_puts_wait_and_eventual_ones_do_not(seconds: float) -> None:
     nodes = available_cluster(4, 4)
     nodes.post(1)
     nodes.post(1, EVENTUAL)
@@ -151,7 +151,7 @@ def test_with_two_of_four_suspended_strong_waits_and_eventual_does_not(seconds: 
 
 @pytest.mark.spec("broker", 79)
 @pytest.mark.parametrize("how", ["kill", "stop"])
-def test_with_a_limit_of_one_messages_come_one_at_a_time_also_across_a_change_of_primary(how: str) -> None:
+def test_a_limit_of_one_unconfirmed_message_holds_across_a_change_of_primary(how: str) -> None:
     nodes = available_cluster(5, proxies=PROXIES)
     nodes.post(30)
     places = [nodes.replicas(nodes.record(STRONG).partition_id)[0].name, "p1"]
@@ -180,7 +180,7 @@ def test_with_a_limit_of_one_messages_come_one_at_a_time_also_across_a_change_of
 
 @pytest.mark.spec("broker", 109)
 @pytest.mark.parametrize("how", ["kill", "stop"])
-def test_an_app_goes_on_beside_one_that_is_not_registered_when_the_primary_goes(how: str) -> None:
+def test_a_registered_app_next_to_an_unregistered_one_continues_after_a_change_of_primary(how: str) -> None:
     nodes = available_cluster(6, proxies=PROXIES)
     first, second = nodes.client("p1"), nodes.client("p1")
     foo, quux = first.consume(FANOUT, "foo"), first.consume(FANOUT, "quux")
@@ -209,7 +209,7 @@ def die_with(nodes: ReplicatingCluster, place: str, uri: str, expected: bytes, a
 
 @pytest.mark.spec("broker", 135)
 @pytest.mark.parametrize("at_primary", [True, False])
-def test_a_change_of_primary_gives_back_all_delivery_attempts(at_primary: bool) -> None:
+def test_a_change_of_primary_resets_the_delivery_attempts(at_primary: bool) -> None:
     nodes = available_cluster(7, texts=domain(maxDeliveryAttempts=3))
     nodes.post(1, DOMAIN)
     [pill] = nodes.acknowledged[DOMAIN]
@@ -224,7 +224,7 @@ def test_a_change_of_primary_gives_back_all_delivery_attempts(at_primary: bool) 
 
 
 @pytest.mark.spec("broker", 136)
-def test_kills_on_a_replica_use_up_the_attempts_and_others_get_only_what_is_new() -> None:
+def test_crashed_consumers_at_a_replica_use_up_the_delivery_attempts() -> None:
     nodes = available_cluster(8, texts=domain(maxDeliveryAttempts=2))
     nodes.post(1, DOMAIN)
     [pill] = nodes.acknowledged[DOMAIN]
@@ -240,7 +240,7 @@ def test_kills_on_a_replica_use_up_the_attempts_and_others_get_only_what_is_new(
 
 @pytest.mark.spec("broker", 131)
 @pytest.mark.parametrize("how", ["kill", "power"])
-def test_a_message_stays_until_its_last_app_has_rejected_it_and_is_gone_for_the_next_leader_too(how: str) -> None:
+def test_a_message_rejected_by_all_apps_is_removed_also_at_the_next_primary(how: str) -> None:
     nodes = available_cluster(9, texts=domain("fanout", apps=("foo", "bar", "baz"), maxDeliveryAttempts=1))
     nodes.client("n1").open(DOMAIN, write=1).post(b"pill")
     index = nodes.record(DOMAIN).partition_id
@@ -257,7 +257,7 @@ def test_a_message_stays_until_its_last_app_has_rejected_it_and_is_gone_for_the_
 
 
 @pytest.mark.spec("broker", 166)
-def test_after_the_kill_of_a_primary_subscriptions_get_what_matches_them_again_and_from_then_on() -> None:
+def test_after_a_crash_of_the_primary_subscriptions_receive_their_matching_messages() -> None:
     nodes = available_cluster(10)
     nodes.post(0)
     index = nodes.record(STRONG).partition_id
@@ -286,7 +286,7 @@ def test_after_the_kill_of_a_primary_subscriptions_get_what_matches_them_again_a
 
 @pytest.mark.spec("broker", 183)
 @pytest.mark.parametrize("how", ["kill", "stop"])
-def test_limits_that_were_raised_hold_at_the_next_primary(how: str) -> None:
+def test_a_raised_quota_is_in_force_at_the_next_primary(how: str) -> None:
     nodes = available_cluster(11, texts=domain(queue_messages=3))
     queue = nodes.client("n1").open(DOMAIN, write=1)
     assert [queue.status_of(b"x") for _ in range(5)] == [0, 0, 0, 0, 1]
@@ -297,7 +297,7 @@ def test_limits_that_were_raised_hold_at_the_next_primary(how: str) -> None:
 
 
 @pytest.mark.spec("broker", 245)
-def test_a_node_that_stops_gives_up_on_what_nobody_confirms_and_it_comes_again_elsewhere() -> None:
+def test_messages_unconfirmed_at_the_shutdown_timeout_are_redelivered_by_another_node() -> None:
     nodes = available_cluster(12)
     nodes.post(2)
     node = nodes.primary(nodes.record(STRONG).partition_id)
@@ -340,7 +340,7 @@ def test_an_open_during_a_change_of_primary_completes_after_it(wait: float, how:
 @pytest.mark.parametrize("uri", [STRONG, EVENTUAL])
 @pytest.mark.parametrize("how", ["stop", "kill"])
 @pytest.mark.parametrize("returns", [True, False])
-def test_puts_during_the_end_of_a_primary_are_acknowledged_once_and_stored_once(uri: str, how: str, returns: bool) -> None:
+def test_puts_during_a_change_of_primary_are_acknowledged_and_stored_once(uri: str, how: str, returns: bool) -> None:
     nodes = available_cluster(14, proxies=PROXIES)
     nodes.post(0, uri)
     index = nodes.record(uri).partition_id
@@ -372,7 +372,7 @@ def test_puts_during_the_end_of_a_primary_are_acknowledged_once_and_stored_once(
 @pytest.mark.spec("broker", 249)
 @pytest.mark.parametrize("place", ["replica", "p1"])
 @pytest.mark.parametrize("returns", [True, False])
-def test_confirms_while_the_primary_is_down_count_or_the_message_comes_again(place: str, returns: bool) -> None:
+def test_a_confirm_while_the_primary_is_down_takes_effect_or_the_message_is_redelivered(place: str, returns: bool) -> None:
     nodes = available_cluster(15, proxies=PROXIES)
     nodes.post(5, FANOUT)
     index = nodes.record(FANOUT).partition_id
@@ -399,7 +399,7 @@ def test_confirms_while_the_primary_is_down_count_or_the_message_comes_again(pla
 @pytest.mark.spec("broker", 250)
 @pytest.mark.parametrize("place", ["replica", "p1"])
 @pytest.mark.parametrize("wait", [0.0, 0.001, 0.003, 0.1])
-def test_an_open_behind_a_close_completes_though_the_primary_changes_in_between(place: str, wait: float) -> None:
+def test_an_open_after_a_close_completes_across_a_change_of_primary(place: str, wait: float) -> None:
     nodes = available_cluster(16, proxies=PROXIES, members=patience(60))
     nodes.post(0)
     index = nodes.record(STRONG).partition_id
@@ -420,7 +420,7 @@ def test_an_open_behind_a_close_completes_though_the_primary_changes_in_between(
 
 @pytest.mark.spec("broker", 251)
 @pytest.mark.parametrize("uri", [STRONG, EVENTUAL])
-def test_nodes_are_restarted_one_after_the_other_and_clients_of_a_proxy_see_nothing(uri: str) -> None:
+def test_a_rolling_restart_does_not_disturb_clients_of_a_proxy(uri: str) -> None:
     nodes = available_cluster(17, proxies=PROXIES, masterAssignment="E_LEAST_ASSIGNED")
     queue, reader = nodes.client("p1").open(uri, write=1), nodes.client("p1").consume(uri)
     sent: list[bytes] = []
@@ -455,7 +455,7 @@ def test_nodes_are_restarted_one_after_the_other_and_clients_of_a_proxy_see_noth
 
 
 @pytest.mark.spec("broker", 254)
-def test_a_reopen_that_is_refused_because_its_slot_is_taken_is_tried_again_until_it_is_free() -> None:
+def test_a_reopen_refused_by_the_consumer_limit_is_retried_until_a_slot_is_free() -> None:
     nodes = available_cluster(18, proxies=PROXIES, texts=domain(maxConsumers=1))
     reader = nodes.client("p1").consume(DOMAIN)
     proxy = nodes.node("p1")

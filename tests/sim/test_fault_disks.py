@@ -1,4 +1,7 @@
-"""The fault table, rows 18-22: disks that are slow, full, torn or rotten. Every judge looks on."""
+"""Fault table, rows 18-22: slow, full and damaged disks.
+
+All judges of the campaigns check each scenario.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ def file_of(node: SimulatedNode, index: int, kind: str) -> str:
     return [path for path in node.disk.paths() if f"/storage/bmq_{index}." in path and path.endswith(kind)][-1]
 
 
-def test_row_18_the_disk_of_a_replica_is_slow() -> None:
+def test_row_18_slow_disk_of_a_replica() -> None:
     world = FaultWorld(18)
     primary = world.primary()
     slow, begun = world.others(primary)[0], world.now
@@ -30,7 +33,7 @@ def test_row_18_the_disk_of_a_replica_is_slow() -> None:
     for _ in range(20):
         world.live(0.5)
         behind = world.hosted(primary, world.partition_of()).partition.summary.last[1] - partition.durable[1]
-        assert behind < 400, "it lags by what comes in a few syncs, not more and more"
+        assert behind < 400, "its lag must not grow"
     waits = [wait for producer in world.producers if producer.uri == STRONG for guid, wait in producer.waits.items()
              if producer.posted[guid] > begun]
     assert len(waits) > 30 and max(waits) < 1.5, "the others are a majority"
@@ -39,7 +42,7 @@ def test_row_18_the_disk_of_a_replica_is_slow() -> None:
     assert not world.refusals()
 
 
-def test_row_19_the_disk_of_the_primary_is_slow() -> None:
+def test_row_19_slow_disk_of_the_primary() -> None:
     world = FaultWorld(19)
     primary, lease, terms, begun = world.primary(), world.lease(), world.terms(), world.now
     primary.disk_delay_s = 1.0
@@ -55,7 +58,7 @@ def test_row_19_the_disk_of_the_primary_is_slow() -> None:
     assert not world.refusals()
 
 
-def test_row_20_the_disk_of_the_primary_is_full() -> None:
+def test_row_20_full_disk_of_the_primary() -> None:
     world = next(world for world in (FaultWorld(seed, spread=True) for seed in range(20, 40))
                  if world.primary(STRONG) not in (world.leader, world.primary(EVENTUAL)))
     primary = world.primary(STRONG)
@@ -78,7 +81,7 @@ def test_row_20_the_disk_of_the_primary_is_full() -> None:
 
 @pytest.mark.parametrize("part", [1, 20, RECORD_BYTES - 1])
 @pytest.mark.parametrize("kind", ["journal", "data"])
-def test_row_21_the_last_write_is_torn(kind: str, part: int) -> None:
+def test_row_21_torn_last_write_of_a_replica(kind: str, part: int) -> None:
     world = FaultWorld(21)
     index = world.partition_of()
     world.consumers[0].slow_s = None
@@ -94,7 +97,7 @@ def test_row_21_the_last_write_is_torn(kind: str, part: int) -> None:
         torn.disk.flip(path, at, 0xFF)
     torn.boot()
     found = world.hosted(torn, index)
-    assert found.summary.last < summary.last or found.machine.standing.doubtful, "the log ends before what is not whole"
+    assert found.summary.last < summary.last or found.machine.standing.doubtful, "the log ends before the damaged record"
     world.until(lambda: world.is_ready(torn))
     world.until(lambda: set(world.stored(torn)) == set(world.stored(world.primary())), 2.0)
     world.primary().crash(power=False, down=3.0)
@@ -104,7 +107,7 @@ def test_row_21_the_last_write_is_torn(kind: str, part: int) -> None:
 
 
 @pytest.mark.parametrize("kind, where", [("journal", 104), ("journal", 704), ("data", 100), ("data", 400)])
-def test_row_22_bits_rot_in_the_middle(kind: str, where: int) -> None:
+def test_row_22_flipped_bits_in_files_of_a_replica(kind: str, where: int) -> None:
     world = FaultWorld(22)
     index = world.partition_of()
     for consumer in world.consumers:
@@ -113,13 +116,13 @@ def test_row_22_bits_rot_in_the_middle(kind: str, where: int) -> None:
     for producer in world.producers:
         producer.paused = True
     world.live(2.0)
-    rotten = world.others(world.primary())[0]
-    rotten.crash(power=False, down=None)
-    rotten.disk.flip(file_of(rotten, index, kind), where, 0xFF)
-    rotten.boot()
-    world.until(lambda: world.is_ready(rotten) and not world.hosted(rotten, index).machine.standing.doubtful)
-    world.until(lambda: set(world.stored(rotten)) == set(world.stored(world.primary())), 5.0)
-    world.appoint(rotten)
-    world.until(lambda: world.primaries(index) == [rotten])
+    damaged = world.others(world.primary())[0]
+    damaged.crash(power=False, down=None)
+    damaged.disk.flip(file_of(damaged, index, kind), where, 0xFF)
+    damaged.boot()
+    world.until(lambda: world.is_ready(damaged) and not world.hosted(damaged, index).machine.standing.doubtful)
+    world.until(lambda: set(world.stored(damaged)) == set(world.stored(world.primary())), 5.0)
+    world.appoint(damaged)
+    world.until(lambda: world.primaries(index) == [damaged])
     world.finish()
     assert not world.refusals()

@@ -1,4 +1,7 @@
-"""The fault table, rows 1-7, 14-17, 24, 30, 31: nodes die, hang, are restarted and are stale. Every judge looks on."""
+"""Fault table, rows 1-7, 14-17, 24, 30 and 31: crashes, pauses and restarts of members.
+
+All judges of the campaigns check each scenario.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,12 @@ from sim.campaign.messages import EVENTUAL, STRONG
 from sim.elected import heal
 from sim.faults import FAILOVER_S, FaultWorld
 
-ROUND_TRIP_S = 0.3  # at most, with the syncs that it takes
-WAIT_MAX_S = FAILOVER_S + 8.0  # for an answer while one node is replaced
+ROUND_TRIP_S = 0.3  # longest round trip, with syncs
+WAIT_MAX_S = FAILOVER_S + 8.0  # longest time to an ACK during a failover
 NEW_QUEUE = "bmq://bmq.test.persistent.priority/new"
 
 
-def test_row_01_the_leader_crashes_and_its_connections_are_reset() -> None:
+def test_row_01_crash_of_the_leader_with_connection_resets() -> None:
     world = FaultWorld(1, spread=True)
     leader, before = world.leader, world.queues(world.leader)
     uri = next(uri for uri in (STRONG, EVENTUAL) if world.primary(uri) is not leader)
@@ -35,7 +38,7 @@ def test_row_01_the_leader_crashes_and_its_connections_are_reset() -> None:
     assert not world.refusals()
 
 
-def test_row_02_the_leader_hangs() -> None:
+def test_row_02_pause_of_the_leader() -> None:
     world = FaultWorld(2)
     former, run = world.leader, world.leader.run_number
     former.pause()
@@ -43,9 +46,9 @@ def test_row_02_the_leader_hangs() -> None:
     world.live(20.0)
     (term, _), new = world.cluster(former.name).metadata.log.committed, world.terms()
     former.resume()
-    world.propose(former, AssignQueue(NEW_QUEUE, ("__default",), 1), lambda record: pytest.fail("a stale leader commits"))
+    world.propose(former, AssignQueue(NEW_QUEUE, ("__default",), 1), lambda record: pytest.fail("stale leader"))
     world.live(5.0)
-    assert term < world.cluster(former.name).metadata.log.committed[0] in new, "by the next leader alone"
+    assert term < world.cluster(former.name).metadata.log.committed[0] in new, "only the next leader commits"
     assert former.run_number == run and world.leader is not former
     assert world.cluster(former.name).leadership.standing.state is ElectionState.FOLLOWER
     world.finish()
@@ -53,7 +56,7 @@ def test_row_02_the_leader_hangs() -> None:
 
 
 @pytest.mark.parametrize("how", ["kill", "power"])
-def test_row_03_a_primary_that_does_not_lead_crashes(how: str) -> None:
+def test_row_03_crash_of_a_primary_that_is_not_the_leader(how: str) -> None:
     world = FaultWorld(3, spread=True)
     uri = next(uri for uri in (STRONG, EVENTUAL) if world.primary(uri) is not world.leader)
     primary, lease, run = world.primary(uri), world.lease(uri), world.leader.run_number
@@ -66,7 +69,7 @@ def test_row_03_a_primary_that_does_not_lead_crashes(how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["kill", "power"])
-def test_row_04_the_primary_of_everything_leads_and_crashes(how: str) -> None:
+def test_row_04_crash_of_the_leader_that_is_primary_of_all_partitions(how: str) -> None:
     world = FaultWorld(4)
     former = world.leader
     assert world.primary(STRONG) is world.primary(EVENTUAL) is former
@@ -77,7 +80,7 @@ def test_row_04_the_primary_of_everything_leads_and_crashes(how: str) -> None:
     assert not world.refusals() and world.longest_wait() < WAIT_MAX_S
 
 
-def test_row_05_a_replica_crashes() -> None:
+def test_row_05_crash_of_a_replica_with_clients() -> None:
     world = FaultWorld(5)
     replica = world.others(world.primary())[0]
     producer = world.producer(STRONG, [replica.name, *world.names])
@@ -91,16 +94,16 @@ def test_row_05_a_replica_crashes() -> None:
     assert world.lease() == lease and producer.place != replica.name
     for each in world.producers:
         if each.uri == STRONG:
-            assert each.answered_since(crashed) > 5, "writes go on"
+            assert each.answered_since(crashed) > 5, "writes continue"
     for guid in held:
-        assert world.deliveries(guid) >= 2, "what its consumer held is given to others"
+        assert world.deliveries(guid) >= 2, "unconfirmed messages of its consumer are redelivered"
     world.finish()
     assert not world.refusals()
 
 
 @pytest.mark.parametrize("how", ["kill", "power"])
 @pytest.mark.parametrize("seed", range(3))
-def test_row_06_a_crash_between_append_and_acknowledgement(how: str, seed: int) -> None:
+def test_row_06_crash_of_the_primary_between_append_and_ack(how: str, seed: int) -> None:
     world = FaultWorld(60 + seed, clients=False)
     producer = world.producer(STRONG, pause_s=1000.0)
     world.until(lambda: producer.queue is not None)
@@ -112,12 +115,12 @@ def test_row_06_a_crash_between_append_and_acknowledgement(how: str, seed: int) 
     assert len(producer.unanswered) == len(guids)
     primary.crash(power=how == "power", down=1.0)
     world.finish()
-    assert sorted(producer.waits) == sorted(guids) and not producer.refused, "one acknowledgement each"
+    assert sorted(producer.waits) == sorted(guids) and not producer.refused, "one ACK each"
     assert [world.deliveries(guid) for guid in guids] == [1, 1, 1], "one copy each"
 
 
 @pytest.mark.parametrize("survives", [True, False])
-def test_row_07_a_crash_between_the_replication_to_a_minority_and_the_acknowledgement(survives: bool) -> None:
+def test_row_07_crash_of_the_primary_after_replication_to_a_minority(survives: bool) -> None:
     world = FaultWorld(7, 5, clients=False)
     producer = world.producer(STRONG, pause_s=1000.0)
     world.until(lambda: producer.queue is not None)
@@ -137,7 +140,7 @@ def test_row_07_a_crash_between_the_replication_to_a_minority_and_the_acknowledg
     assert [world.deliveries(guid) for guid in guids] == [1, 1, 1]
 
 
-def test_row_14_the_whole_cluster_is_stopped_and_started() -> None:
+def test_row_14_graceful_stop_and_restart_of_all_members() -> None:
     world = FaultWorld(14)
     for producer in world.producers:
         producer.paused = True
@@ -153,10 +156,10 @@ def test_row_14_the_whole_cluster_is_stopped_and_started() -> None:
     assert world.queues(world.leader) == uris
     client = world.client(world.primary().name)
     queue = client.open(STRONG, write=1)
-    queue.put(b"whatever it was", guid=done)
+    queue.put(b"repeated", guid=done)
     assert queue.next_ack(done).status == 0
     world.live(1.0)
-    assert all(world.stored(node) == [] for node in world.machines), "its GUID is known, though it was consumed before"
+    assert all(world.stored(node) == [] for node in world.machines), "its GUID is deduplicated though it was consumed"
     for producer in world.producers:
         producer.post(3)
     world.finish()
@@ -164,7 +167,7 @@ def test_row_14_the_whole_cluster_is_stopped_and_started() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_row_15_all_nodes_lose_their_power(seed: int) -> None:
+def test_row_15_power_loss_of_all_members(seed: int) -> None:
     world = FaultWorld(150 + seed)
     for _ in range(2):
         for producer in world.producers:
@@ -178,7 +181,7 @@ def test_row_15_all_nodes_lose_their_power(seed: int) -> None:
 
 
 @pytest.mark.parametrize("spread", [False, True])
-def test_row_16_nodes_are_restarted_one_after_the_other(spread: bool) -> None:
+def test_row_16_rolling_restart(spread: bool) -> None:
     world = FaultWorld(16, spread=spread)
     for node in world.machines:
         node.stop(down=None)
@@ -192,7 +195,7 @@ def test_row_16_nodes_are_restarted_one_after_the_other(spread: bool) -> None:
     assert all(world.deliveries(guid) == 1 for producer in world.producers for guid in producer.posted)
 
 
-def test_row_17_a_node_that_missed_much_is_restarted_and_made_primary() -> None:
+def test_row_17_restart_and_appointment_of_a_stale_member() -> None:
     world = FaultWorld(17, 3, journal_bytes=1 << 16)
     stale = world.others(world.leader)[0]
     stale.crash(power=False, down=None)
@@ -207,7 +210,7 @@ def test_row_17_a_node_that_missed_much_is_restarted_and_made_primary() -> None:
     world.run(3.0)
     other.boot()
     world.until(world.believed)
-    assert world.believed() == [other], "who lacks a record that is committed is not elected"
+    assert world.believed() == [other], "a member without a committed record is not elected"
     known: dict[str, Any] = {uri: key for uri, key in world.queues(other).items() if uri == NEW_QUEUE}
     assert known
     index = world.partition_of()
@@ -221,7 +224,7 @@ def test_row_17_a_node_that_missed_much_is_restarted_and_made_primary() -> None:
     assert not world.refusals()
 
 
-def test_row_24_the_primary_is_held_up_for_thirty_seconds() -> None:
+def test_row_24_pause_of_the_primary_for_30_s() -> None:
     world = FaultWorld(24)
     former = world.primary()
     waiting = world.producer(EVENTUAL, [former.name], pause_s=1000.0)
@@ -242,22 +245,22 @@ def test_row_24_the_primary_is_held_up_for_thirty_seconds() -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_row_30_the_leader_dies_between_a_commit_and_the_news_of_it(seed: int) -> None:
+def test_row_30_crash_of_the_leader_before_followers_learn_of_a_commit(seed: int) -> None:
     world = FaultWorld(300 + seed)
-    leader, told = world.leader, list[Any]()
-    world.propose(leader, AssignQueue(NEW_QUEUE, ("__default",), 7), told.append)
-    while not told:
+    leader, outcomes = world.leader, list[Any]()
+    world.propose(leader, AssignQueue(NEW_QUEUE, ("__default",), 7), outcomes.append)
+    while not outcomes:
         world.run(0.0002)
     assert not any(NEW_QUEUE in world.queues(node) for node in world.others(leader))
     leader.crash(power=True, down=None)
     world.until(lambda: len(world.believed()) == 1 and NEW_QUEUE in world.queues(world.believed()[0]))
     leader.boot()
     world.finish()
-    assert {world.queues(node)[NEW_QUEUE] for node in world.machines} == {told[0].key}
+    assert {world.queues(node)[NEW_QUEUE] for node in world.machines} == {outcomes[0].key}
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_row_31_the_leader_dies_before_a_majority_has_its_record(seed: int) -> None:
+def test_row_31_crash_of_the_leader_before_a_majority_has_its_record(seed: int) -> None:
     world = FaultWorld(310 + seed)
     leader = world.leader
     asked = world.others(leader)[seed % 2]

@@ -1,4 +1,4 @@
-"""Connections between the nodes of one cluster, by the production code: who dials, who is refused, what is tried again."""
+"""Connections between the members of a cluster: dialling, refusals, heartbeats, reconnects."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ PATIENT = {"heartbeats": {"clusterPeer": 4}, "tcp": {"heartbeatIntervalMs": 3000
 
 
 def peers(node: SimulatedNode) -> dict[int, bool]:
-    """Id of every node that it is connected with -> whether it has dialled it."""
+    """Return the id of each connected member -> whether this node has dialled it."""
     sessions = [each.kind for each in node.broker.sessions.open if isinstance(each.kind, PeerSession)]
     found = {each.session.remote.identity.cluster_node_id: each.dialled for each in sessions}
-    assert len(found) == len(sessions), "two connections with one node"
+    assert len(found) == len(sessions), "two connections with one member"
     assert {number for number in found if links(node).is_up(number)} == set(found)
     return found
 
 
-def whole(size: int) -> dict[str, dict[int, bool]]:
-    """Every pair is connected, dialled by the smaller id."""
+def full_mesh(size: int) -> dict[str, dict[int, bool]]:
+    """Return the peers of all members when each pair is connected, dialled by the smaller id."""
     numbers = range(1, size + 1)
     return {f"n{one}": {two: one < two for two in numbers if two != one} for one in numbers}
 
 
-def seen(nodes: SimulatedCluster) -> dict[str, dict[int, bool]]:
+def all_peers(nodes: SimulatedCluster) -> dict[str, dict[int, bool]]:
+    """Return the peers of each member."""
     return {node.name: peers(node) for node in nodes.nodes if isinstance(node, SimulatedNode)}
 
 
@@ -45,7 +46,7 @@ def test_members_that_start_in_any_order_have_one_connection_per_pair(size: int,
     for number in late:
         nodes.node(f"n{number}").crash(power=False, down=nodes.random.random() * 5)
     nodes.run(12.0)
-    assert seen(nodes) == whole(size)
+    assert all_peers(nodes) == full_mesh(size)
 
 
 @pytest.mark.parametrize("how", ["kill", "power", "stop", "reset"])
@@ -63,7 +64,7 @@ def test_members_reconnect_after_a_crash_stop_or_reset(how: str, name: str) -> N
     else:
         node.crash(power=how == "power", down=1.0)
     nodes.run(12.0)
-    assert seen(nodes) == whole(3)
+    assert all_peers(nodes) == full_mesh(3)
 
 
 @pytest.mark.spec("cluster", 3)
@@ -141,7 +142,7 @@ def test_a_silent_connection_is_closed_after_the_configured_number_of_unanswered
     heartbeats = {"client": 0, "downstreamBroker": 0, "upstreamBroker": 0, "clusterPeer": limit}
     nodes = SimulatedCluster(7, 3, app={"heartbeats": heartbeats})
     nodes.run(60.0)
-    assert seen(nodes) == whole(3), "who answers stays"
+    assert all_peers(nodes) == full_mesh(3), "members that answer stay connected"
     nodes.network.cut("n3", "n1", both=False)
     nodes.run(3.0 * limit - 0.5)
     assert 3 in peers(nodes.node("n1"))
@@ -149,7 +150,7 @@ def test_a_silent_connection_is_closed_after_the_configured_number_of_unanswered
     assert 3 not in peers(nodes.node("n1")) and 2 in peers(nodes.node("n1"))
     nodes.network.heal("n3", "n1", both=False)
     nodes.run(40.0)
-    assert seen(nodes) == whole(3)
+    assert all_peers(nodes) == full_mesh(3)
 
 
 @pytest.mark.spec("cluster", 6)
@@ -158,7 +159,7 @@ def test_with_a_heartbeat_limit_of_0_a_silent_connection_stays_open() -> None:
     nodes.run(2.0)
     nodes.network.cut("n2", "n1", both=False)
     nodes.run(300.0)
-    assert seen(nodes) == whole(2)
+    assert all_peers(nodes) == full_mesh(2)
 
 
 def test_a_heartbeat_is_answered() -> None:
@@ -181,14 +182,14 @@ def test_a_member_that_does_not_read_is_disconnected_at_the_output_limit_and_rec
     links(one).send(2, HEARTBEAT_RSP * 20_000)
     one.turn_due()
     nodes.run(0.1)
-    assert peers(one) == {2: True}, "160 kB, of which the kernel has taken 64"
+    assert peers(one) == {2: True}, "160 kB, of which 64 kB are in the kernel"
     links(one).send(2, HEARTBEAT_RSP * 20_000)
     one.turn_due()
     nodes.run(0.1)
     assert not peers(one) and any("the broker does not read" in line for line in one.log())
     two.resume()
     nodes.run(40.0)
-    assert seen(nodes) == whole(2)
+    assert all_peers(nodes) == full_mesh(2)
 
 
 def test_a_stopping_member_does_not_dial_other_members(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,7 +204,7 @@ def test_a_stopping_member_does_not_dial_other_members(monkeypatch: pytest.Monke
     assert not peers(nodes.node("n2")) and not dialled
 
 
-def test_the_same_seed_is_the_same_life() -> None:
+def test_a_simulation_is_determined_by_its_seed() -> None:
     digests = []
     for seed in (9, 9, 10):
         nodes = SimulatedCluster(seed, 3)

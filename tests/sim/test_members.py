@@ -1,4 +1,4 @@
-"""Clients at any node of a cluster: what they post and consume, and what they see when primaries move."""
+"""Clients at all members of a cluster: messages, and sessions across failovers."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ BROADCAST = "bmq://bmq.test.mem.broadcast/b"
 IN_MEMORY = "bmq://bmq.test.mem.priority/q"
 
 
-def quiet(*clients: Client) -> None:
-    """Nothing has happened to their sessions."""
+def assert_connected(*clients: Client) -> None:
+    """Check that no session was closed."""
     for client in clients:
         assert not client.link.closed
 
@@ -26,7 +26,7 @@ def quiet(*clients: Client) -> None:
 @pytest.mark.spec("cluster", 93)
 @pytest.mark.spec("cluster", 94)
 @pytest.mark.parametrize("uri", [STRONG, EVENTUAL, IN_MEMORY])
-def test_messages_go_from_any_member_to_any_member(uri: str) -> None:
+def test_a_message_posted_at_any_member_is_consumed_at_any_member(uri: str) -> None:
     nodes = Members()
     primary, (one, two) = nodes.primary(), nodes.replicas()
     for source, sink in ((one, two), (one, one), (primary, one), (two, primary)):
@@ -48,7 +48,7 @@ def test_messages_go_from_any_member_to_any_member(uri: str) -> None:
 
 
 @pytest.mark.spec("cluster", 94)
-def test_apps_of_a_fanout_queue_are_served_at_different_members() -> None:
+def test_apps_of_a_fanout_queue_are_consumed_at_different_members() -> None:
     nodes = Members()
     readers = {app: nodes.client(node.name).consume(FANOUT, app)
                for app, node in zip(("foo", "bar", "baz"), nodes.machines, strict=True)}
@@ -65,7 +65,7 @@ def test_apps_of_a_fanout_queue_are_served_at_different_members() -> None:
 
 @pytest.mark.spec("cluster", 93)
 @pytest.mark.spec("cluster", 94)
-def test_broadcast_reaches_clients_of_all_members_once() -> None:
+def test_a_broadcast_is_delivered_once_to_consumers_at_all_members() -> None:
     nodes = Members()
     readers = [nodes.client(node.name).consume(BROADCAST) for node in nodes.machines]
     for node in nodes.machines:
@@ -78,7 +78,7 @@ def test_broadcast_reaches_clients_of_all_members_once() -> None:
 @pytest.mark.spec("cluster", 102)
 @pytest.mark.parametrize("how", ["kill", "power", "stop"])
 @pytest.mark.parametrize("uri", [STRONG, EVENTUAL])
-def test_clients_at_surviving_members_see_nothing_when_the_primary_dies(uri: str, how: str) -> None:
+def test_clients_at_other_members_keep_sessions_messages_and_order_when_the_primary_fails(uri: str, how: str) -> None:
     nodes = Members(2)
     one, two = nodes.replicas()
     queues = [nodes.client(node.name).open(uri, write=1) for node in (one, two)]
@@ -119,17 +119,17 @@ def test_clients_at_surviving_members_see_nothing_when_the_primary_dies(uri: str
     assert sorted(ack.guid for ack in acks) == sorted(posted) and not any(ack.status for ack in acks)
     assert {payload for mine in (*map(payloads, held), *got) for payload in mine} == set(posted.values())
     for messages, mine in zip(held, got, strict=True):
-        assert not set(payloads(messages)) & set(mine), "what a consumer still held, or had confirmed, was given to it again"
+        assert not set(payloads(messages)) & set(mine), "redelivered to the same consumer"
     nodes.run(1.0)
     assert nodes.stored(one, uri) == nodes.stored(two, uri) == []
-    quiet(*(each.client for each in (*queues, *consumers)))
+    assert_connected(*(each.client for each in (*queues, *consumers)))
     former.boot()
     nodes.settle()
     nodes.judge_partitions()
-    quiet(*(each.client for each in (*queues, *consumers)))
+    assert_connected(*(each.client for each in (*queues, *consumers)))
 
 
-def test_a_primary_that_is_cut_off_keeps_its_clients_and_their_messages() -> None:
+def test_clients_of_an_isolated_primary_get_acks_and_messages_after_it_reconnects() -> None:
     nodes = Members(0)
     former = nodes.primary()
     writer, reader = nodes.client(former.name), nodes.client(former.name)
@@ -151,13 +151,13 @@ def test_a_primary_that_is_cut_off_keeps_its_clients_and_their_messages() -> Non
     consumer.confirm(*got)
     nodes.run(1.0)
     assert all(nodes.stored(node) == [] for node in nodes.machines)
-    quiet(writer, reader)
+    assert_connected(writer, reader)
     nodes.judge_partitions()
 
 
 @pytest.mark.spec("cluster", 105)
 @pytest.mark.parametrize("assignment", ["E_LEADER_IS_MASTER_ALL", "E_LEAST_ASSIGNED"])
-def test_members_are_restarted_one_after_the_other_and_nobody_is_refused(assignment: str) -> None:
+def test_a_rolling_restart_refuses_and_duplicates_no_message_at_another_member(assignment: str) -> None:
     nodes = Members(4, masterAssignment=assignment)
     keeper = nodes.replicas()[0]
     queue, consumer = nodes.client(keeper.name).open(STRONG, write=1), nodes.client(keeper.name).consume(STRONG)
@@ -180,9 +180,9 @@ def test_members_are_restarted_one_after_the_other_and_nobody_is_refused(assignm
         node.stop(down=None)
         while node.up:
             live(0.2)
-        assert nodes.now - begun < 5.0, "it waits for nothing but what is to be told"
-        said = "\n".join(node.log())
-        assert "partitions and leadership are handed over" in said
+        assert nodes.now - begun < 5.0, "the stop must not wait without need"
+        log = "\n".join(node.log())
+        assert "partitions and leadership are handed over" in log
         live(2.0)
         assert nodes.primary() is not node
         node.boot()
@@ -190,17 +190,17 @@ def test_members_are_restarted_one_after_the_other_and_nobody_is_refused(assignm
         assert nodes.cluster(node.name).unavailable == ""
     live(2.0)
     nodes.run(1.0)
-    got.extend(payloads(consumer.pushes()))  # what was on its way
+    got.extend(payloads(consumer.pushes()))  # messages in flight
     acks = queue.acks()
     assert len(acks) == len(posted) and not any(ack.status for ack in acks)
-    assert got == posted, "every one once, in order"
-    quiet(queue.client, consumer.client)
+    assert got == posted, "each message once, in order"
+    assert_connected(queue.client, consumer.client)
     nodes.run(1.0)
     nodes.judge_partitions()
 
 
 @pytest.mark.spec("cluster", 49)
-def test_a_member_is_available_when_it_is_healed_and_everything_has_a_primary() -> None:
+def test_a_member_is_available_when_it_is_healed_and_all_partitions_have_primaries() -> None:
     nodes = Members(5)
     statuses = {node.name: nodes.cluster(node.name).members.statuses for node in nodes.machines}  # type: ignore[union-attr]
     for own in statuses.values():
@@ -225,7 +225,7 @@ PROXIES = {"p1": ["n1", "n2", "n3"]}
 
 
 class Load:
-    """A producer and a consumer at each place, for one queue: what they post, and what they are told."""
+    """A producer and a consumer of one queue at each place, with their messages and ACKs."""
 
     def __init__(self, nodes: Members, uri: str, places: list[str]) -> None:
         self.nodes, self.uri = nodes, uri
@@ -235,13 +235,13 @@ class Load:
         self.got: dict[str, list[bytes]] = {place: [] for place in places}
         self.acked: set[bytes] = set()
 
-    def lose(self, place: str) -> None:
-        """A node is killed, and its clients with it."""
+    def kill_clients(self, place: str) -> None:
+        """Kill the clients at a place whose node is killed."""
         for each in (self.queues.pop(place), self.consumers.pop(place)):
             each.client.kill()
 
     def live(self, seconds: float, count: int = 1) -> None:
-        """Post, consume and confirm at every place."""
+        """Post, consume and confirm at every place for some seconds."""
         for _ in range(int(seconds / 0.2)):
             for place, queue in self.queues.items():
                 for _ in range(count):
@@ -252,13 +252,13 @@ class Load:
                 self.take(place, consumer)
 
     def take(self, place: str, consumer: Any) -> None:
-        """What a consumer has got, confirmed."""
+        """Confirm and store the messages that a consumer has received."""
         found = consumer.pushes()
         consumer.confirm(*found)
         self.got[place] += payloads(found)
 
     def judge(self) -> None:
-        """When all is quiet: everything was acknowledged where it could be, and delivered; nobody saw anything."""
+        """Check that all PUTs were acknowledged once, all messages delivered, and all sessions stayed open."""
         for _ in range(60):
             self.nodes.run(0.2)
             for place, consumer in self.consumers.items():
@@ -268,9 +268,9 @@ class Load:
             acks = queue.acks()
             assert not [ack for ack in acks if ack.status], place
             mine = [guid for guid, payload in self.posted.items() if payload.startswith(place.encode())]
-            told = [ack.guid for ack in acks]
-            assert set(told) == set(mine) and len(told) == len(set(told)), place
-            self.acked |= set(told)
+            acked = [ack.guid for ack in acks]
+            assert set(acked) == set(mine) and len(acked) == len(set(acked)), place
+            self.acked |= set(acked)
         delivered = {payload for payloads in self.got.values() for payload in payloads}
         assert delivered >= {self.posted[guid] for guid in self.acked}
         for consumer in self.consumers.values():
@@ -285,13 +285,13 @@ class Load:
 @pytest.mark.spec("cluster", 97)
 @pytest.mark.parametrize("uri", [STRONG, EVENTUAL])
 @pytest.mark.parametrize("victim", ["primary", "replica", "active"])
-def test_clients_everywhere_go_on_whoever_dies(victim: str, uri: str) -> None:
+def test_clients_at_other_nodes_lose_no_message_when_a_primary_replica_or_upstream_crashes(victim: str, uri: str) -> None:
     nodes = Members(6, proxies=PROXIES)
     load = Load(nodes, uri, ["n1", "n2", "n3", "p1"])
     load.live(1.0)
     active = nodes.node("p1").broker.proxies["c3"].selector.active
     node = {"primary": nodes.primary(), "replica": nodes.replicas()[0], "active": nodes.node(f"n{active}")}[victim]
-    load.lose(node.name)
+    load.kill_clients(node.name)
     node.crash(power=False, down=None)
     load.live(8.0)
     node.boot()
@@ -301,7 +301,7 @@ def test_clients_everywhere_go_on_whoever_dies(victim: str, uri: str) -> None:
     nodes.judge_partitions()
 
 
-def test_order_of_each_producer_is_kept_through_failovers() -> None:
+def test_a_failover_keeps_the_order_of_each_producer() -> None:
     nodes = Members(7, proxies=PROXIES)
     former = nodes.primary()
     places = [each for each in ("n1", "n2", "n3", "p1") if each != former.name]
@@ -324,7 +324,7 @@ FAULTS = ("kill", "kill", "power", "stop", "stop", "cut", "one way", "heal", "he
 
 
 def disturb(nodes: Members, load: Load, random: Random) -> None:
-    """One fault, or a moment of normal life."""
+    """Perform one random fault or action."""
     kind, (node, other) = random.choice(FAULTS), random.sample(nodes.machines, 2)
     if kind in ("kill", "power") and node.up:
         node.crash(power=kind == "power", down=random.random() * 8)
@@ -347,24 +347,24 @@ def disturb(nodes: Members, load: Load, random: Random) -> None:
     elif kind == "move":
         nodes.move_any(random)
     elif kind == "clients" and load.queues:
-        load.lose(random.choice(list(load.queues)))
+        load.kill_clients(random.choice(list(load.queues)))
 
 
-class RoughLoad(Load):
-    """Clients that are gone come again, as far as they can."""
+class ReconnectingLoad(Load):
+    """A load whose clients reconnect when their node serves again."""
 
     def __init__(self, nodes: Members, uri: str, places: list[str]) -> None:
         super().__init__(nodes, uri, places)
         self.places, self.acked_payloads = places, set[bytes]()
 
     def live(self, seconds: float, count: int = 1) -> None:
-        """As above, for as long as the nodes of the clients live."""
+        """Post, consume and confirm at all places whose node is running."""
         for place in self.places:
             node = self.nodes.node(place)
             if place in self.queues and (self.queues[place].client.link.closed or self.consumers[place].client.link.closed):
-                self.lose(place)
+                self.kill_clients(place)
             if place not in self.queues and node.up and not node.paused:
-                self.come(place)
+                self.add_clients(place)
         for _ in range(int(seconds / 0.2) + 1):
             for place, queue in self.queues.items():
                 if not queue.client.link.closed:
@@ -378,40 +378,40 @@ class RoughLoad(Load):
                     if found and self.nodes.node(place).up:
                         self.take(place, consumer)
 
-    def come(self, place: str) -> None:
-        """New clients at a node."""
+    def add_clients(self, place: str) -> None:
+        """Connect new clients at a node, if it serves."""
         try:
             queue, consumer = self.nodes.client(place).open(self.uri, write=1), self.nodes.client(place).consume(self.uri)
         except AssertionError:
-            return  # it does not serve anybody just now
+            return  # it does not serve now
         self.queues[place], self.consumers[place] = queue, consumer
 
     def take(self, place: str, consumer: Any) -> None:
-        """As above; a node that dies meanwhile has not taken the CONFIRMs."""
+        """Confirm received messages, unless the node crashes meanwhile."""
         try:
             super().take(place, consumer)
         except AssertionError:
             return
 
-    def lose(self, place: str) -> None:
-        """What clients were told before they went counts."""
+    def kill_clients(self, place: str) -> None:
+        """Store the ACKs that the clients received, and kill them."""
         client = self.queues[place].client
         acks = [event.ack for event in client.inbox if event.kind == "ack"]
         assert not [ack for ack in acks if ack.status], place
         self.acked |= {ack.guid for ack in acks}
         gone = [guid for guid, payload in self.posted.items() if payload.startswith(place.encode() + b" ")]
-        for guid in gone:  # the others may have come through, or not
+        for guid in gone:  # without ACK: stored or not
             self.posted[guid] = b"lost " + self.posted[guid]
         self.acked_payloads |= {self.posted[guid].removeprefix(b"lost ") for guid in self.acked}
         self.acked.clear()
-        super().lose(place)
+        super().kill_clients(place)
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_whatever_happens_what_is_acknowledged_is_delivered_and_nothing_is_refused(seed: int) -> None:
+def test_random_faults_of_members_lose_and_refuse_no_message_of_their_clients(seed: int) -> None:
     random = Random(f"{seed}/members")
     nodes = Members(seed, proxies=PROXIES, masterAssignment=random.choice(("E_LEADER_IS_MASTER_ALL", "E_LEAST_ASSIGNED")))
-    load = RoughLoad(nodes, STRONG, ["n1", "n2", "n3", "p1"])
+    load = ReconnectingLoad(nodes, STRONG, ["n1", "n2", "n3", "p1"])
     for _ in range(25):
         disturb(nodes, load, random)
         load.live(random.choice((0.2, 1.0, 4.0)) * random.random())
@@ -420,7 +420,7 @@ def test_whatever_happens_what_is_acknowledged_is_delivered_and_nothing_is_refus
     nodes.settle()
     for place in load.places:
         if place in load.queues and load.queues[place].client.link.closed:
-            load.lose(place)
+            load.kill_clients(place)
     load.live(5.0)
     assert set(load.queues) == set(load.places)
     load.judge()
@@ -434,7 +434,7 @@ def test_whatever_happens_what_is_acknowledged_is_delivered_and_nothing_is_refus
 @pytest.mark.spec("cluster", 102)
 @pytest.mark.spec("cluster", 103)
 @pytest.mark.parametrize("number", [0, 1])
-def test_what_a_consumer_holds_stays_with_it_and_is_not_given_to_it_again(number: int) -> None:
+def test_unconfirmed_messages_are_not_delivered_again_to_their_consumer_after_a_failover(number: int) -> None:
     nodes = Members(10)
     former, places = nodes.primary(), nodes.replicas()
     consumer, queue = nodes.client(places[number].name).consume(STRONG), nodes.client(places[0].name).open(STRONG, write=1)
@@ -448,11 +448,11 @@ def test_what_a_consumer_holds_stays_with_it_and_is_not_given_to_it_again(number
     consumer.confirm(*held, *got)
     nodes.run(1.0)
     assert all(nodes.stored(node) == [] for node in places)
-    quiet(consumer.client, queue.client)
+    assert_connected(consumer.client, queue.client)
 
 
 @pytest.mark.spec("cluster", 93)
-def test_a_push_to_a_member_carries_no_payload(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_push_between_members_carries_the_payload_only_for_messages_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = Members(8)
     node = nodes.replicas()[0]
     relays = nodes.cluster(node.name).relays
@@ -473,7 +473,7 @@ def test_a_push_to_a_member_carries_no_payload(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("late", [2.0, 15.0])
-def test_a_push_waits_for_its_record_in_order_and_goes_back_if_it_does_not_come(
+def test_a_push_to_a_member_waits_for_its_record_and_is_returned_if_it_does_not_arrive(
         late: float, monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = Members(9)
     node = nodes.replicas()[0]

@@ -1,4 +1,4 @@
-"""Primaries that move from node to node because somebody wants them to: nothing is lost, nobody is refused."""
+"""Planned moves of partitions between members, by MOVE, REBALANCE and graceful stops."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kit.client import Client, payloads, refusal
 from bmqtwist.cluster.changes import UnassignQueue
 from bmqtwist.limits import RESTORED_AT_ONCE
 from bmqtwist.loop.scheduler import Scheduler
-from bmqtwist.member import activation as waking
+from bmqtwist.member import activation
 from bmqtwist.member.cluster import Cluster
 from bmqtwist.queue import restored
 from bmqtwist.queue.restored import Restored
@@ -29,14 +29,14 @@ IN_MEMORY = "bmq://bmq.test.mem.priority/q"
 
 
 def loads(nodes: ReplicatingCluster) -> list[int]:
-    """How many partitions each node is primary of."""
+    """Return the number of partitions of which each node is primary."""
     found = Counter({number(node): 0 for node in nodes.machines})
     found.update(primary.node_id for primary in nodes.primaries().values())
     return [found[number(node)] for node in nodes.machines]
 
 
 class Traffic:
-    """A producer and a consumer at some places."""
+    """A producer at each place and a consumer at the last one."""
 
     def __init__(self, nodes: ReplicatingCluster, uri: str, places: list[str]) -> None:
         self.nodes = nodes
@@ -46,7 +46,7 @@ class Traffic:
         self.got: list[bytes] = []
 
     def live(self, seconds: float, pause: float = 0.01) -> None:
-        """Post, consume and confirm."""
+        """Post, consume and confirm for some seconds."""
         end = self.nodes.now + seconds
         while self.nodes.now < end:
             for queue in self.queues:
@@ -56,7 +56,7 @@ class Traffic:
             self.take()
 
     def take(self) -> None:
-        """What has come."""
+        """Confirm received messages."""
         self.reader.client.pump(0.0)
         found = [event.push for event in list(self.reader.client.inbox) if self.reader.mine(event)]
         self.reader.client.inbox.clear()
@@ -64,7 +64,7 @@ class Traffic:
         self.got += payloads(found)
 
     def judge(self) -> None:
-        """Everything was acknowledged once and delivered, and nobody saw anything. What was on its way may come again."""
+        """Check that each PUT was acknowledged once and its message delivered; up to 10 % may be redelivered."""
         self.nodes.run(3.0)
         self.take()
         acks = [ack for queue in self.queues for ack in queue.acks()]
@@ -140,9 +140,9 @@ def test_a_move_to_a_node_that_lags_is_cancelled_and_the_primary_stays_active() 
     lease = nodes.primaries()[index].lease
     nodes.network.slow(target.name, former.name, 2.6)
     queue = nodes.client(others[0].name).open(STRONG, write=1)
-    queue.post(b"the successor has not said yet that it has this")
+    queue.post(b"not yet reported as durable by the successor")
     assert move(nodes, index, target) == "SUCCESS"
-    guid = queue.put(b"waits")
+    guid = queue.put(b"blocked")
     nodes.run(1.0)
     assert not nodes.replication(former).is_active_primary(index)
     ack = queue.next_ack(guid, deadline=10.0)
@@ -185,8 +185,8 @@ def test_a_primary_repeats_the_report_of_a_handover_until_the_leader_appoints_it
         wait_for_primary(nodes, index, target)
         target = next(node for node in nodes.replicas(index) if node is not leader)
     nodes.run(1.5)
-    with monkeypatch.context() as deaf:
-        deaf.setattr(nodes.replication(leader).appointments, "on_declined", lambda *what: None)
+    with monkeypatch.context() as without_reports:
+        without_reports.setattr(nodes.replication(leader).appointments, "on_declined", lambda *what: None)
         assert move(nodes, index, target) == "SUCCESS"
         nodes.run(0.5)
     assert not any(nodes.replication(node).is_active_primary(index) for node in nodes.machines)
@@ -198,7 +198,7 @@ def test_a_primary_repeats_the_report_of_a_handover_until_the_leader_appoints_it
 def test_a_partition_with_messages_in_memory_moves_only_after_they_are_consumed() -> None:
     nodes = available_cluster(6)
     queue = nodes.client("n1").open(IN_MEMORY, write=1)
-    queue.post(b"nowhere else")
+    queue.post(b"only here")
     index = nodes.record(IN_MEMORY).partition_id
     former, target = nodes.primary(index), nodes.replicas(index)[0]
     assert move(nodes, index, target) == "SUCCESS"
@@ -337,7 +337,7 @@ def test_a_former_primary_frees_the_message_lists_of_its_apps_in_slices(monkeypa
 
 def test_an_isolated_primary_drops_its_messages_in_memory_when_it_becomes_a_replica() -> None:
     nodes = available_cluster(9)
-    nodes.client("n1").open(IN_MEMORY, write=1).post(b"nowhere else")
+    nodes.client("n1").open(IN_MEMORY, write=1).post(b"only here")
     record = nodes.record(IN_MEMORY)
     former = nodes.primary(record.partition_id)
     partition = nodes.partition(former, record.partition_id)
@@ -350,29 +350,29 @@ def test_an_isolated_primary_drops_its_messages_in_memory_when_it_becomes_a_repl
 
 
 @dataclass
-class Asleep:
-    """A primary whose queue is not activated before `waits` is over, as if it had very many messages."""
+class SlowActivation:
+    """A primary at which the activation of the queue does not complete while `blocked`, as with very many messages."""
 
     nodes: ReplicatingCluster
     node: SimulatedNode
     index: int
-    waits: bool = True
-    whole: Callable[[StoredQueue, int], Generator[int, None, Restored]] = restored.restore
+    blocked: bool = True
+    restore_queue: Callable[[StoredQueue, int], Generator[int, None, Restored]] = restored.restore
 
     def restore(self, store: StoredQueue, wall: int) -> Generator[int, None, Restored]:
-        """As long as it takes."""
-        while store is self.nodes.partition(self.node, self.index).state.queues.get(store.key) and self.waits:
+        """Replacement of `restored.restore`."""
+        while store is self.nodes.partition(self.node, self.index).state.queues.get(store.key) and self.blocked:
             yield RESTORED_AT_ONCE
-        return (yield from self.whole(store, wall))
+        return (yield from self.restore_queue(store, wall))
 
-    def begin(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The partition moves there."""
-        monkeypatch.setattr(waking, "restore", self.restore)
+    def move_partition(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Move the partition to the node and block the activation."""
+        monkeypatch.setattr(activation, "restore", self.restore)
         assert move(self.nodes, self.index, self.node) == "SUCCESS"
         self.nodes.until(lambda: self.nodes.replication(self.node).is_active_primary(self.index), 5.0)
 
     def open(self) -> tuple[Client, int]:
-        """Somebody asks for the queue, and waits."""
+        """Request the open of the queue without waiting; return the client and the request id."""
         client = self.nodes.client(self.node.name)
         asked = client.send_request({"openQueue": {"handleParameters": client.handle_parameters(EVENTUAL, 77, read=1)}})
         self.nodes.until(lambda: self.cluster.activations._pending[EVENTUAL].opened, 5.0)
@@ -385,25 +385,25 @@ class Asleep:
 
 def test_a_move_during_the_activation_of_a_queue_loses_no_message_and_completes_pending_opens(
         monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever waits there is served where the queue lives."""
+    """The pending open completes at the node to which the partition moves back."""
     nodes = available_cluster(10)
     traffic = Traffic(nodes, EVENTUAL, ["n1", "n2", "n3"])
     traffic.live(0.3)
     index = nodes.record(EVENTUAL).partition_id
-    first, asleep = nodes.primary(index), Asleep(nodes, nodes.replicas(index)[0], index)
-    asleep.begin(monkeypatch)
+    first, slow = nodes.primary(index), SlowActivation(nodes, nodes.replicas(index)[0], index)
+    slow.move_partition(monkeypatch)
     traffic.live(0.3)
-    assert EVENTUAL not in asleep.cluster.queues
-    client, asked = asleep.open()
+    assert EVENTUAL not in slow.cluster.queues
+    client, asked = slow.open()
     assert move(nodes, index, first) == "SUCCESS"
     wait_for_primary(nodes, index, first)
-    assert "openQueueResponse" in client.response(asked) and EVENTUAL not in asleep.cluster.changes.pending_opens
+    assert "openQueueResponse" in client.response(asked) and EVENTUAL not in slow.cluster.changes.pending_opens
     traffic.live(0.3)
-    asleep.waits = False
-    assert move(nodes, index, asleep.node) == "SUCCESS"
-    wait_for_primary(nodes, index, asleep.node)
+    slow.blocked = False
+    assert move(nodes, index, slow.node) == "SUCCESS"
+    wait_for_primary(nodes, index, slow.node)
     traffic.live(0.3)
-    assert EVENTUAL in asleep.cluster.queues
+    assert EVENTUAL in slow.cluster.queues
     traffic.judge()
 
 
@@ -411,15 +411,15 @@ def test_an_open_of_a_queue_that_is_deleted_during_its_activation_is_refused(mon
     nodes = available_cluster(11)
     nodes.client("n1").open(EVENTUAL, write=1)
     record = nodes.record(EVENTUAL)
-    asleep = Asleep(nodes, nodes.replicas(record.partition_id)[0], record.partition_id)
-    asleep.begin(monkeypatch)
-    client, asked = asleep.open()
+    slow = SlowActivation(nodes, nodes.replicas(record.partition_id)[0], record.partition_id)
+    slow.move_partition(monkeypatch)
+    client, asked = slow.open()
     leader = nodes.cluster(nodes.leader.name)
     leader.metadata.propose(UnassignQueue(EVENTUAL, record.key), lambda outcome, wall: None, 0)
     refused = refusal(client.response, asked)
     assert refused.category == "E_NOT_READY" and "was deleted before it was opened" in refused.message
-    asleep.waits = False
+    slow.blocked = False
     nodes.run(1.0)
-    assert EVENTUAL not in asleep.cluster.queues
+    assert EVENTUAL not in slow.cluster.queues
     assert all(record.key not in nodes.partition(node, record.partition_id).state.queues for node in nodes.machines)
     nodes.client("n2").open(EVENTUAL, write=1).post(b"a new one")

@@ -1,4 +1,4 @@
-"""Primaries that move while clients have a thousand queues open: in slices, and nothing is lost, refused or out of order."""
+"""Moves of a partition while clients have up to 1000 of its queues open: in slices, without lost or reordered messages."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ PLACES = ["n1", "n2", "n3", "p1"]
 SOON_S = 0.0002
 
 
-class Crowd:
-    """A client at each place has all queues open: it posts to each, and consumes every third or fourth of them."""
+class ManyQueues:
+    """Clients at three members and a proxy: each has all queues open for writing, and every fourth for reading."""
 
     def __init__(self, nodes: ReplicatingCluster, queues: int) -> None:
         self.nodes, self.uris = nodes, [f"bmq://{DOMAINS[number % 2]}/q{number}" for number in range(queues)]
@@ -48,13 +48,13 @@ class Crowd:
                     client.send_request({"configureStream": {"qId": number, "streamParameters": {
                         "appId": "__default", "subscriptions": [{
                             "sId": number, "expression": {"version": "E_UNDEFINED", "text": ""},
-                            "consumers": [codec_consumer()]}]}}})
+                            "consumers": [large_window()]}]}}})
                 if number % 100 == 99:
                     nodes.run(0.05)
             nodes.until(lambda: not self._unanswered(client), 20.0)  # noqa: B023 - called here
 
     def reads(self, place: int, number: int) -> int:
-        """How many consumers of the queue the client at this place has."""
+        """Return the read count of the client at this place for a queue: 0 or 1."""
         return int(number % len(PLACES) == place)
 
     def _unanswered(self, client: Client) -> int:
@@ -64,7 +64,7 @@ class Crowd:
         return client._rid - len(answers)
 
     def post(self, step: int = 1) -> None:
-        """Each client posts to every `step`-th queue."""
+        """Post a message of each client to every `step`-th queue."""
         for place, client in enumerate(self.clients):
             for number in range(self._number % step, len(self.uris), step):
                 guid = client.new_guid()
@@ -73,7 +73,7 @@ class Crowd:
             self._number += 1
 
     def take(self) -> None:
-        """Confirm what has come."""
+        """Process ACKs and confirm received messages."""
         for client in self.clients:
             client.pump(0.0)
             confirms = []
@@ -94,7 +94,7 @@ class Crowd:
             client.heard.clear()
 
     def live(self, seconds: float, step: int = 10, pause: float = 0.02) -> None:
-        """Post, consume and confirm."""
+        """Post, consume and confirm for some seconds."""
         end = self.nodes.now + seconds
         while self.nodes.now < end:
             self.post(step)
@@ -102,7 +102,7 @@ class Crowd:
             self.take()
 
     def until(self, wanted: Callable[[], bool], seconds: float = 60.0) -> None:
-        """Consume and confirm until that is so."""
+        """Consume and confirm until a condition holds; AssertionError after `seconds`."""
         end = self.nodes.now + seconds
         while not wanted():
             assert self.nodes.now < end, (
@@ -111,14 +111,17 @@ class Crowd:
             self.take()
 
     def judge(self, again_max: float = 0.1) -> None:
-        """Each PUT was acknowledged once, its message delivered and confirmed; the order of each producer was kept."""
+        """Check that each PUT was acknowledged once and its message delivered in order and confirmed.
+
+        `again_max`: largest share of repeated deliveries.
+        """
         self.until(lambda: len(self.acked) == len(self.got) == len(self.posted))
         self.nodes.run(3.0)
         self.take()
         self.nodes.run(3.0)
         self.take()
         assert set(self.acked.values()) == {1}, "acknowledged twice"
-        assert self.got.total() <= (1.0 + again_max) * len(self.posted), "delivered again and again"
+        assert self.got.total() <= (1.0 + again_max) * len(self.posted), "too many repeated deliveries"
         assert all(numbers == sorted(numbers) for numbers in self.order.values()), "out of order"
         assert not any(client.link.closed for client in self.clients)
         primary = self.nodes.primary(0)
@@ -130,29 +133,29 @@ class Crowd:
                 assert relays is not None and not relays._detaching
 
     def retirement(self, node: SimulatedNode) -> Retirement:
-        """Of a node."""
+        """Return the retirement jobs of a node."""
         return self.nodes.cluster(node.name).retirement
 
     def is_midway(self, node: SimulatedNode) -> bool:
-        """Whether a node has begun to convert the queues that it led, and has not done so with all."""
+        """Return whether a former primary has converted some of its queues, but less than three quarters."""
         return 0 < len(self.retirement(node)._retired) < len(self.uris) * 3 // 4
 
 
-def codec_consumer() -> dict[str, int]:
-    """A consumer with room for plenty."""
+def large_window() -> dict[str, int]:
+    """Return the ConsumerInfo of a consumer with a large window."""
     return {"maxUnconfirmedMessages": 1000, "maxUnconfirmedBytes": 33554432, "consumerPriority": 0,
             "consumerPriorityCount": 1}
 
 
-def is_used(relays: Relays, opened: UpstreamQueue) -> bool:
-    """Whether a queue gets an upstream; requests of few queues are under way, which heartbeats have to wait behind."""
+def is_attached(relays: Relays, opened: UpstreamQueue) -> bool:
+    """Return whether a queue gets an upstream now; checks the limit of concurrent reopen requests."""
     assert len(relays._reopening) <= REOPENING_MAX
     return opened.upstream is None
 
 
 @contextmanager
 def counted_steps(monkeypatch: pytest.MonkeyPatch, steps_max: int) -> Iterator[list[int]]:
-    """How many queues each step of a job moved; a turn has `steps_max` steps of a class."""
+    """Yield a list of the numbers of queues that each job step converts, with `steps_max` steps of a class in a turn."""
     sizes, done = list[int](), set[Any]()
 
     def counting(place: type, method: str, moved: Callable[[Any, Any], bool]) -> None:
@@ -175,7 +178,7 @@ def counted_steps(monkeypatch: pytest.MonkeyPatch, steps_max: int) -> Iterator[l
         patch.setattr(scheduler, "STEPS_MAX", steps_max)
         patch.setattr(Scheduler, "_step", measured)
         counting(Retirement, "convert", lambda self, queue: queue.uri in self._retired)
-        counting(Relays, "_attach", is_used)
+        counting(Relays, "_attach", is_attached)
         counting(Relays, "_finish_detach", lambda self, opened: opened in self._detaching)
         yield sizes
 
@@ -189,16 +192,16 @@ def very_slowly(convert: Callable[[Any, Any], Iterator[int]], turns: int = 10) -
     return steps
 
 
-def crowd(seed: int, queues: int, app: dict[str, Any] | None = None) -> Crowd:
-    """All queues in one partition, and some messages in them."""
-    found = Crowd(available_cluster(seed, proxies={"p1": ["n1", "n2", "n3"]}, app=app, numPartitions=1, maxQlistFileSize=1 << 20),
-                  queues)
+def many_queues(seed: int, queues: int, app: dict[str, Any] | None = None) -> ManyQueues:
+    """Return clients of `queues` queues in one partition, with some messages."""
+    nodes = available_cluster(seed, proxies={"p1": ["n1", "n2", "n3"]}, app=app, numPartitions=1, maxQlistFileSize=1 << 20)
+    found = ManyQueues(nodes, queues)
     found.live(0.1)
     return found
 
 
 def test_a_partition_with_1000_open_queues_moves_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    many = crowd(1, 1000)
+    many = many_queues(1, 1000)
     nodes = many.nodes
     former, target = nodes.primary(0), nodes.replicas(0)[0]
     with counted_steps(monkeypatch, 4) as sizes:
@@ -216,7 +219,7 @@ def test_a_partition_with_1000_open_queues_moves_in_slices(monkeypatch: pytest.M
 
 @pytest.mark.parametrize("seed", range(2))
 def test_a_partition_can_move_back_while_its_queues_are_converted(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    many = crowd(seed, 400)
+    many = many_queues(seed, 400)
     nodes = many.nodes
     former, target = nodes.primary(0), nodes.replicas(0)[0]
     midway = 0
@@ -229,7 +232,7 @@ def test_a_partition_can_move_back_while_its_queues_are_converted(seed: int, mon
             assert move(nodes, 0, node) == "SUCCESS"
             nodes.until(lambda: nodes.replication(node).is_active_primary(0), 5.0, SOON_S)  # noqa: B023 - called here
             midway += many.retirement(before).in_progress
-        assert midway == 3, "too late"
+        assert midway == 3, "each move must start while queues are converted"
         many.live(0.2)
         many.judge(0.3)
     nodes.judge_partitions()
@@ -237,8 +240,8 @@ def test_a_partition_can_move_back_while_its_queues_are_converted(seed: int, mon
 
 @pytest.mark.parametrize("victim", ["former", "successor"])
 def test_a_crash_of_either_node_during_a_move_loses_no_message(victim: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients of the dead node are gone with it: those of the other nodes miss nothing."""
-    many = crowd(3, 300)
+    """Clients of the crashed node disconnect; those of other nodes get all ACKs and messages."""
+    many = many_queues(3, 300)
     nodes = many.nodes
     former, target = nodes.primary(0), nodes.replicas(0)[0]
     with counted_steps(monkeypatch, 1):
@@ -262,8 +265,8 @@ def test_a_crash_of_either_node_during_a_move_loses_no_message(victim: str, monk
 @pytest.mark.parametrize("seconds", [4.0, 12.0])
 def test_an_isolated_primary_keeps_the_unacknowledged_puts_of_its_clients(
         seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it has stored alone is cut off its log; by then its queues have the payloads."""
-    many = crowd(4, 300)
+    """Its uncommitted records are truncated; its relays send the PUTs again to the next primary."""
+    many = many_queues(4, 300)
     nodes = many.nodes
     former = nodes.primary(0)
     with counted_steps(monkeypatch, 1) as sizes:
@@ -281,9 +284,11 @@ def test_an_isolated_primary_keeps_the_unacknowledged_puts_of_its_clients(
 
 def test_a_log_is_cut_only_after_the_payloads_of_unacknowledged_puts_have_been_read_from_it(
         monkeypatch: pytest.MonkeyPatch) -> None:
-    """The primary hangs until another node is primary, and retires its queues when it learns that. Reading the payloads
-    from its disk takes longer than the arrival of the next primary's records, which replace the uncommitted ones."""
-    many = crowd(7, 300, {"bmqtwist": {"payloadCacheBytes": 0}})
+    """The former primary is paused until another node is primary, and then retires its queues.
+
+    Its reads of payloads take longer than the arrival of the records that replace its uncommitted ones.
+    """
+    many = many_queues(7, 300, {"bmqtwist": {"payloadCacheBytes": 0}})
     nodes = many.nodes
     former = nodes.primary(0)
     with counted_steps(monkeypatch, 1):
@@ -307,7 +312,7 @@ def test_a_log_is_cut_only_after_the_payloads_of_unacknowledged_puts_have_been_r
 
 
 def test_close_configure_and_open_of_a_queue_during_its_conversion_succeed(monkeypatch: pytest.MonkeyPatch) -> None:
-    many = crowd(5, 200)
+    many = many_queues(5, 200)
     nodes = many.nodes
     former, target = nodes.primary(0), nodes.replicas(0)[0]
     place = nodes.machines.index(former)
@@ -338,7 +343,7 @@ def test_close_configure_and_open_of_a_queue_during_its_conversion_succeed(monke
 
 
 def test_a_graceful_stop_of_a_primary_keeps_the_puts_of_clients_at_other_nodes() -> None:
-    many = crowd(6, 300)
+    many = many_queues(6, 300)
     nodes = many.nodes
     former = nodes.primary(0)
     many.post(2)

@@ -1,4 +1,4 @@
-"""Several nodes in one simulated network: what happens to one of them, to a link or to a connection, and to nothing else."""
+"""Simulated network and nodes: crashes, cuts, delays, resets and pauses affect only what they should."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from sim.cluster import SimulatedCluster, SimulatedLink
 
 QUEUE = "bmq://bmq.test.persistent.priority/q"
 SEEDS = range(4)
-OFFICE = "office"  # where some clients are
+OFFICE = "office"  # place of some clients
 
 
 @pytest.fixture(params=SEEDS)
 def nodes(request: pytest.FixtureRequest) -> SimulatedCluster:
-    """Three nodes, each of them a cluster of its own."""
+    """Three nodes, each a cluster of its own."""
     return SimulatedCluster(request.param, 3, alone=True)
 
 
-def posting(nodes: SimulatedCluster, name: str, place: str = OFFICE) -> Queue:
-    """A queue of a node, open for writing."""
+def writer_at(nodes: SimulatedCluster, name: str, place: str = OFFICE) -> Queue:
+    """Open a queue of a node for writing."""
     return nodes.client(name, place).open(QUEUE, write=1)
 
 
 def received(nodes: SimulatedCluster, name: str) -> list[bytes]:
-    """What a consumer at a node is given in a while."""
+    """Return the payloads that a new consumer at a node receives within 1 s."""
     consumer = nodes.client(name).consume(QUEUE)
     nodes.run(1.0)
     found = [push.payload for push in consumer.pushes()]
@@ -41,13 +41,13 @@ def received(nodes: SimulatedCluster, name: str) -> list[bytes]:
 
 
 def stored(nodes: SimulatedCluster, name: str) -> list[Message]:
-    """What the queue of a node holds."""
+    """Return the messages in the queue of a node."""
     return list(nodes.node(name).broker.domains.by_name["bmq.test.persistent.priority"].queues["q"].messages.values())
 
 
 def test_nodes_have_separate_disks_and_runs(nodes: SimulatedCluster) -> None:
     for name in ("n1", "n2", "n3"):
-        posting(nodes, name).post(name.encode())
+        writer_at(nodes, name).post(name.encode())
     nodes.node("n1").crash(power=True)
     nodes.node("n2").stop()
     assert not nodes.node("n1").up and nodes.node("n3").up
@@ -57,7 +57,7 @@ def test_nodes_have_separate_disks_and_runs(nodes: SimulatedCluster) -> None:
 
 
 def test_a_node_that_is_down_stays_down_until_it_is_booted(nodes: SimulatedCluster) -> None:
-    queue = posting(nodes, "n1")
+    queue = writer_at(nodes, "n1")
     queue.post(b"kept")
     nodes.node("n1").crash(power=False, down=None)
     nodes.run(10.0)
@@ -69,10 +69,10 @@ def test_a_node_that_is_down_stays_down_until_it_is_booted(nodes: SimulatedClust
 
 
 def test_data_on_a_cut_link_arrives_in_order_after_it_is_healed(nodes: SimulatedCluster) -> None:
-    queue, elsewhere = posting(nodes, "n1"), posting(nodes, "n1", "home")
+    queue, other = writer_at(nodes, "n1"), writer_at(nodes, "n1", "home")
     nodes.network.cut(OFFICE, "n1")
     sent = [queue.put(b"%d" % number) for number in range(20)]
-    elsewhere.post(b"meanwhile")
+    other.post(b"meanwhile")
     with pytest.raises(Expired):
         queue.next_ack(deadline=2.0)
     assert [message.guid for message in stored(nodes, "n1")] != sent and len(stored(nodes, "n1")) == 1
@@ -82,12 +82,12 @@ def test_data_on_a_cut_link_arrives_in_order_after_it_is_healed(nodes: Simulated
 
 
 def test_a_link_can_be_cut_one_way(nodes: SimulatedCluster) -> None:
-    queue = posting(nodes, "n1")
+    queue = writer_at(nodes, "n1")
     nodes.network.cut("n1", OFFICE, both=False)
     guid = queue.put(b"x")
     with pytest.raises(Expired):
         queue.next_ack(deadline=2.0)
-    assert [message.guid for message in stored(nodes, "n1")] == [guid], "it got there, the answer did not come back"
+    assert [message.guid for message in stored(nodes, "n1")] == [guid], "the PUT arrives, the ACK does not"
     nodes.network.heal("n1", OFFICE, both=False)
     assert queue.next_ack().guid == guid
 
@@ -103,14 +103,14 @@ def test_a_slow_link_delays_one_direction_between_two_places(nodes: SimulatedClu
 
 
 def test_a_reset_closes_both_ends_and_discards_data_in_flight(nodes: SimulatedCluster) -> None:
-    queue = posting(nodes, "n1")
+    queue = writer_at(nodes, "n1")
     queue.post(b"before")
     queue.put(b"lost")
     assert isinstance(queue.client.link, SimulatedLink)
     queue.client.link.end.reset()
     nodes.run(1.0)
     assert queue.client.link.closed and not nodes.node("n1").broker.sessions.open
-    posting(nodes, "n1").post(b"after")
+    writer_at(nodes, "n1").post(b"after")
     assert received(nodes, "n1") == [b"before", b"after"]
 
 
@@ -123,28 +123,28 @@ def test_a_silent_power_loss_leaves_half_open_connections_until_a_client_sends_d
     assert nodes.node("n1").up and not asking.link.closed and not idle.link.closed
     with pytest.raises(Closed):
         asking.heartbeat()
-    assert not idle.link.closed, "who says nothing learns nothing"
+    assert not idle.link.closed, "a client that sends no data does not detect it"
 
 
 def test_a_paused_node_processes_its_events_after_it_resumes(nodes: SimulatedCluster) -> None:
-    queue = posting(nodes, "n1")
+    queue = writer_at(nodes, "n1")
     node = nodes.node("n1")
     node.turn_due()
     node.pause()
     stood = node.broker.loop.now
     guid = queue.put(b"x")
     late = nodes.network.connect(node.address, OFFICE)
-    assert late is not None, "its kernel still takes connections"
+    assert late is not None, "its kernel still accepts connections"
     client = Client(SimulatedLink(nodes, late), "late")
     with pytest.raises(Expired):
         client.negotiate()
     with pytest.raises(Expired):
         queue.next_ack(deadline=30.0)
-    posting(nodes, "n2").post(b"not paused")
+    writer_at(nodes, "n2").post(b"not paused")
     assert node.broker.loop.now == stood, "no turn, no timer"
     node.resume()
     assert queue.next_ack().guid == guid
-    client.wait(lambda event: "brokerResponse" in event.control, "the answer to what it said meanwhile")
+    client.wait(lambda event: "brokerResponse" in event.control, "the response to its negotiation during the pause")
 
 
 def test_a_connection_buffers_a_limited_number_of_bytes_while_the_receiver_does_not_read(nodes: SimulatedCluster) -> None:
@@ -152,23 +152,23 @@ def test_a_connection_buffers_a_limited_number_of_bytes_while_the_receiver_does_
     end = nodes.network.connect(node.address, OFFICE)
     assert end is not None
     node.pause()
-    told = []
+    drained_at = []
     end.handler = receiver = ConnectionHandler()
-    receiver.on_drained = lambda: told.append(nodes.now)  # type: ignore[method-assign]
+    receiver.on_drained = lambda: drained_at.append(nodes.now)  # type: ignore[method-assign]
     assert end.send(bytes(KERNEL_BYTES)) == 0
     assert end.send(bytes(1000)) == 1000
     nodes.run(1.0)
-    assert not told
+    assert not drained_at
     node.resume()
     nodes.run(1.0)
-    assert told
+    assert drained_at
 
 
 def test_timers_are_correct_on_nodes_with_different_clocks() -> None:
     nodes = SimulatedCluster(1, 2, {"n1": {"clock_ahead": 12_345.678}, "n2": {"wall_ahead": -3600.0}}, alone=True)
     walls = []
     for name in ("n1", "n2"):
-        posting(nodes, name).post(b"x")
+        writer_at(nodes, name).post(b"x")
         walls.append(stored(nodes, name)[0].wall)
     assert abs(walls[0] - walls[1] - 3600) <= 1
     nodes.run(301.0)  # the time to live of the sample domains
@@ -183,14 +183,14 @@ def test_a_dial_succeeds_fails_at_once_or_waits_for_a_cut_link(nodes: SimulatedC
     for name in ("n2", "n3"):
         node.dial(f"{name}:{PORT}", lambda end, name=name: found.update({name: end}))  # type: ignore[misc]
     nodes.run(CONNECT_SECONDS_MAX / 2)
-    assert found == {"n3": None}, "nobody listens there; the other has not answered yet"
+    assert found == {"n3": None}, "n3 does not listen; n2 has not answered yet"
     nodes.network.heal("n1", "n2")
     nodes.run(CONNECT_SECONDS_MAX)
     end = found["n2"]
     assert end is not None and nodes.now > begun + CONNECT_SECONDS_MAX and nodes.node("n2").broker.sessions.open
     node.crash(power=False)
     nodes.run(1.0)
-    assert not end.open and not nodes.node("n2").broker.sessions.open, "its kernel closed it"
+    assert not end.open and not nodes.node("n2").broker.sessions.open, "the kernel of the crashed node closes it"
 
 
 def test_the_result_of_a_dial_is_not_reported_to_the_next_run_of_a_node(nodes: SimulatedCluster) -> None:
@@ -199,15 +199,15 @@ def test_the_result_of_a_dial_is_not_reported_to_the_next_run_of_a_node(nodes: S
     node.crash(power=False, down=0.0)
     nodes.run(1.0)
     assert node.up and node.run_number == 3 and not found
-    assert not nodes.node("n2").broker.sessions.open, "its kernel closed the connection"
+    assert not nodes.node("n2").broker.sessions.open, "the kernel of the crashed node closes the connection"
 
 
-def story(seed: int) -> str:
-    """What three nodes, their clients and their faults come to."""
+def run_digest(seed: int) -> str:
+    """Run three nodes with clients and faults; return the digest of the trace."""
     nodes = SimulatedCluster(seed, 3, {"n2": {"clock_ahead": 77.7}}, alone=True)
     for number in range(3):
         for name in ("n1", "n2", "n3"):
-            posting(nodes, name).post(b"x" * 3000)
+            writer_at(nodes, name).post(b"x" * 3000)
         nodes.nodes[number].crash(power=True, silently=number == 1)
         nodes.network.cut("n1", OFFICE)
         nodes.run(1.0)
@@ -221,10 +221,10 @@ def story(seed: int) -> str:
 
 def test_a_simulation_of_several_nodes_is_determined_by_its_seed() -> None:
     """Twice in this process and once in another, which hashes strings differently."""
-    first = story(7)
-    assert first == story(7) != story(8)
+    first = run_digest(7)
+    assert first == run_digest(7) != run_digest(8)
     root = Path(__file__).resolve().parent.parent
-    other = subprocess.run([sys.executable, "-c", "from sim.test_network import story; print(story(7))"],
+    other = subprocess.run([sys.executable, "-c", "from sim.test_network import run_digest; print(run_digest(7))"],
                            capture_output=True, text=True, check=True, env={
                                **os.environ, "PYTHONHASHSEED": "4711", "PYTHONPATH": f"{root}:{root.parent}"})
     assert other.stdout.strip() == first

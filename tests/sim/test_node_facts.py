@@ -1,5 +1,4 @@
-"""What the nodes of a cluster know for whoever watches them: events, elections, preflight and report of a stop, replicas
-that are behind, messages looked at on a replica, test messages posted by the broker itself."""
+"""Facts of a cluster for the console: events, elections, stops, lag and messages of replicas, and test messages."""
 
 from __future__ import annotations
 
@@ -26,48 +25,49 @@ LEAST = "E_LEAST_ASSIGNED"
 
 
 def events(node: SimulatedNode, *kinds: str) -> list[NodeEvent]:
-    """What a node remembers."""
+    """Return the stored events of a node."""
     return node.assembled.events.after(0, kinds, limit=10_000)
 
 
 def texts(node: SimulatedNode, *kinds: str) -> list[str]:
+    """Return the texts of the stored events."""
     return [each.text for each in events(node, *kinds)]
 
 
-def seen(node: SimulatedNode) -> dict[str, Any]:
-    """Its elections."""
+def elections(node: SimulatedNode) -> dict[str, Any]:
+    """Return the election page of a node."""
     return cluster_facts.elections(node.broker, node.assembled.events)
 
 
 # -- events and elections -----------------------------------------------------------------------------------------------
 
 
-def test_a_failover_is_told_by_those_that_stay() -> None:
+def test_remaining_members_record_events_of_a_failover() -> None:
     nodes = ReplicatingCluster(1)
     nodes.settle()
     nodes.post(2)
     gone = nodes.leader
     assert nodes.primary() is gone
-    first = seen(gone)
+    first = elections(gone)
     assert first["standing"]["state"] == "LEADER" and first["standing"]["leader"] == gone.name
     assert [each["leader"] for each in first["terms"]][-1] == gone.name and first["terms"][-1]["to"] is None
     died = nodes.now + gone.clock.wall_offset
     gone.crash(power=False, down=None, silently=True)
     nodes.run(INACTIVITY_S / 2)
     follower = next(node for node in nodes.machines if node.up)
-    assert seen(follower)["standing"]["heartbeatsMissed"] in range(1, 6)
+    assert elections(follower)["standing"]["heartbeatsMissed"] in range(1, 6)
     nodes.settle()
     leader = nodes.leader
     for node in (each for each in nodes.machines if each.up):
-        found = seen(node)
+        found = elections(node)
         before, after = found["terms"][-2:]
         assert (before["leader"], after["leader"], after["to"]) == (gone.name, leader.name, None)
         assert died < before["to"] <= after["from"] and after["term"] > before["term"]
         assert "leader" in before["end"] and found["standing"]["heartbeatsMissed"] in (0, 1)
         assert any(each["cause"] for each in found["story"])
         assert any(each.detail.get("about") == gone.name and "is down" in each.text for each in events(node, "node"))
-        moved = [each.detail for each in events(node, "primary") if each.detail.get("primary") == leader.name]
-        assert {each["partition"] for each in moved} >= {0} and all(each["lease"] > 1 for each in moved[-1:])
+        changed = [each.detail for each in events(node, "primary") if each.detail.get("primary") == leader.name]
+        assert {each["partition"] for each in changed} >= {0} and all(each["lease"] > 1 for each in changed[-1:])
     assert any("is primary, and active" in text for text in texts(leader, "primary"))
     gone.boot()
     nodes.settle()
@@ -76,7 +76,7 @@ def test_a_failover_is_told_by_those_that_stay() -> None:
     assert any("is available" in text for text in texts(gone, "node"))
 
 
-def test_clients_and_queues_are_told_where_they_are() -> None:
+def test_session_and_queue_events_are_recorded_at_the_node_concerned() -> None:
     nodes = Members()
     nodes.post(1)
     client = nodes.client("n1")
@@ -85,10 +85,10 @@ def test_clients_and_queues_are_told_where_they_are() -> None:
     nodes.run(1.0)
     assert any("is gone" in text for text in texts(nodes.node("n1"), "session"))
     created = [each.detail["uri"] for node in nodes.machines for each in events(node, "queue")]
-    assert created == [STRONG], "by its primary alone"
+    assert created == [STRONG], "only at its primary"
 
 
-def test_what_applications_post_and_take_is_counted_for_good() -> None:
+def test_totals_of_a_node_include_clients_that_have_disconnected() -> None:
     nodes = Members()
     reader = nodes.client("n2").consume(STRONG)
     client = nodes.client("n1")
@@ -116,15 +116,15 @@ def test_what_applications_post_and_take_is_counted_for_good() -> None:
 
 
 @pytest.mark.parametrize("assignment", ["E_LEADER_IS_MASTER_ALL", LEAST])
-def test_what_the_preflight_foretells_is_what_the_report_says(assignment: str) -> None:
+def test_the_preflight_of_a_stop_predicts_its_report(assignment: str) -> None:
     nodes = ReplicatingCluster(3, masterAssignment=assignment)
     nodes.settle()
     nodes.post(3)
     node = nodes.primary()
     nodes.client(node.name)
-    foretold = stopping.preflight(node.broker)
-    assert foretold["quorumSurvives"] and foretold["node"] == node.name and foretold["warnings"] == []
-    assert foretold["sessions"] == node.broker.sessions.applications() >= 1
+    predicted = stopping.preflight(node.broker)
+    assert predicted["quorumSurvives"] and predicted["node"] == node.name and predicted["warnings"] == []
+    assert predicted["sessions"] == node.broker.sessions.applications() >= 1
     assert stopping.progress(node.broker) is None
     begun, wall = nodes.now, node.clock.wall_offset
     node.act(lambda: node.broker.stop(node.local_now, "new kernel", "anna"))
@@ -132,35 +132,35 @@ def test_what_the_preflight_foretells_is_what_the_report_says(assignment: str) -
     first = stopping.progress(broker)
     assert first is not None and (first["reason"], first["by"], first["done"]) == ("new kernel", "anna", False)
     assert {each["name"] for each in first["peers"]} and set(first["partitions"]) == {each["partition"] for each in
-                                                                                     foretold["moves"]}
+                                                                                     predicted["moves"]}
     nodes.until(lambda: broker.shutdown is not None and broker.shutdown.done, 60.0)
     last = stopping.progress(broker)
     assert last is not None and last["done"] and last["partitions"] == []
     report = last["report"]
     assert report["moved"] == [{"cluster": "c3", "partition": each["partition"], "to": each["to"]}
-                               for each in foretold["moves"]]
+                               for each in predicted["moves"]]
     assert (report["unconfirmed"], report["unanswered"], report["reason"], report["by"]) == (0, 0, "new kernel", "anna")
-    assert report["clients"] == foretold["sessions"] and 0 < report["seconds"] <= nodes.now - begun
-    told = history.after(0, ("stop",))
-    assert [each.detail["state"] for each in told] == ["begun", "done"] and told[-1].detail["report"] == report
-    assert "new kernel" in told[0].text and told[0].at >= begun + wall
+    assert report["clients"] == predicted["sessions"] and 0 < report["seconds"] <= nodes.now - begun
+    recorded = history.after(0, ("stop",))
+    assert [each.detail["state"] for each in recorded] == ["begun", "done"] and recorded[-1].detail["report"] == report
+    assert "new kernel" in recorded[0].text and recorded[0].at >= begun + wall
     assert json.loads(json.dumps(last)) == last
 
 
-def test_the_preflight_of_the_last_but_one_warns() -> None:
+def test_the_preflight_warns_when_the_quorum_would_be_lost() -> None:
     nodes = ReplicatingCluster(4)
     nodes.settle()
     nodes.post(1)
     victim = nodes.replicas()[0]
     victim.crash(power=False, down=None)
     nodes.settle()
-    foretold = stopping.preflight(nodes.primary().broker)
-    assert not foretold["quorumSurvives"] and all(each["to"] is None for each in foretold["moves"])
-    assert any(victim.name in text for text in foretold["warnings"])
+    predicted = stopping.preflight(nodes.primary().broker)
+    assert not predicted["quorumSurvives"] and all(each["to"] is None for each in predicted["moves"])
+    assert any(victim.name in text for text in predicted["warnings"])
     assert "DOES NOT SURVIVE" in nodes.admin(nodes.primary(), "STOP PREFLIGHT")
 
 
-def test_unconfirmed_messages_are_counted_for_each_peer() -> None:
+def test_the_progress_of_a_stop_counts_unconfirmed_messages_per_peer() -> None:
     nodes = Members()
     nodes.post(3)
     primary, replica = nodes.primary(), nodes.replicas()[0]
@@ -184,11 +184,11 @@ def test_unconfirmed_messages_are_counted_for_each_peer() -> None:
 
 
 def rows(node: SimulatedNode, index: int = 0) -> dict[str, dict[str, Any]]:
-    """What a node says of a partition's replicas, by name."""
+    """Return the rows of a partition's replicas at a node, by name."""
     return {each.node: to_builtins(each) for each in replicas.partitions(node.broker, now=node.local_now)[index].replicas}
 
 
-def test_a_primary_knows_how_far_each_replica_is_behind() -> None:
+def test_a_primary_reports_the_lag_of_each_replica() -> None:
     nodes = ReplicatingCluster(5)
     nodes.settle()
     nodes.post(2)
@@ -219,7 +219,7 @@ def test_a_primary_knows_how_far_each_replica_is_behind() -> None:
     assert json.loads(json.dumps(tree)) == tree
 
 
-def test_bytes_behind_are_estimated_where_they_are_not_remembered() -> None:
+def test_the_lag_in_bytes_is_estimated_when_the_records_are_not_in_memory() -> None:
     nodes = ReplicatingCluster(6)
     nodes.settle()
     nodes.post(30)
@@ -235,7 +235,7 @@ def test_bytes_behind_are_estimated_where_they_are_not_remembered() -> None:
 # -- messages on any replica ------------------------------------------------------------------------------------------------
 
 
-def test_messages_are_looked_at_on_any_replica_and_stay() -> None:
+def test_messages_are_listed_at_any_member_without_consuming_them() -> None:
     nodes = Members()
     nodes.post(4)
     primary = nodes.primary()
@@ -254,7 +254,7 @@ def test_messages_are_looked_at_on_any_replica_and_stay() -> None:
         assert at_once(stored_queue.payload_in_steps(node.broker, STRONG, whole["guid"])) == b"message 1"
         assert at_once(subscriptions.evaluate_in_steps(node.broker, STRONG, "n == 1"))["examined"] == 3
     states = [row["apps"][0]["state"] for row in found[primary.name]["messages"]]
-    assert states == ["delivered"] * 3, "the reader has them all"
+    assert states == ["delivered"] * 3, "all are unconfirmed at the reader"
     assert {row["apps"][0]["state"] for row in found[nodes.replicas()[0].name]["messages"]} == {"pending"}
     assert [len(nodes.stored(node)) for node in nodes.machines] == [3, 3, 3]
 
@@ -264,7 +264,7 @@ def test_messages_are_looked_at_on_any_replica_and_stay() -> None:
 
 def posted(nodes: ReplicatingCluster, node: SimulatedNode, count: int = 1, uri: str = STRONG, by: str = "anna",
            seconds: float = 5.0, **properties: Any) -> Published:
-    """What becomes of test messages."""
+    """Publish test messages at a node and return the result."""
     done: list[Published] = []
     node.act(lambda: publish(node.broker, uri, b"test", from_tree(properties), count, by, done.append))
     node.turn_due()
@@ -273,7 +273,7 @@ def posted(nodes: ReplicatingCluster, node: SimulatedNode, count: int = 1, uri: 
     return done[0]
 
 
-def test_any_node_posts_test_messages_that_arrive_like_others() -> None:
+def test_test_messages_can_be_posted_at_members_and_proxies() -> None:
     nodes = Members(proxies={"p1": ["n1", "n2", "n3"]})
     reader = nodes.client("n1").consume(STRONG)
     for node in (*nodes.machines, nodes.node("p1")):
@@ -289,23 +289,23 @@ def test_any_node_posts_test_messages_that_arrive_like_others() -> None:
     assert not any(nodes.stored(node) for node in nodes.machines)
     for node in nodes.machines:
         queue = nodes.cluster(node.name).queues.get(STRONG)
-        assert queue is None or not queue.writers(), "the queue is closed again"
+        assert queue is None or not queue.writers(), "the local producer has closed the queue"
 
 
-def test_what_cannot_be_posted_says_why() -> None:
+def test_an_invalid_test_message_is_refused_with_its_reason() -> None:
     nodes = ReplicatingCluster(7)
     nodes.settle()
     node = nodes.primary()
     assert posted(nodes, node, uri="bmq://no.such.domain/q").error
-    for wrong in ({"uri": "nonsense"}, {"uri": f"{STRONG}?id=a"}, {"count": 0}, {"count": COUNT_MAX + 1}, {"payload": b""},
+    for invalid in ({"uri": "nonsense"}, {"uri": f"{STRONG}?id=a"}, {"count": 0}, {"count": COUNT_MAX + 1}, {"payload": b""},
                   {"payload": bytes(PAYLOAD_BYTES_MAX + 1)}):
         asked: dict[str, Any] = {"uri": STRONG, "payload": b"x", "properties": {}, "count": 1, "by": "anna",
-                                 "done": lambda published: None, **wrong}
+                                 "done": lambda published: None, **invalid}
         with pytest.raises(LocalError):
             publish(node.broker, **asked)
 
 
-def test_a_message_that_no_majority_takes_is_unknown_after_a_while() -> None:
+def test_a_test_message_without_a_majority_gets_the_status_unknown() -> None:
     nodes = ReplicatingCluster(8)
     nodes.settle()
     nodes.post(1)
@@ -317,7 +317,7 @@ def test_a_message_that_no_majority_takes_is_unknown_after_a_while() -> None:
     assert nodes.roles()[node.name] is not PartitionRole.PRIMARY_HEALED
 
 
-def test_authorizers_are_asked_about_whoever_posts() -> None:
+def test_test_messages_need_the_authorization_of_their_author() -> None:
     rules = [{"principal": "anna", "actions": ["QueueWrite"], "effect": "allow"},
              {"actions": ["QueueWrite"], "effect": "deny"}]
     nodes = ReplicatingCluster(9, app={"bmqtwist": {"authorization": {"rules": rules}}})
@@ -328,7 +328,7 @@ def test_authorizers_are_asked_about_whoever_posts() -> None:
     assert "'bert' is not authorized: QueueWrite" in refused.error and refused.results == []
 
 
-def test_a_replica_tells_how_much_is_stored_in_a_queue_and_pauses_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replica_sums_the_stored_messages_of_a_queue_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshots, "SUMMED_AT_ONCE", 8)
     nodes = ReplicatingCluster(7)
     nodes.settle()
@@ -337,7 +337,7 @@ def test_a_replica_tells_how_much_is_stored_in_a_queue_and_pauses_meanwhile(monk
     domain = STRONG.removeprefix("bmq://").partition("/")[0]
     wanted = at_once(snapshots.storages_in_steps(nodes.primary().broker.clusters["c3"], domain))
     steps = snapshots.cluster_in_steps(nodes.replicas()[0].broker.clusters["c3"])
-    next(steps)  # 300 messages are 37 pauses for the sums, and one of them is the 32nd
+    next(steps)  # 300 messages give 37 slices, more than the 32 of one step
     found = [each for part in at_once(steps).partitions for each in part.storages]
     assert [(each.uri, each.messages, each.bytes) for each in wanted] == [
         (each.uri, each.messages, each.bytes) for each in found if each.uri == STRONG]

@@ -1,4 +1,4 @@
-"""What operators see of a cluster: how all nodes are, what became of partitions and relayed queues, how far a stop is."""
+"""Admin commands for operators: availability of members, transition histories, statistics of relays, progress of a stop."""
 
 from __future__ import annotations
 
@@ -15,29 +15,30 @@ from sim.replicated import EVENTUAL, ReplicatingCluster
 DOMAIN, QUEUE = "bmq.test.persistent.priority", "q"
 
 
-def ask(node: SimulatedNode, command: str) -> Any:
-    """The answer to an admin command, as JSON."""
+def run_json_command(node: SimulatedNode, command: str) -> Any:
+    """Run an admin command and return its JSON answer."""
     (answer,) = json.loads(node.broker.commands.run_at_once(f"ENCODING JSON_COMPACT {command}", "test").text).values()
     return answer
 
 
-def told(node: SimulatedNode, command: str) -> str:
+def run_command(node: SimulatedNode, command: str) -> str:
     return node.broker.commands.run_at_once(command, "test").text
 
 
 def statuses(node: SimulatedNode) -> dict[str, str]:
-    found = ask(node, f"CLUSTERS CLUSTER {CLUSTER} STATUS")["nodeStatuses"]["nodes"]
+    found = run_json_command(node, f"CLUSTERS CLUSTER {CLUSTER} STATUS")["nodeStatuses"]["nodes"]
     return {each["description"]: each["status"] for each in found}
 
 
-def settled(**options: Any) -> ReplicatingCluster:
+def start_cluster(**options: Any) -> ReplicatingCluster:
+    """Return a cluster after SETTLE_S."""
     nodes = ReplicatingCluster(5, **options)
     nodes.settle()
     return nodes
 
 
 def test_the_cluster_status_shows_the_availability_that_each_node_reports() -> None:
-    nodes = settled()
+    nodes = start_cluster()
     names = {f"[n{number}, {number}]": "E_AVAILABLE" for number in (1, 2, 3)}
     assert [statuses(node) for node in nodes.machines] == [names] * 3
     gone = next(node for node in nodes.machines if node is not nodes.leader)
@@ -55,21 +56,21 @@ def test_the_cluster_status_shows_the_availability_that_each_node_reports() -> N
 
 
 def test_the_transition_history_of_a_partition_lists_roles_and_causes() -> None:
-    nodes = settled()
+    nodes = start_cluster()
     former = nodes.primary()
     other = next(node for node in nodes.machines if node is not former)
     command = f"CLUSTERS CLUSTER {CLUSTER} STORAGE PARTITION 0 STORY"
-    assert "PRIMARY_HEALING_STG2 -> PRIMARY_HEALED" in told(former, command)
+    assert "PRIMARY_HEALING_STG2 -> PRIMARY_HEALED" in run_command(former, command)
     former.crash(power=False, down=None)
     nodes.settle()
-    changes = [(each["before"], each["after"]) for each in ask(other, command)]
+    changes = [(each["before"], each["after"]) for each in run_json_command(other, command)]
     assert ("REPLICA_HEALING", "REPLICA_HEALED") in changes and ("REPLICA_HEALED", "REPLICA_WAITING") in changes
-    assert all(each["secondsAgo"] >= 0 and each["cause"] for each in ask(other, command))
-    assert "Too high partitionId" in told(other, f"CLUSTERS CLUSTER {CLUSTER} STORAGE PARTITION 99 STORY")
+    assert all(each["secondsAgo"] >= 0 and each["cause"] for each in run_json_command(other, command))
+    assert "Too high partitionId" in run_command(other, f"CLUSTERS CLUSTER {CLUSTER} STORAGE PARTITION 99 STORY")
 
 
 def test_the_alarm_of_a_second_primary_contains_the_transition_history() -> None:
-    nodes = settled()
+    nodes = start_cluster()
     primary = nodes.primary()
     replication = nodes.replication(primary)
     machine = replication.hosted[0].machine
@@ -81,7 +82,7 @@ def test_the_alarm_of_a_second_primary_contains_the_transition_history() -> None
 
 @pytest.mark.parametrize("place", ["proxy", "member"])
 def test_a_relayed_queue_has_statistics_and_a_transition_history(place: str) -> None:
-    nodes = settled(proxies={"p1": ["n1", "n2", "n3"]})
+    nodes = start_cluster(proxies={"p1": ["n1", "n2", "n3"]})
     nodes.writer(EVENTUAL)
     primary = nodes.primary(nodes.cluster("n1").metadata.state.queues[EVENTUAL].partition_id)
     node = nodes.proxies[0] if place == "proxy" else next(each for each in nodes.machines if each is not primary)
@@ -92,42 +93,44 @@ def test_a_relayed_queue_has_statistics_and_a_transition_history(place: str) -> 
     got = reader.take(3)
     reader.confirm(got[0])
     nodes.run(2.0)
-    values = json.loads(ask(node, "STAT SHOW"))["domainQueues"]["domains"][DOMAIN][EVENTUAL]["values"]
+    values = json.loads(run_json_command(node, "STAT SHOW"))["domainQueues"]["domains"][DOMAIN][EVENTUAL]["values"]
     assert (values["queue_put_msgs_abs"], values["queue_push_msgs_abs"], values["queue_confirm_msgs_abs"]) == (3, 3, 1)
     assert (values["queue_msgs_current"], values["queue_producers_count"], values["queue_consumers_count"]) == (2, 1, 1)
     assert values["queue_role"] == {"proxy": 3, "member": 2}[place] and values["queue_ack_msgs_abs"] == 3
-    internals = told(node, f"DOMAINS DOMAIN {DOMAIN} QUEUE {QUEUE} INTERNALS")
+    internals = run_command(node, f"DOMAINS DOMAIN {DOMAIN} QUEUE {QUEUE} INTERNALS")
     assert "RemoteQueue:" in internals and "state: OPEN" in internals
     story = f"DOMAINS DOMAIN {DOMAIN} QUEUE {QUEUE} STORY"
-    assert [(each["before"], each["after"]) for each in ask(node, story)] == [("CLOSED", "OPEN")]
+    assert [(each["before"], each["after"]) for each in run_json_command(node, story)] == [("CLOSED", "OPEN")]
     above = primary if place == "member" else nodes.node(f"n{node.broker.proxies[CLUSTER].selector.active}")
     above.crash(power=False, down=None)
-    nodes.until(lambda: ("OPEN", "CLOSED") in [(each["before"], each["after"]) for each in ask(node, story)], 1.0)
-    assert "is not open at this node" in told(node, f"DOMAINS DOMAIN {DOMAIN} QUEUE nothing STORY")
+    nodes.until(lambda: ("OPEN", "CLOSED") in [
+        (each["before"], each["after"]) for each in run_json_command(node, story)], 1.0)
+    assert "is not open at this node" in run_command(node, f"DOMAINS DOMAIN {DOMAIN} QUEUE nothing STORY")
 
 
 def test_stop_status_reports_the_stages_of_a_graceful_stop() -> None:
-    nodes = settled()
+    nodes = start_cluster()
     primary = nodes.primary()
     client, queue = nodes.writer(EVENTUAL)
     place = nodes.primary(nodes.cluster("n1").metadata.state.queues[EVENTUAL].partition_id)
     reader = nodes.client(place.name).consume(EVENTUAL)
     queue.post(b"x")
     (message,) = reader.take(1)
-    assert ask(place, "STOP STATUS") == {"stopping": False} and "is not stopping" in told(place, "STOP STATUS")
+    assert run_json_command(place, "STOP STATUS") == {"stopping": False}
+    assert "is not stopping" in run_command(place, "STOP STATUS")
     place.stop(down=None)
     seen: dict[str, Any] = {}
     for _ in range(2000):
         nodes.run(0.001)
         if place.up and place.broker.shutdown is not None:
-            progress = ask(place, "STOP STATUS")
+            progress = run_json_command(place, "STOP STATUS")
             seen.setdefault(progress["stage"], progress)
     assert list(seen) == ["notifies members", "hands over partitions and leadership", "waits for confirms and answers"]
     first, last = seen["notifies members"], seen["waits for confirms and answers"]
     assert place is primary and first["clusters"][0]["partitions"] == [0, 1] and last["clusters"][0]["partitions"] == []
     assert first["clusters"][0]["leads"] and not last["clusters"][0]["leads"]
     assert last["clusters"][0]["unconfirmed"] == 1 and last["clients"] == 2 and 0 < last["clusters"][0]["secondsLeft"] < 4.0
-    assert "Unconfirmed messages: 1" in told(place, "STOP STATUS")
+    assert "Unconfirmed messages: 1" in run_command(place, "STOP STATUS")
     reader.confirm(message)
     nodes.run(8.0)
     assert not place.up

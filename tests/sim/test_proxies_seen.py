@@ -1,4 +1,4 @@
-"""What nodes know of the proxies that are connected with them, for whoever watches the cluster."""
+"""Rows of downstream proxies in the console: traffic, names, and the tree of a queue."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ HTTP = {"brokerInstanceName": "edge", "bmqtwist": {"http": {"port": 8080, "addre
 
 
 def chain(**options: Any) -> SimulatedCluster:
-    """A node, a proxy of it, and a proxy of that one; a client at the last one has taken 3 messages of 5 bytes."""
+    """Return a cluster with a member n1, its proxy p1, and p2, a proxy of p1."""
     return SimulatedCluster(1, 1, proxies={"p1": ["n1"], "p2": ["p1"]}, **options)
 
 
-def here(world: SimulatedCluster, name: str, sampler: FlowSampler | None = None) -> list[dict[str, Any]]:
+def proxy_rows(world: SimulatedCluster, name: str, sampler: FlowSampler | None = None) -> list[dict[str, Any]]:
+    """Return the rows of the proxies at a node, with rates."""
     node = world.node(name)
     rows = node_facts.proxy_rows(node.broker, cluster_facts.cluster_of(node.broker))
     rates = (sampler or FlowSampler()).sample(world.now, {row.ident: flow for row, flow in rows})
@@ -31,31 +32,32 @@ def here(world: SimulatedCluster, name: str, sampler: FlowSampler | None = None)
 
 
 def part(node: SimulatedNode, now: float) -> dict[str, Any]:
+    """Return what a node reports about the queue, with fixed rates."""
     found = queue_facts.queue_part(node.broker, URI, now)
     return {**found, "rates": {"pushRate": 1.0, "pushBytesRate": 5.0, "putRate": 0.0}}
 
 
-def test_a_node_knows_what_flows_through_a_proxy() -> None:
+def test_a_node_reports_the_traffic_of_its_downstream_proxy() -> None:
     world = chain()
     reader, writer = world.client("p2").consume(URI), world.client("n1").open(URI, write=1)
     sampler = FlowSampler()
-    [proxy] = here(world, "n1", sampler)
+    [proxy] = proxy_rows(world, "n1", sampler)
     assert (proxy["host"], proxy["state"], proxy["queues"], proxy["unconfirmed"]) == ("p1", "connected", 1, 0)
-    assert proxy["pushRate"] is None  # of one look there is no rate
+    assert proxy["pushRate"] is None  # one sample gives no rate
     began = world.now
     for number in range(3):
         writer.post(b"down%d" % number)
     reader.take(3)
     world.run(2.0)
-    [proxy] = here(world, "n1", sampler)
+    [proxy] = proxy_rows(world, "n1", sampler)
     seconds = world.now - began
     assert proxy["pushRate"] == pytest.approx(3 / seconds, abs=0.1) and proxy["putRate"] == 0.0
     assert proxy["pushBytesRate"] == pytest.approx(15 / seconds, abs=0.1)
     assert (proxy["unconfirmed"], proxy["unacked"], proxy["unread"]) == (3, 0, 0)
-    assert here(world, "p1")[0]["host"] == "p2" and here(world, "p2") == []
+    assert proxy_rows(world, "p1")[0]["host"] == "p2" and proxy_rows(world, "p2") == []
 
 
-def test_what_flows_through_proxies_is_traffic_of_the_cluster_and_stays_it_when_they_are_gone() -> None:
+def test_totals_of_a_node_include_the_traffic_of_proxies_after_they_disconnect() -> None:
     world = chain()
     reader, writer = world.client("p2").consume(URI), world.client("p1").open(URI, write=1)
     for number in range(3):
@@ -74,20 +76,20 @@ def test_what_flows_through_proxies_is_traffic_of_the_cluster_and_stays_it_when_
     assert node_facts.traffic_totals(world.node("n1").broker).push_msgs == 3
 
 
-def test_posts_that_wait_for_an_answer_and_output_that_is_not_read_are_counted() -> None:
+def test_a_proxy_row_counts_unacknowledged_puts_and_unread_output() -> None:
     world = chain()
     world.client("p1").consume(URI)
     [peer] = node_facts.connected_proxies(world.node("n1").broker, cluster_facts.cluster_of(world.node("n1").broker))
     peer._unacked[b"guid"] = next(iter(peer.handles.values()))
     peer.window.close()
-    [proxy] = here(world, "n1")
+    [proxy] = proxy_rows(world, "n1")
     assert proxy["unacked"] == 1 and proxy["state"] == "behind"
 
 
-def test_a_proxy_tells_its_name_and_where_its_console_is() -> None:
+def test_a_proxy_reports_its_name_and_console_address_to_members() -> None:
     world = chain(proxy_app=HTTP)
     world.client("p2").consume(URI)
-    [first], [second] = here(world, "n1"), here(world, "p1")
+    [first], [second] = proxy_rows(world, "n1"), proxy_rows(world, "p1")
     assert (first["name"], first["url"]) == ("edge", "http://p1:8080")
     assert (second["name"], second["url"]) == ("edge", "http://p2:8080")
     assert first["ident"] != second["ident"]  # though their names are the same
@@ -96,14 +98,14 @@ def test_a_proxy_tells_its_name_and_where_its_console_is() -> None:
     assert cluster_facts.own_ident(world.node("n1").broker) == ""
 
 
-def test_a_proxy_without_a_console_is_known_by_its_name_alone() -> None:
+def test_a_proxy_without_console_reports_only_its_name() -> None:
     world = chain(proxy_app={"brokerInstanceName": "edge"})
     world.client("p1").consume(URI)
-    [proxy] = here(world, "n1")
+    [proxy] = proxy_rows(world, "n1")
     assert (proxy["name"], proxy["url"]) == ("edge", "")
 
 
-def test_the_tree_of_a_queue_has_proxies_behind_proxies() -> None:
+def test_the_tree_of_a_queue_contains_proxies_of_proxies() -> None:
     world = chain(proxy_app=HTTP)
     reader = world.client("p2").consume(URI)
     world.client("n1").open(URI, write=1).post(b"down")
@@ -117,11 +119,11 @@ def test_the_tree_of_a_queue_has_proxies_behind_proxies() -> None:
     assert [(each["kind"], each["unconfirmed"]) for each in (writer, first, second, client)] == [
         ("client", 0), ("proxy", 1), ("proxy", 1), ("client", 1)]
     assert first["bytesRate"] == 5.0
-    lost = queue_tree({"pushRate": 1.0}, [part(world.node("p2"), world.now)], "n1")  # the nodes between do not answer
+    lost = queue_tree({"pushRate": 1.0}, [part(world.node("p2"), world.now)], "n1")  # n1 and p1 do not answer
     assert [(each["kind"], each["name"]) for each in lost["children"]] == [("proxy", "edge")]
 
 
-def test_a_replica_is_no_proxy_in_the_tree_of_a_queue() -> None:
+def test_a_replica_is_not_shown_as_a_proxy_in_the_tree_of_a_queue() -> None:
     nodes = ReplicatingCluster(1)
     nodes.settle()
     primary = nodes.primary()
@@ -136,7 +138,7 @@ def test_a_replica_is_no_proxy_in_the_tree_of_a_queue() -> None:
     assert ("replica", replica.name) in [(each["kind"], each["name"]) for each in silent["children"]]
 
 
-def test_what_nodes_know_of_one_proxy_becomes_one_row() -> None:
+def test_rows_of_one_proxy_from_several_nodes_are_merged() -> None:
     link = {"ident": "p@h:1", "name": "p", "host": "h", "url": "http://h:1", "address": "h:5", "queues": 2}
     rows = merge_proxies({"n2": {"proxies": [{**link, "queues": 0}]}, "n1": {"proxies": [link]}, "n3": {}})
     assert [(row["ident"], row["state"], row["version"]) for row in rows] == [("p@h:1", "connected", None)]

@@ -1,4 +1,4 @@
-"""A member, a proxy of it, and a proxy of that proxy, with clients at each of them."""
+"""Proxies: a member n1, its proxy p1, and p2, a proxy of p1, with clients at all of them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ PLACES = ["n1", "p1", "p2"]
 
 
 def chain(seed: int = 1, **options: object) -> SimulatedCluster:
+    """Return a cluster with n1, p1 and p2."""
     return SimulatedCluster(seed, 1, proxies={"p1": ["n1"], "p2": ["p1"]}, **options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("producer", PLACES)
 @pytest.mark.parametrize("consumer", PLACES)
-def test_messages_go_from_anywhere_to_anywhere(producer: str, consumer: str) -> None:
+def test_a_message_posted_at_a_member_or_proxy_is_consumed_at_any_of_them(producer: str, consumer: str) -> None:
     world = chain()
     source, sink = world.client(producer), world.client(consumer)
     queue = source.open(PRIORITY, write=1)
@@ -39,8 +40,8 @@ def test_messages_go_from_anywhere_to_anywhere(producer: str, consumer: str) -> 
     assert not world.node("n1").broker.clusters["c3"].queues[PRIORITY].messages
 
 
-def settled(world: SimulatedCluster) -> None:
-    """What the member has of each queue is the sum of what clients have, at each level."""
+def assert_counts_agree(world: SimulatedCluster) -> None:
+    """Check at each proxy that upstream counts are the sums of its clients, and that no request is pending."""
     world.run(2.0)
     for node in world.nodes:
         broker = node.broker  # type: ignore[attr-defined]
@@ -64,7 +65,7 @@ def handles(world: SimulatedCluster, name: str, uri: str) -> list[tuple[int, int
 
 
 @pytest.mark.spec("cluster", 4)
-def test_a_proxy_dials_at_the_first_open_and_says_that_it_is_no_node() -> None:
+def test_a_proxy_connects_at_the_first_open_without_a_node_id() -> None:
     world = chain()
     world.run(5.0)
     assert not world.node("n1").broker.sessions.open
@@ -75,7 +76,7 @@ def test_a_proxy_dials_at_the_first_open_and_says_that_it_is_no_node() -> None:
 
 @pytest.mark.spec("cluster", 94)
 @pytest.mark.parametrize("place", PLACES)
-def test_the_apps_of_a_fanout_queue_get_everything_wherever_they_are(place: str) -> None:
+def test_each_app_of_a_fanout_queue_gets_all_messages_at_member_and_proxies(place: str) -> None:
     world = chain()
     readers = {app: world.client(name).consume(FANOUT, app) for app, name in zip(("foo", "bar", "baz"), PLACES, strict=True)}
     queue = world.client(place).open(FANOUT, write=1)
@@ -86,11 +87,11 @@ def test_the_apps_of_a_fanout_queue_get_everything_wherever_they_are(place: str)
         reader.confirm(*got)
     world.run(1.0)
     assert not world.node("n1").broker.clusters["c3"].queues[FANOUT].messages
-    settled(world)
+    assert_counts_agree(world)
 
 
 @pytest.mark.spec("cluster", 94)
-def test_several_apps_of_one_client_behind_proxies() -> None:
+def test_several_apps_of_one_client_at_a_proxy_get_and_confirm_messages() -> None:
     world = chain()
     client = world.client("p2")
     readers = [client.consume(FANOUT, app) for app in ("foo", "bar")]
@@ -110,7 +111,7 @@ def test_several_apps_of_one_client_behind_proxies() -> None:
 @pytest.mark.spec("cluster", 94)
 @pytest.mark.spec("cluster", 104)
 @pytest.mark.parametrize("place", PLACES)
-def test_broadcast_reaches_everybody_once(place: str) -> None:
+def test_a_broadcast_is_delivered_once_at_member_and_proxies(place: str) -> None:
     world = chain()
     readers = [world.client(name).consume(BROADCAST) for name in PLACES for _ in range(2)]
     queue = world.client(place).open(BROADCAST, write=1)
@@ -120,7 +121,7 @@ def test_broadcast_reaches_everybody_once(place: str) -> None:
 
 
 @pytest.mark.spec("cluster", 94)
-def test_only_the_highest_priority_of_the_whole_tree_is_given_messages() -> None:
+def test_only_the_highest_priority_among_all_brokers_receives_messages() -> None:
     world = chain()
     low, high, higher = (world.client(name).consume(PRIORITY, priority=priority)
                          for name, priority in (("n1", 1), ("p1", 2), ("p2", 3)))
@@ -133,12 +134,12 @@ def test_only_the_highest_priority_of_the_whole_tree_is_given_messages() -> None
     high.close()
     queue.post(b"for the last")
     assert payloads(low.take(1)) == [b"for the last"]
-    assert payloads(higher.take(1)) == [b"for the next"], "who has it next is for the broker to say where it was"
-    settled(world)
+    assert payloads(higher.take(1)) == [b"for the next"], "the broker of the closed consumer chooses the next one"
+    assert_counts_agree(world)
 
 
 @pytest.mark.spec("cluster", 94)
-def test_consumers_of_the_same_priority_share_wherever_they_are() -> None:
+def test_consumers_of_the_same_priority_at_different_brokers_share_messages() -> None:
     world = chain()
     readers = [world.client(name).consume(PRIORITY, m=1000) for name in ("n1", "p1", "p2", "p2")]
     queue = world.client("p2").open(PRIORITY, write=1)
@@ -149,7 +150,7 @@ def test_consumers_of_the_same_priority_share_wherever_they_are() -> None:
 
 
 @pytest.mark.spec("cluster", 94)
-def test_subscriptions_are_evaluated_at_each_level() -> None:
+def test_subscription_expressions_are_evaluated_at_each_proxy() -> None:
     world = chain()
     one = world.client("p2").consume(PRIORITY, x="n < 5")
     two = world.client("p1").consume(PRIORITY, x="n >= 5")
@@ -160,7 +161,7 @@ def test_subscriptions_are_evaluated_at_each_level() -> None:
     assert payloads(two.take(5)) == [b"%d" % number for number in range(5, 10)]
 
 
-def test_a_refusal_of_the_primary_is_that_of_the_client() -> None:
+def test_a_proxy_passes_on_the_refusal_of_the_primary() -> None:
     world = chain(texts={"few": json.dumps(domain_config("few", maxConsumers=1))})
     first = world.client("p2").consume("bmq://few/q")
     here, there = refusal(world.client("n1").open, "bmq://few/q", read=1), refusal(world.client("p2").open, "bmq://few/q",
@@ -168,10 +169,10 @@ def test_a_refusal_of_the_primary_is_that_of_the_client() -> None:
     assert here == there and "limit of 1 consumer" in there.message
     first.close()
     world.client("p1").consume("bmq://few/q")
-    settled(world)
+    assert_counts_agree(world)
 
 
-def test_a_domain_that_nobody_knows_is_refused_as_by_a_member() -> None:
+def test_a_proxy_refuses_an_unknown_domain_as_a_member_does() -> None:
     world = chain()
     assert refusal(world.client("p1").open, "bmq://nowhere/q", read=1) == refusal(
         world.client("n1").open, "bmq://nowhere/q", read=1)
@@ -179,7 +180,7 @@ def test_a_domain_that_nobody_knows_is_refused_as_by_a_member() -> None:
 
 @pytest.mark.spec("cluster", 86)
 @pytest.mark.parametrize("seed", range(6))
-def test_the_upstream_has_the_sum_of_what_clients_have_after_whatever_they_do(seed: int) -> None:
+def test_after_random_client_actions_upstream_counts_are_the_sums_of_clients(seed: int) -> None:
     world = chain(seed)
     random = Random(f"{seed}/clients")
     clients: list[Client] = []
@@ -215,7 +216,7 @@ def test_the_upstream_has_the_sum_of_what_clients_have_after_whatever_they_do(se
             world.run(5.0)
             clients = [each for each in lost if not each.link.closed]
     world.run(10.0)
-    settled(world)
+    assert_counts_agree(world)
     for client in clients:
         client.kill()
     world.run(10.0)
@@ -226,7 +227,7 @@ def test_the_upstream_has_the_sum_of_what_clients_have_after_whatever_they_do(se
 
 
 @pytest.mark.spec("cluster", 87)
-def test_a_configure_that_changes_nothing_above_stays_here() -> None:
+def test_a_configure_without_effect_upstream_is_not_sent() -> None:
     world = chain()
     first, second = (world.client("p1").consume(PRIORITY, priority=priority) for priority in (2, 1))
 
@@ -234,7 +235,7 @@ def test_a_configure_that_changes_nothing_above_stays_here() -> None:
         return sum("configureStream" in text for _, text in world.node("n1").report.lines)
     before = asked()
     second.configure(priority=0)
-    assert asked() == before, "lower than the highest: nothing changes above"
+    assert asked() == before, "a lower priority does not change the upstream configuration"
     first.configure(priority=2)
     assert asked() == before
     second.configure(priority=2)
@@ -242,7 +243,7 @@ def test_a_configure_that_changes_nothing_above_stays_here() -> None:
 
 
 @pytest.mark.spec("cluster", 95)
-def test_what_a_lost_consumer_held_goes_to_another_one_here_in_order_and_marked() -> None:
+def test_messages_of_a_lost_consumer_are_redelivered_at_the_same_proxy_in_order_and_marked() -> None:
     world = chain()
     queue = world.client("n1").open(PRIORITY, write=1)
     first = world.client("p1").consume(PRIORITY, priority=2)
@@ -259,7 +260,7 @@ def test_what_a_lost_consumer_held_goes_to_another_one_here_in_order_and_marked(
 
 @pytest.mark.spec("cluster", 95)
 @pytest.mark.parametrize("end", ["kill", "close", "disconnect"])
-def test_what_the_last_consumer_here_held_goes_back_above(end: str) -> None:
+def test_messages_of_the_last_consumer_of_a_proxy_return_to_its_upstream(end: str) -> None:
     world = chain()
     queue = world.client("n1").open(PRIORITY, write=1)
     far = world.client("p2").consume(PRIORITY)
@@ -269,20 +270,21 @@ def test_what_the_last_consumer_here_held_goes_back_above(end: str) -> None:
     near = world.client("p1").consume(PRIORITY)
     got = near.take(3)
     assert payloads(got) == [b"1", b"2", b"3"] and all(each.out_of_order for each in got)
-    settled(world)
+    assert_counts_agree(world)
 
 
 POISON = {"poison": json.dumps(domain_config("poison", maxDeliveryAttempts=3))}
 
 
-def purged(world: SimulatedCluster) -> None:
+def assert_purged(world: SimulatedCluster) -> None:
+    """Check that the poison message was removed."""
     world.run(5.0)
     member = world.node("n1").broker.clusters["c3"].queues["bmq://poison/q"]
     assert not member.messages and member.stats.reject_msgs == 1
     assert not world.client("p2").consume("bmq://poison/q").pushes()
 
 
-def test_attempts_are_counted_at_every_level_and_the_primary_purges() -> None:
+def test_delivery_attempts_at_all_brokers_count_and_the_primary_purges() -> None:
     world = chain(texts=POISON)
     world.client("n1").open("bmq://poison/q", write=1).post(b"pill")
     for place in ("p2", "p1", "p2"):
@@ -290,11 +292,11 @@ def test_attempts_are_counted_at_every_level_and_the_primary_purges() -> None:
         assert payloads(reader.take(1)) == [b"pill"]
         reader.client.kill()
         world.run(5.0)
-    purged(world)
+    assert_purged(world)
 
 
 @pytest.mark.spec("cluster", 95)
-def test_a_consumer_beside_a_lost_one_is_given_the_message_with_one_attempt_less() -> None:
+def test_a_redelivery_at_the_same_proxy_uses_one_delivery_attempt() -> None:
     world = chain(texts=POISON)
     first, second = (world.client("p2").consume("bmq://poison/q", priority=priority) for priority in (9, 0))
     world.client("n1").open("bmq://poison/q", write=1).post(b"pill")
@@ -305,12 +307,12 @@ def test_a_consumer_beside_a_lost_one_is_given_the_message_with_one_attempt_less
     last = world.client("p1").consume("bmq://poison/q")
     assert payloads(last.take(1)) == [b"pill"]
     last.client.kill()
-    purged(world)
+    assert_purged(world)
 
 
 @pytest.mark.spec("cluster", 95)
 @pytest.mark.parametrize("place", ["p1", "p2"])
-def test_what_nobody_here_wants_any_more_is_given_to_others_elsewhere(place: str) -> None:
+def test_messages_that_no_consumer_of_a_proxy_matches_are_delivered_elsewhere(place: str) -> None:
     world = chain()
     small, large = (world.client(place).consume(PRIORITY, x=text) for text in ("n < 5", "n >= 5"))
     queue = world.client("n1").open(PRIORITY, write=1)
@@ -325,11 +327,11 @@ def test_what_nobody_here_wants_any_more_is_given_to_others_elsewhere(place: str
     world.run(1.0)
     assert not large.pushes() and not world.node("n1").broker.clusters["c3"].queues[PRIORITY].messages
     assert not world.node(place).broker.proxies["c3"].queues[PRIORITY].messages
-    settled(world)
+    assert_counts_agree(world)
 
 
 @pytest.mark.parametrize("place", ["p1", "p2"])
-def test_a_consumer_that_is_suspended_holds_nothing_back_from_others(place: str) -> None:
+def test_messages_of_a_lost_consumer_next_to_a_suspended_one_are_delivered_elsewhere(place: str) -> None:
     world = chain()
     full = world.client(place).consume(PRIORITY, m=2, priority=5)
     second = world.client(place).consume(PRIORITY, m=2, priority=5)
@@ -341,13 +343,13 @@ def test_a_consumer_that_is_suspended_holds_nothing_back_from_others(place: str)
     full.deconfigure()
     other = world.client("n1").consume(PRIORITY)
     assert held == {b"1", b"2", b"3", b"4"}
-    assert len(other.take(2)) == 2 and not other.pushes(), "what the suspended one has it may still confirm"
+    assert len(other.take(2)) == 2 and not other.pushes(), "the suspended consumer keeps its unconfirmed messages"
 
 
 @pytest.mark.parametrize("how", ["kill", "power", "stop"])
 @pytest.mark.parametrize("place", ["p1", "p2"])
 @pytest.mark.spec("cluster", 90)
-def test_what_was_posted_while_the_member_was_away_is_stored_once(how: str, place: str) -> None:
+def test_puts_during_an_outage_of_the_member_are_stored_once(how: str, place: str) -> None:
     world = chain()
     queue = world.client(place).open(PRIORITY, write=1)
     sent = [queue.put(b"%d" % number) for number in range(20)]
@@ -365,13 +367,13 @@ def test_what_was_posted_while_the_member_was_away_is_stored_once(how: str, plac
     reader = world.client("n1").consume(PRIORITY)
     assert payloads(reader.take(40)) == [b"%d" % number for number in range(40)]
     assert not reader.pushes()
-    settled(world)
+    assert_counts_agree(world)
 
 
 @pytest.mark.spec("cluster", 96)
 @pytest.mark.parametrize("how", ["kill", "stop"])
 @pytest.mark.parametrize("place", ["p1", "p2"])
-def test_confirms_that_waited_prevent_a_redelivery(how: str, place: str) -> None:
+def test_confirms_during_an_outage_of_the_member_prevent_redelivery(how: str, place: str) -> None:
     world = chain()
     queue = world.client("p1").open(PRIORITY, write=1)
     reader = world.client(place).consume(PRIORITY)
@@ -380,13 +382,13 @@ def test_confirms_that_waited_prevent_a_redelivery(how: str, place: str) -> None
     member = world.node("n1")
     if how == "stop":
         member.stop(down=2.0)
-        world.run(5.0)  # it waits for what is not confirmed
+        world.run(5.0)  # it waits for unconfirmed messages
     else:
         member.crash(power=False, down=2.0)
     world.run(0.5)
     reader.confirm(*got[:3])
     world.run(15.0)
-    assert not reader.pushes(), "what it still has does not come again"
+    assert not reader.pushes(), "its unconfirmed message is not redelivered"
     other = world.client("n1").consume(PRIORITY)
     reader.client.kill()
     assert payloads(other.take(1)) == [b"4"]
@@ -394,7 +396,7 @@ def test_confirms_that_waited_prevent_a_redelivery(how: str, place: str) -> None
 
 
 @pytest.mark.spec("cluster", 98)
-def test_without_a_member_clients_stay_and_all_goes_on_by_itself() -> None:
+def test_clients_of_proxies_stay_connected_without_a_member_and_their_opens_complete_later() -> None:
     world = chain()
     member = world.node("n1")
     member.crash(power=False, down=None)
@@ -408,10 +410,10 @@ def test_without_a_member_clients_stay_and_all_goes_on_by_itself() -> None:
     member.boot()
     for client, number in zip(clients, numbers, strict=True):
         assert "openQueueResponse" in client.response(number)
-    settled(world)
+    assert_counts_agree(world)
 
 
-def test_an_open_that_waits_too_long_fails_and_nothing_of_it_is_left() -> None:
+def test_an_open_that_times_out_leaves_no_handle() -> None:
     world = chain()
     member = world.node("n1")
     member.crash(power=False, down=None)
@@ -422,12 +424,12 @@ def test_an_open_that_waits_too_long_fails_and_nothing_of_it_is_left() -> None:
         client.response(number)
     member.boot()
     world.run(40.0)
-    settled(world)
+    assert_counts_agree(world)
     assert not handles(world, "n1", PRIORITY) and not world.node("p2").broker.proxies["c3"].relays.opened
 
 
 @pytest.mark.spec("cluster", 91)
-def test_a_put_that_nobody_answers_is_given_up_after_the_deduplication_time() -> None:
+def test_an_unanswered_put_is_refused_after_the_deduplication_time() -> None:
     world = chain(texts={"short": json.dumps(domain_config("short", deduplicationTimeMs=4000))})
     queue = world.client("p1").open("bmq://short/q", write=1)
     queue.post(b"1")
@@ -438,12 +440,12 @@ def test_a_put_that_nobody_answers_is_given_up_after_the_deduplication_time() ->
     assert not [event for event in queue.client.inbox if event.kind == "ack"]
     ack = queue.next_ack()
     assert (ack.guid, ack.status) == (guid, 5)
-    settled_bytes = world.node("p1").broker.proxies["c3"].relays.uplink._bytes
-    assert settled_bytes == 0
+    pending_bytes = world.node("p1").broker.proxies["c3"].relays.uplink._bytes
+    assert pending_bytes == 0
 
 
 @pytest.mark.spec("cluster", 92)
-def test_beyond_the_limit_producers_are_not_read_from_until_the_member_is_back() -> None:
+def test_a_proxy_stops_reading_from_producers_at_the_limit_of_pending_bytes() -> None:
     world = chain(proxy_app={"bmqtwist": {"relayBytesMax": 20000}})
     queue = world.client("p1").open(PRIORITY, write=1)
     proxy = world.node("p1")
@@ -457,11 +459,11 @@ def test_beyond_the_limit_producers_are_not_read_from_until_the_member_is_back()
     assert proxy.stopped_reads and kept < 60000
     world.node("n1").boot()
     assert {queue.next_ack().guid for _ in sent} == set(sent)
-    settled(world)
+    assert_counts_agree(world)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_proxy_that_stops_loses_no_broadcast_on_its_way_from_and_to_those_behind_it(seed: int) -> None:
+def test_a_graceful_stop_of_a_proxy_loses_no_broadcast_of_its_downstream_proxy(seed: int) -> None:
     world = chain(seed)
     writer, reader = world.client("p2").open(BROADCAST, write=1), world.client("p2").consume(BROADCAST)
     world.network.slow("p1", "n1", 0.1)
@@ -477,7 +479,7 @@ def test_a_proxy_that_stops_loses_no_broadcast_on_its_way_from_and_to_those_behi
 
 
 @pytest.mark.parametrize("how", ["kill", "stop"])
-def test_a_proxy_that_goes_gives_back_what_its_clients_had(how: str) -> None:
+def test_unconfirmed_messages_of_a_stopped_or_killed_proxy_are_delivered_elsewhere(how: str) -> None:
     world = chain()
     queue = world.client("n1").open(PRIORITY, write=1)
     reader = world.client("p1").consume(PRIORITY)
@@ -499,7 +501,7 @@ def test_a_proxy_that_goes_gives_back_what_its_clients_had(how: str) -> None:
 
 @pytest.mark.spec("cluster", 105)
 @pytest.mark.parametrize("who", ["n1", "p1"])
-def test_a_broker_that_stops_under_load_loses_and_doubles_nothing(who: str) -> None:
+def test_a_graceful_stop_under_load_loses_and_duplicates_no_message(who: str) -> None:
     world = chain()
     writer, reader = world.client("p2").open(PRIORITY, write=1), world.client("p2").consume(PRIORITY)
     sent, got = [], []
@@ -522,7 +524,7 @@ def test_a_broker_that_stops_under_load_loses_and_doubles_nothing(who: str) -> N
 
 
 @pytest.mark.spec("broker", 83)
-def test_consumers_behind_a_proxy_are_filled_up_as_those_of_a_member() -> None:
+def test_consumers_of_a_proxy_receive_messages_only_up_to_a_full_batch_of_free_window() -> None:
     world = chain()
     readers = [world.client("p1").consume(PRIORITY, m=10) for _ in range(10)]
     queue = world.client("n1").open(PRIORITY, write=1)
@@ -544,7 +546,7 @@ def test_consumers_behind_a_proxy_are_filled_up_as_those_of_a_member() -> None:
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_consumer_gets_more_while_another_one_confirms_nothing(place: str) -> None:
+def test_a_consumer_receives_messages_while_another_one_does_not_confirm(place: str) -> None:
     world = chain()
     idle, busy = world.client(place).consume(PRIORITY, m=100), world.client(place).consume(PRIORITY, m=10)
     queue = world.client("n1").open(PRIORITY, write=1)
@@ -553,11 +555,11 @@ def test_a_consumer_gets_more_while_another_one_confirms_nothing(place: str) -> 
     for _ in range(5):
         busy.confirm(*busy.take(10))
     world.run(1.0)
-    assert len(world.node("n1").broker.clusters["c3"].queues[PRIORITY].messages) == 100  # what the idle one holds
+    assert len(world.node("n1").broker.clusters["c3"].queues[PRIORITY].messages) == 100  # unconfirmed at the idle consumer
 
 
 @pytest.mark.spec("broker", 91)
-def test_priorities_are_those_of_each_app_wherever_its_consumers_are() -> None:
+def test_priorities_apply_per_app_across_brokers() -> None:
     world = chain()
     places = {"foo": ("p1", "p2"), "bar": ("p2", "n1"), "baz": ("n1", "p1")}
     readers = {app: [world.client(place).consume(FANOUT, app, priority=priority) for place, priority in
@@ -576,7 +578,7 @@ def test_priorities_are_those_of_each_app_wherever_its_consumers_are() -> None:
 
 @pytest.mark.spec("broker", 134)
 @pytest.mark.parametrize("how", ["kill", "stop"])
-def test_the_end_of_a_proxy_costs_no_delivery_attempt(how: str) -> None:
+def test_a_stop_or_crash_of_a_proxy_uses_no_delivery_attempt(how: str) -> None:
     world = chain(texts={"once": json.dumps(domain_config("once", maxDeliveryAttempts=1))})
     world.client("n1").open("bmq://once/q", write=1).post(b"x")
     world.client("p1").consume("bmq://once/q").take(1)
@@ -589,7 +591,7 @@ def test_the_end_of_a_proxy_costs_no_delivery_attempt(how: str) -> None:
 
 
 @pytest.mark.spec("broker", 248)
-def test_what_is_posted_again_after_the_end_of_a_proxy_is_stored_once() -> None:
+def test_puts_repeated_after_a_crash_of_a_proxy_are_stored_once() -> None:
     world = chain()
     queue = world.client("p2").open(PRIORITY, write=1)
     sent = {queue.put(b"%d" % number): b"%d" % number for number in range(20)}
@@ -605,7 +607,7 @@ def test_what_is_posted_again_after_the_end_of_a_proxy_is_stored_once() -> None:
 
 
 @pytest.mark.spec("broker", 9)
-def test_a_cluster_and_a_domain_that_are_added_while_a_proxy_runs() -> None:
+def test_a_proxy_uses_a_cluster_and_domain_that_are_added_while_it_runs() -> None:
     world = chain()
     proxy = world.node("p1")
     texts = {"late": {"name": "late", "nodes": [{"id": 1, "name": "n1", "dataCenter": "dc1", "transport": {
@@ -622,13 +624,13 @@ def test_a_cluster_and_a_domain_that_are_added_while_a_proxy_runs() -> None:
 
 
 @pytest.mark.spec("broker", 229)
-def test_the_user_agent_of_a_proxy_is_in_the_log() -> None:
+def test_the_user_agent_of_a_proxy_is_logged() -> None:
     world = chain()
     world.client("p1").open(PRIORITY, write=1)
     assert [text for _, text in world.node("n1").report.lines if "proxy" in text and "userAgent: 'bmqbrkr:" in text]
 
 
-def test_a_proxy_has_to_be_allowed() -> None:
+def test_a_proxy_without_authorization_is_refused() -> None:
     rules = [{"actions": ["ConnectProxy"], "effect": "deny"}]
     world = chain(app={"bmqtwist": {"authorization": {"rules": rules}}})
     number = world.client("p1")
@@ -637,6 +639,6 @@ def test_a_proxy_has_to_be_allowed() -> None:
     assert "Connection not authorized" in "".join(text for _, text in world.node("p1").report.lines)
 
 
-def test_whatever_happens_to_brokers_nothing_that_was_acknowledged_is_lost(fresh_seed: int) -> None:
+def test_random_faults_in_a_chain_of_proxies_lose_no_acknowledged_message(fresh_seed: int) -> None:
     counts = ChainScenario(fresh_seed).run()
     assert counts["acked"] > 100 and counts["delivered"] > 50 and counts["confirmed"] > 100

@@ -1,4 +1,4 @@
-"""Queues of several nodes from their first open to their end; leader and primary are different nodes, others come and go."""
+"""Lifecycle of queues in a cluster: creation, changes of apps, removal, and races of these with failovers."""
 
 from __future__ import annotations
 
@@ -22,23 +22,24 @@ APPS = "bmq://apps/q"
 
 
 def apps_domain(*apps: str) -> dict[str, str]:
+    """Return the configuration file of a fanout domain by its name."""
     return {"apps": json.dumps(domain_config("apps", "fanout", apps=list(apps), strong=True))}
 
 
 def records(nodes: ReplicatingCluster, uri: str) -> list[QueueRecord | None]:
-    """What each node that is up knows of a queue."""
+    """Return the metadata of a queue at each running member, None = none."""
     return [nodes.cluster(node.name).metadata.state.queues.get(uri) for node in nodes.machines if node.up]
 
 
 def stored_apps(nodes: ReplicatingCluster, node: SimulatedNode, uri: str) -> set[tuple[str, bytes]]:
-    """The apps that the partition of a queue has of it at a node."""
+    """Return the apps of a queue in its partition at a node."""
     record = nodes.record(uri)
     queue = nodes.partition(node, record.partition_id).state.queues[record.key]
     return {(app.app_id, app.key) for app in queue.apps.values()}
 
 
-def apart(seed: int, **options: Any) -> ReplicatingCluster:
-    """The leader is primary of nothing."""
+def cluster_with_separate_leader(seed: int, **options: Any) -> ReplicatingCluster:
+    """Return a cluster whose leader is not primary of a partition."""
     nodes = available_cluster(seed, **options)
     former = nodes.leader
     transfer(nodes, next(node for node in nodes.machines if node is not former))
@@ -48,8 +49,8 @@ def apart(seed: int, **options: Any) -> ReplicatingCluster:
 
 @pytest.mark.spec("cluster", 53)
 @pytest.mark.parametrize("place", ["leader", "primary", "neither"])
-def test_open_post_app_update_and_removal_work_where_the_leader_is_not_primary(place: str) -> None:
-    nodes = apart(1, texts=apps_domain("one", "two"))
+def test_open_post_app_update_and_removal_work_when_the_leader_is_not_primary(place: str) -> None:
+    nodes = cluster_with_separate_leader(1, texts=apps_domain("one", "two"))
     leader, primary = nodes.leader, nodes.primary()
     node = {"leader": leader, "primary": primary,
             "neither": next(each for each in nodes.machines if each not in (leader, primary))}[place]
@@ -78,7 +79,7 @@ def test_open_post_app_update_and_removal_work_where_the_leader_is_not_primary(p
 
 
 @pytest.mark.spec("cluster", 56)
-def test_a_queue_that_is_made_again_has_another_key_and_nothing_of_the_old_one() -> None:
+def test_a_queue_that_is_created_again_has_a_new_key_and_no_old_messages() -> None:
     nodes = available_cluster(2)
     client = nodes.client(nodes.replicas()[0].name)
     queue = client.open(STRONG, write=1)
@@ -97,7 +98,7 @@ def test_a_queue_that_is_made_again_has_another_key_and_nothing_of_the_old_one()
     assert new.key != old.key
     away.boot()
     nodes.wait_until_available()
-    nodes.run(0.5)  # until it has the metadata, too
+    nodes.run(0.5)  # until it has the metadata
     for _ in range(2):
         for node in nodes.machines:
             assert nodes.stored(node) == [b"new"]
@@ -112,7 +113,7 @@ def test_a_queue_that_is_made_again_has_another_key_and_nothing_of_the_old_one()
 
 @pytest.mark.spec("cluster", 40)
 @pytest.mark.parametrize("seed", range(4))
-def test_an_open_whose_leader_dies_before_a_quorum_has_it_is_asked_again_and_the_queue_is_there_once(seed: int) -> None:
+def test_an_open_whose_leader_crashes_before_the_commit_is_retried_and_creates_one_queue(seed: int) -> None:
     nodes = available_cluster(seed)
     leader = nodes.leader
     asks, other = (node for node in nodes.machines if node is not leader)
@@ -136,7 +137,7 @@ def test_an_open_whose_leader_dies_before_a_quorum_has_it_is_asked_again_and_the
     assert [set(each) for each in stored] == [keys] * 3
 
 
-def test_an_open_at_a_leader_that_loses_its_lead_is_asked_of_the_next_one() -> None:
+def test_an_open_at_an_isolated_leader_is_requested_from_the_next_leader() -> None:
     nodes = available_cluster(1)
     leader = nodes.leader
     client = nodes.client(leader.name)
@@ -151,17 +152,17 @@ def test_an_open_at_a_leader_that_loses_its_lead_is_asked_of_the_next_one() -> N
 KEEPALIVE = {"queueOperations": {"keepaliveDurationMs": 5000, "openTimeoutMs": 10000}}
 
 
-def idle(seed: int) -> tuple[ReplicatingCluster, Any]:
-    """A queue that nobody has open any more since just now; primary and leader are different nodes."""
-    nodes = apart(seed, members=KEEPALIVE)
+def cluster_with_idle_queue(seed: int) -> tuple[ReplicatingCluster, Any]:
+    """Return such a cluster with a queue that was just closed, and its client."""
+    nodes = cluster_with_separate_leader(seed, members=KEEPALIVE)
     client = nodes.client(nodes.replicas()[0].name)
     client.open(EVENTUAL, write=1).close()
     return nodes, client
 
 
 @pytest.mark.spec("cluster", 59)
-def test_a_queue_that_is_idle_for_its_time_is_removed_everywhere() -> None:
-    nodes, _ = idle(3)
+def test_an_idle_queue_is_removed_at_all_members_after_its_keepalive() -> None:
+    nodes, _ = cluster_with_idle_queue(3)
     nodes.run(4.5)
     assert None not in records(nodes, EVENTUAL)
     nodes.run(3.0)
@@ -171,8 +172,8 @@ def test_a_queue_that_is_idle_for_its_time_is_removed_everywhere() -> None:
 
 
 @pytest.mark.spec("cluster", 59)
-def test_an_open_just_before_cancels_the_removal() -> None:
-    nodes, client = idle(4)
+def test_an_open_before_the_end_of_the_keepalive_prevents_the_removal() -> None:
+    nodes, client = cluster_with_idle_queue(4)
     nodes.run(4.9)
     before = nodes.record(EVENTUAL)
     queue = client.open(EVENTUAL, write=1)
@@ -183,8 +184,8 @@ def test_an_open_just_before_cancels_the_removal() -> None:
 @pytest.mark.spec("cluster", 59)
 @pytest.mark.parametrize("place", range(3))
 @pytest.mark.parametrize("late", [0.0, 0.001, 0.002, 0.004, 0.008])
-def test_an_open_that_races_with_the_removal_gets_a_fresh_queue_or_the_old_one(place: int, late: float) -> None:
-    nodes, _ = idle(5)
+def test_an_open_during_the_removal_creates_a_new_queue(place: int, late: float) -> None:
+    nodes, _ = cluster_with_idle_queue(5)
     before = nodes.record(EVENTUAL)
     primary = nodes.primary(before.partition_id)
     client = nodes.client(nodes.machines[place].name)
@@ -201,8 +202,8 @@ def test_an_open_that_races_with_the_removal_gets_a_fresh_queue_or_the_old_one(p
 
 
 @pytest.mark.spec("cluster", 59)
-def test_a_new_primary_waits_for_the_whole_time_before_it_removes_a_queue() -> None:
-    nodes, client = idle(6)
+def test_a_new_primary_removes_an_idle_queue_after_a_full_keepalive() -> None:
+    nodes, client = cluster_with_idle_queue(6)
     queue = client.open(EVENTUAL, write=1)
     nodes.run(10.0)
     before = nodes.record(EVENTUAL)
@@ -218,7 +219,7 @@ def test_a_new_primary_waits_for_the_whole_time_before_it_removes_a_queue() -> N
 
 
 @pytest.mark.spec("cluster", 60)
-def test_apps_that_change_while_a_member_is_away_are_the_same_everywhere_when_it_is_back() -> None:
+def test_a_member_that_missed_a_change_of_apps_has_the_same_apps_after_its_restart() -> None:
     nodes = available_cluster(7, texts=apps_domain("one", "two"))
     client = nodes.client(nodes.primary().name)
     queue, reader = client.open(APPS, write=1), client.consume(APPS, "one")
@@ -231,7 +232,7 @@ def test_apps_that_change_while_a_member_is_away_are_the_same_everywhere_when_it
     reconfigure(nodes, "apps", apps_domain("one", "three")["apps"])
     nodes.run(0.5)
     up = [node for node in nodes.machines if node.up]
-    assert [nodes.stored(node, APPS) for node in up] == [[], []], "what only the removed app still had to get is purged"
+    assert [nodes.stored(node, APPS) for node in up] == [[], []], "messages pending only for the removed app are purged"
     queue.post(b"3")
     away.boot()
     nodes.wait_until_available()
@@ -246,21 +247,21 @@ def test_apps_that_change_while_a_member_is_away_are_the_same_everywhere_when_it
     assert payloads(nodes.client(away.name).consume(APPS, "three").take(1)) == [b"3"]
 
 
-def test_a_former_primary_whose_change_of_apps_is_committed_late_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It asked the leader when it could not be heard; when it can, another node writes the partition."""
-    nodes = apart(8, texts=apps_domain("one", "two"))
+def test_a_former_primary_does_not_write_a_change_of_apps_that_is_committed_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It proposes the change while isolated; when it reconnects, another node is primary."""
+    nodes = cluster_with_separate_leader(8, texts=apps_domain("one", "two"))
     former = nodes.primary()
     client = nodes.client(former.name)
     client.open(APPS, write=1).post_all(b"1", b"2")
     index = nodes.record(APPS).partition_id
-    wrong: list[PartitionLog] = []
+    wrong_logs: list[PartitionLog] = []
     append = PartitionLog.append
 
-    def watched(log: PartitionLog, record: bytes) -> None:
+    def checked(log: PartitionLog, record: bytes) -> None:
         if not log.leading:
-            wrong.append(log)
+            wrong_logs.append(log)
         append(log, record)
-    monkeypatch.setattr(PartitionLog, "append", watched)
+    monkeypatch.setattr(PartitionLog, "append", checked)
     nodes.isolate(former)
     nodes.domains.texts["apps"] = apps_domain("one", "two", "three")["apps"]
     assert nodes.admin(former, "DOMAINS RECONFIGURE apps") == "SUCCESS"
@@ -269,12 +270,12 @@ def test_a_former_primary_whose_change_of_apps_is_committed_late_writes_nothing(
     heal(nodes)
     nodes.until(lambda: all("three" in nodes.cluster(node.name).metadata.state.queues[APPS].apps for node in others), 30.0)
     nodes.settle()
-    assert not wrong and not any("are not changed in its partition" in line for line in former.log())
+    assert not wrong_logs and not any("are not changed in its partition" in line for line in former.log())
     assert [stored_apps(nodes, node, APPS) for node in nodes.machines] == [set(nodes.record(APPS).apps.items())] * 3
     assert len({nodes.partition(node, index).summary.last for node in nodes.machines}) == 1
 
 
-def test_a_replica_takes_no_records_but_those_of_its_primary() -> None:
+def test_a_replica_refuses_local_changes_of_its_partition() -> None:
     nodes = available_cluster(9)
     nodes.post(2)
     record, replica = nodes.record(STRONG), nodes.replicas()[0]

@@ -1,4 +1,4 @@
-"""Three and five nodes that store messages: what was acknowledged is there, whoever dies."""
+"""Replication of partitions: stored messages, failovers, images, disk faults, and random faults."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sim.replicated import EVENTUAL, FANOUT, STRONG, ReplicatingCluster, settled
 
 @pytest.mark.spec("cluster", 63)
 @pytest.mark.parametrize("count", [2, 3, 5])
-def test_every_node_has_what_a_client_posts(count: int) -> None:
+def test_posted_messages_are_stored_at_all_members(count: int) -> None:
     nodes = settled_cluster(1, count)
     nodes.post(20)
     nodes.post(5, EVENTUAL)
@@ -39,7 +39,7 @@ def test_every_node_has_what_a_client_posts(count: int) -> None:
         assert is_sync_point(RECORD.unpack(journal)) and next(iter(psns_of(journal))) == (lease, number)
 
 
-def test_a_consumer_at_the_primary_gets_and_confirms_messages_everywhere() -> None:
+def test_a_confirm_at_the_primary_removes_the_message_at_all_members() -> None:
     nodes = settled_cluster(2)
     nodes.post(10)
     client = nodes.client(nodes.primary().name)
@@ -53,7 +53,7 @@ def test_a_consumer_at_the_primary_gets_and_confirms_messages_everywhere() -> No
     assert len({nodes.partition(node).summary.last for node in nodes.machines}) == 1
 
 
-def test_confirms_are_sent_to_the_other_nodes_with_the_next_message_or_a_little_later() -> None:
+def test_confirms_are_replicated_with_the_next_message_or_after_a_delay() -> None:
     nodes = settled_cluster(0)
     nodes.post(10)
     primary, (replica, _) = nodes.primary(), nodes.replicas()
@@ -105,7 +105,7 @@ def test_the_next_primary_has_every_acknowledged_message(how: str, seed: int) ->
 
 @pytest.mark.spec("cluster", 84)
 @pytest.mark.parametrize("seed", range(3))
-def test_all_lose_their_power_and_nothing_that_was_acknowledged(seed: int) -> None:
+def test_a_power_loss_of_all_members_loses_no_acknowledged_message(seed: int) -> None:
     nodes = settled_cluster(seed)
     for _ in range(3):
         nodes.post(10)
@@ -118,7 +118,7 @@ def test_all_lose_their_power_and_nothing_that_was_acknowledged(seed: int) -> No
 
 @pytest.mark.spec("cluster", 65)
 @pytest.mark.spec("cluster", 74)
-def test_a_primary_that_is_cut_off_acknowledges_nothing_and_its_tail_is_cut_off() -> None:
+def test_an_isolated_primary_acknowledges_no_strong_put_and_its_uncommitted_records_are_truncated() -> None:
     nodes = settled_cluster(3)
     nodes.post(5)
     former = nodes.primary()
@@ -145,12 +145,12 @@ def test_a_primary_that_is_cut_off_acknowledges_nothing_and_its_tail_is_cut_off(
     nodes.post(5)
     nodes.run(1.0)
     nodes.judge_partitions()
-    assert nodes.stored(former)[5:10] == [b"later %d" % number for number in range(5)], "posted again, stored once, in order"
+    assert nodes.stored(former)[5:10] == [b"later %d" % number for number in range(5)], "sent again, stored once, in order"
     assert len(queue.acks()) == 5 and not client.link.closed
 
 
 @pytest.mark.spec("cluster", 80)
-def test_a_primary_that_was_paused_serves_nothing_and_becomes_a_replica() -> None:
+def test_a_paused_primary_becomes_a_replica_and_its_pending_put_is_acknowledged() -> None:
     nodes = settled_cluster(4)
     nodes.post(5, EVENTUAL)
     former = nodes.primary()
@@ -169,13 +169,13 @@ def test_a_primary_that_was_paused_serves_nothing_and_becomes_a_replica() -> Non
 
 
 def images(nodes: ReplicatingCluster, target: SimulatedNode | None = None) -> int:
-    """How often all that is live was sent, to one node or to any."""
+    """Return how many images were sent, to one member or to all."""
     name = f"[{target.name}, " if target is not None else ""
     return sum(f"node {name}" in line and "gets an image" in line for node in nodes.machines for line in node.log())
 
 
-def compacted_without_one(nodes: ReplicatingCluster, count: int) -> tuple[SimulatedNode, SimulatedNode]:
-    """So many messages and a rollover while a replica is away: that one, and the primary."""
+def roll_over_without_replica(nodes: ReplicatingCluster, count: int) -> tuple[SimulatedNode, SimulatedNode]:
+    """Post messages and roll over while a replica is down; return the replica and the primary."""
     nodes.post(5)
     away, primary = nodes.replicas()[0], nodes.primary()
     away.crash(power=False, down=None)
@@ -185,7 +185,7 @@ def compacted_without_one(nodes: ReplicatingCluster, count: int) -> tuple[Simula
 
 
 @pytest.mark.spec("cluster", 73)
-def test_a_node_that_was_away_while_the_others_compacted_gets_an_image(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_member_that_missed_a_rollover_gets_an_image(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replica, "RECENT_BYTES", 0)
     nodes = settled_cluster(5, maxJournalFileSize=1 << 16)
     nodes.post(5)
@@ -209,11 +209,11 @@ def test_a_node_that_was_away_while_the_others_compacted_gets_an_image(monkeypat
 
 
 def test_an_image_of_many_parts_is_sent_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A keepalive that was made before its first part went out asked for all of it again."""
+    """Once a keepalive from before its first part requested the whole image again."""
     monkeypatch.setattr(replica, "RECENT_BYTES", 0)
     monkeypatch.setattr(image, "MESSAGE_RECORDS_MAX", 4)
     nodes = settled_cluster(5)
-    away, _ = compacted_without_one(nodes, 100)
+    away, _ = roll_over_without_replica(nodes, 100)
     nodes.run(1.0)
     away.boot()
     nodes.settle()
@@ -222,10 +222,10 @@ def test_an_image_of_many_parts_is_sent_once(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("lead", [True, False], ids=["same primary", "another primary"])
-def test_a_node_that_was_away_for_a_compaction_gets_what_is_remembered(lead: bool) -> None:
-    """Whoever wrote it, and if its log ends within what was written at once."""
+def test_a_member_that_missed_a_rollover_gets_records_that_are_still_in_memory(lead: bool) -> None:
+    """Also from another primary, and when its log ends within a batch."""
     nodes = settled_cluster(6)
-    away, primary = compacted_without_one(nodes, 40)
+    away, primary = roll_over_without_replica(nodes, 40)
     nodes.post(5)
     nodes.run(1.0)
     up = [node for node in nodes.machines if node.up]
@@ -240,8 +240,8 @@ def test_a_node_that_was_away_for_a_compaction_gets_what_is_remembered(lead: boo
     nodes.judge_partitions()
 
 
-def test_replicas_roll_over_with_their_primary_and_need_no_image_for_it() -> None:
-    """Its last record before that waits for a moment as confirms do, and is in no file any more when it is sent."""
+def test_replicas_roll_over_with_their_primary_without_an_image() -> None:
+    """The last record before the rollover is sent with a delay, when it is in no file any more."""
     nodes = settled_cluster(7)
     nodes.post(5)
     nodes.run(2.0)
@@ -255,7 +255,7 @@ def test_replicas_roll_over_with_their_primary_and_need_no_image_for_it() -> Non
 
 
 def test_replicas_roll_over_once_for_each_rollover_of_their_primary(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In slices, too: their files are as full as its own, but it comes first."""
+    """Also in slices: the files of replicas are as full as those of the primary, which starts the rollover."""
     monkeypatch.setattr(rollover, "SMALL_RECORDS", 4)
     monkeypatch.setattr(rollover, "SLICE_RECORDS", 4)
     nodes = settled_cluster(8, maxJournalFileSize=1 << 14)
@@ -272,8 +272,8 @@ def test_replicas_roll_over_once_for_each_rollover_of_their_primary(monkeypatch:
     assert [nodes.stored(node) for node in nodes.machines] == [nodes.acknowledged[STRONG][:30]] * 3
 
 
-def test_only_what_was_written_is_offered() -> None:
-    """Before a batch is kept for others, too; a record of another log is none of it."""
+def test_a_partition_offers_only_written_records_of_its_log() -> None:
+    """Records of other leases are not offered."""
     nodes = settled_cluster(9)
     nodes.post(3)
     primary = nodes.primary()
@@ -285,7 +285,7 @@ def test_only_what_was_written_is_offered() -> None:
     assert not partition.offers((lease - 1, sequence)) and not partition.offers((lease + 1, 1))
 
 
-def test_a_message_that_is_posted_again_after_a_failover_is_stored_once() -> None:
+def test_a_put_repeated_after_a_failover_is_stored_once() -> None:
     nodes = settled_cluster(6)
     _, queue = nodes.writer()
     guid = queue.put(b"once")
@@ -312,7 +312,7 @@ def test_a_message_that_is_posted_again_after_a_failover_is_stored_once() -> Non
 
 
 @pytest.mark.spec("cluster", 69)
-def test_a_message_that_comes_twice_before_it_is_committed_is_acknowledged_when_it_is() -> None:
+def test_a_put_repeated_before_the_commit_is_acknowledged_with_the_commit() -> None:
     nodes = settled_cluster(18)
     nodes.post(1)
     primary = nodes.primary()
@@ -329,7 +329,7 @@ def test_a_message_that_comes_twice_before_it_is_committed_is_acknowledged_when_
     assert all(nodes.stored(node).count(b"twice") == 1 for node in nodes.machines)
 
 
-def test_partitions_are_spread_where_that_is_configured() -> None:
+def test_with_least_assigned_partitions_have_different_primaries() -> None:
     nodes = settled_cluster(7, masterAssignment="E_LEAST_ASSIGNED")
     assert nodes.primary(0) is not nodes.primary(1)
     nodes.post(5)
@@ -342,7 +342,7 @@ def test_partitions_are_spread_where_that_is_configured() -> None:
     nodes.judge_partitions()
 
 
-def test_a_node_without_its_promises_takes_part_again_once_it_follows_a_leader() -> None:
+def test_a_member_with_a_damaged_promise_file_recovers_when_it_follows_a_leader() -> None:
     nodes = settled_cluster(8)
     nodes.post(5)
     node = nodes.replicas()[0]
@@ -357,7 +357,7 @@ def test_a_node_without_its_promises_takes_part_again_once_it_follows_a_leader()
     nodes.judge_partitions()
 
 
-def test_a_primary_whose_disk_fails_leaves_the_partition_to_another_node() -> None:
+def test_another_member_becomes_primary_when_the_disk_of_the_primary_fails() -> None:
     nodes = settled_cluster(10, masterAssignment="E_LEAST_ASSIGNED")
     nodes.post(5)
     former = nodes.primary()
@@ -372,7 +372,7 @@ def test_a_primary_whose_disk_fails_leaves_the_partition_to_another_node() -> No
     nodes.judge_partitions()
 
 
-def test_a_replica_whose_disk_fails_holds_nobody_up() -> None:
+def test_a_replica_with_a_failing_disk_does_not_delay_acks() -> None:
     nodes = settled_cluster(11)
     nodes.post(5)
     node = nodes.replicas()[0]
@@ -392,7 +392,7 @@ def test_a_replica_whose_disk_fails_holds_nobody_up() -> None:
 
 
 @pytest.mark.parametrize("kind, where", [("journal", 104), ("journal", 704), ("data", 100), ("data", 400)])
-def test_what_rotted_on_a_disk_comes_from_the_others(kind: str, where: int) -> None:
+def test_a_replica_with_flipped_bits_gets_the_records_from_other_members(kind: str, where: int) -> None:
     nodes = settled_cluster(12)
     for _ in range(4):
         nodes.post(10)
@@ -414,8 +414,8 @@ def test_what_rotted_on_a_disk_comes_from_the_others(kind: str, where: int) -> N
     nodes.judge_partitions()
 
 
-def deleted_and_rotten(nodes: ReplicatingCluster) -> tuple[SimulatedNode, SimulatedNode]:
-    """A replica is away while a message is stored and confirmed, whose data rot at the primary: both nodes."""
+def make_unreadable_record(nodes: ReplicatingCluster) -> tuple[SimulatedNode, SimulatedNode]:
+    """Store and confirm a message while a replica is down, and damage its data at the primary; return both nodes."""
     nodes.post(5)
     away, primary = nodes.replicas()[0], nodes.primary()
     place = nodes.partition(primary).tail.positions()[1]
@@ -436,9 +436,8 @@ def deleted_and_rotten(nodes: ReplicatingCluster) -> tuple[SimulatedNode, Simula
 
 
 @pytest.mark.parametrize("rolled", [False, True])
-def test_a_node_that_lacks_a_record_that_cannot_be_read_gets_what_is_live(rolled: bool,
-                                                                          monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where the last rollover was before that record, so that what it copied would not help."""
+def test_a_replica_that_lacks_an_unreadable_record_gets_an_image(rolled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when the last rollover was before that record, so that its copies do not contain it."""
     monkeypatch.setattr(replica, "RECENT_BYTES", 0)
     nodes = settled_cluster(5)
     if rolled:
@@ -446,28 +445,28 @@ def test_a_node_that_lacks_a_record_that_cannot_be_read_gets_what_is_live(rolled
         first = nodes.primary()
         nodes.partition(first).rollover(first.broker.loop.wall(first.local_now))
         nodes.run(1.0)
-    away, primary = deleted_and_rotten(nodes)
+    away, primary = make_unreadable_record(nodes)
     before = images(nodes, away)
     away.boot()
     nodes.settle()
-    said = [line for line in primary.log() if "that it lacks cannot be read" in line]
-    assert len(said) == 1 and images(nodes, away) == before + 2  # the alarm says so, too
+    alarms = [line for line in primary.log() if "that it lacks cannot be read" in line]
+    assert len(alarms) == 1 and images(nodes, away) == before + 2  # one in the alarm
     nodes.post(3)
     nodes.run(1.0)
     assert nodes.stored(away) == nodes.acknowledged[STRONG]
     nodes.judge_partitions()
 
 
-def test_a_live_message_that_cannot_be_read_is_told_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No image of it can be made, and the others go on."""
+def test_an_image_with_an_unreadable_message_raises_a_limited_number_of_alarms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its replica gets no image; the other members continue."""
     monkeypatch.setattr(replica, "RECENT_BYTES", 0)
     nodes = settled_cluster(5)
-    away, primary = deleted_and_rotten(nodes)
+    away, primary = make_unreadable_record(nodes)
     monkeypatch.setattr(image.ImageSource, "part", unreadable)
     away.boot()
     nodes.run(10.0)
-    said = [line for line in primary.log() if "an image cannot be made for node" in line]
-    assert 1 <= len(said) <= 20
+    alarms = [line for line in primary.log() if "an image cannot be made for node" in line]
+    assert 1 <= len(alarms) <= 20
     nodes.post(3)
     monkeypatch.undo()
     nodes.settle()
@@ -476,11 +475,11 @@ def test_a_live_message_that_cannot_be_read_is_told_now_and_then(monkeypatch: py
 
 
 def unreadable(source: image.ImageSource) -> None:
-    """Its disk fails."""
-    raise OSError(5, "a sector is gone")
+    """Fail as a damaged disk does."""
+    raise OSError(5, "unreadable sector")
 
 
-def test_without_a_majority_nothing_is_acknowledged_and_what_comes_again_is_stored_once() -> None:
+def test_without_a_majority_no_put_is_acknowledged_and_its_repetition_is_stored_once() -> None:
     nodes = settled_cluster(13)
     nodes.post(1)
     primary = nodes.primary()
@@ -490,7 +489,7 @@ def test_without_a_majority_nothing_is_acknowledged_and_what_comes_again_is_stor
             node.crash(power=False, down=None)
     guid = queue.put(b"again")
     nodes.run(1.0)
-    assert not queue.acks(), "nobody else has it"
+    assert not queue.acks(), "no other member has it"
     nodes.run(10.0)
     for node in nodes.machines:
         if node is not primary:
@@ -504,7 +503,7 @@ def test_without_a_majority_nothing_is_acknowledged_and_what_comes_again_is_stor
 
 
 @pytest.mark.spec("cluster", 66)
-def test_a_primary_that_is_silent_for_a_moment_is_active_again_under_its_lease() -> None:
+def test_a_primary_isolated_for_a_short_time_becomes_active_again_under_its_lease() -> None:
     nodes = settled_cluster(14)
     nodes.post(5, EVENTUAL)
     primary = nodes.primary()
@@ -524,7 +523,7 @@ def test_a_primary_that_is_silent_for_a_moment_is_active_again_under_its_lease()
     nodes.judge_partitions()
 
 
-def test_nodes_that_are_restarted_one_after_the_other_get_the_records_that_they_lack_and_no_more() -> None:
+def test_a_rolling_restart_transfers_only_missing_records() -> None:
     nodes = settled_cluster(15)
     nodes.post(20)
     for node in nodes.machines:
@@ -534,11 +533,11 @@ def test_nodes_that_are_restarted_one_after_the_other_get_the_records_that_they_
         node.boot()
         nodes.settle()
         nodes.judge_partitions()
-    told = [line for node in nodes.machines for line in node.log()]
-    assert not [line for line in told if "are cut off" in line or "gets an image" in line]
+    lines = [line for node in nodes.machines for line in node.log()]
+    assert not [line for line in lines if "are cut off" in line or "gets an image" in line]
 
 
-def test_what_a_consumer_has_confirmed_does_not_come_again_from_the_next_primary() -> None:
+def test_confirmed_messages_are_not_delivered_by_the_next_primary() -> None:
     nodes = settled_cluster(16)
     nodes.post(10, FANOUT)
     record = nodes.cluster("n1").metadata.state.queues[FANOUT]
@@ -557,7 +556,7 @@ def test_what_a_consumer_has_confirmed_does_not_come_again_from_the_next_primary
         app: 5 if app == apps[0] else 0 if app == apps[1] else 10 for app in apps}
 
 
-def test_the_status_says_who_is_primary_and_whether_it_is_active() -> None:
+def test_the_status_shows_each_primary_and_whether_it_is_active() -> None:
     nodes = settled_cluster(17)
     primary = nodes.primary()
     for node in nodes.machines:
@@ -573,11 +572,11 @@ def test_the_status_says_who_is_primary_and_whether_it_is_active() -> None:
 
 
 FAULTS = ("kill", "kill", "power", "stop", "cut", "one way", "heal", "heal", "pause", "resume", "resume", "blackout", "post",
-          "post", "post", "post", "post", "roll", "reset", "syncs", "full", "mend", "move", "move")
+          "post", "post", "post", "post", "rollover", "reset", "syncs", "full", "mend", "move", "move")
 
 
 def disturb(nodes: ReplicatingCluster, random: Random, kind: str) -> None:
-    """One fault, or a moment of normal life."""
+    """Perform one random fault or action."""
     node, other = random.sample(nodes.machines, 2)
     if kind in ("kill", "power") and node.up:
         node.crash(power=kind == "power", down=random.random() * 8, silently=random.random() < 0.2)
@@ -597,7 +596,7 @@ def disturb(nodes: ReplicatingCluster, random: Random, kind: str) -> None:
                 each.crash(power=True, down=random.random())
     elif kind == "reset" and node.up and node.broker.sessions.open:
         random.choice(list(node.broker.sessions.open)).transport.reset()  # type: ignore[attr-defined]
-    elif kind == "roll" and node.up and not node.paused:
+    elif kind == "rollover" and node.up and not node.paused:
         for hosted in nodes.replication(node).hosted:
             if not hosted.busy:
                 hosted.partition.roll.finish(node.broker.loop.wall(node.local_now))
@@ -614,7 +613,7 @@ def disturb(nodes: ReplicatingCluster, random: Random, kind: str) -> None:
 
 
 def post(nodes: ReplicatingCluster, random: Random) -> None:
-    """Whoever serves is given messages; what is acknowledged within a moment counts."""
+    """Post messages at active primaries and record those that are acknowledged within 1 s."""
     for node in nodes.machines:
         if not node.up or node.paused or not nodes.replication(node).is_active_primary(0):
             continue
@@ -633,7 +632,7 @@ def post(nodes: ReplicatingCluster, random: Random) -> None:
 
 
 def campaign(seed: int, size: int, steps: int) -> ReplicatingCluster:
-    """Faults at random, then none; everything must be well in the end."""
+    """Run random faults, then check the final state of all members."""
     random = Random(f"{seed}/replicas")
     nodes = ReplicatingCluster(seed, size, maxJournalFileSize=random.choice((1 << 15, 1 << 20)),
                                masterAssignment=random.choice(("E_LEADER_IS_MASTER_ALL", "E_LEAST_ASSIGNED")))
@@ -658,10 +657,10 @@ def campaign(seed: int, size: int, steps: int) -> ReplicatingCluster:
 
 @pytest.mark.parametrize("size", [3, 5])
 @pytest.mark.parametrize("seed", range(5))
-def test_whatever_happens_what_is_acknowledged_stays(size: int, seed: int) -> None:
+def test_random_faults_of_members_lose_no_acknowledged_message(size: int, seed: int) -> None:
     campaign(seed, size, 40)
 
 
-def test_the_same_seed_is_the_same_life() -> None:
+def test_a_simulation_is_determined_by_its_seed() -> None:
     assert campaign(3, 3, 10).digest == campaign(3, 3, 10).digest
 

@@ -1,4 +1,4 @@
-"""Nodes that heal, say goodbye, or come back with less than they had: several nodes, in virtual time."""
+"""Members that restart: healing, readiness, lost files, and advisories before a stop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sim.replicated import STRONG, ReplicatingCluster, available_cluster
 
 
 @pytest.mark.spec("cluster", 7)
-def test_heartbeats_are_answered_while_a_node_heals() -> None:
+def test_a_healing_member_answers_heartbeats() -> None:
     nodes = available_cluster(1, maxJournalFileSize=1 << 16)
     nodes.post(5)
     away = nodes.replicas()[0]
@@ -45,8 +45,8 @@ def test_heartbeats_are_answered_while_a_node_heals() -> None:
     assert PartitionRole.REPLICA_HEALING in roles and answered > 10, (roles, answered)
 
 
-def test_a_node_that_comes_back_is_ready_once_it_has_what_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever stops the next node when this one says that it is ready must find a majority that has everything."""
+def test_a_restarted_member_is_available_when_it_has_all_committed_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a rolling restart the next member stops then: a majority must have all committed records."""
     monkeypatch.setattr(replica, "RUN_RECORDS_MAX", 4)
     monkeypatch.setattr(replica, "MESSAGE_RECORDS_MAX", 4)
     nodes = available_cluster(2)
@@ -70,8 +70,8 @@ def test_a_node_that_comes_back_is_ready_once_it_has_what_is_committed(monkeypat
     assert reasons == {"c3 (no primaries)", "c3 (this node is catching up)"}
 
 
-def test_a_node_that_comes_back_is_ready_once_it_is_connected_with_those_that_are_there() -> None:
-    """Who dials it may have tried just before: until it does so again, the two would not find each other without a third."""
+def test_a_restarted_member_is_ready_when_it_is_connected_with_all_running_members() -> None:
+    """The member that dials it may have failed just before; until its next attempt they are not connected."""
     seen = set[str]()
     for seed in range(6):
         nodes = available_cluster(seed)
@@ -89,7 +89,7 @@ def test_a_node_that_comes_back_is_ready_once_it_is_connected_with_those_that_ar
     assert seen & {f"c3 (not connected with [{name}, {name[1:]}] yet)" for name in ("n1", "n2")}, seen
 
 
-def test_a_node_that_comes_back_does_not_wait_for_ever_for_another_one() -> None:
+def test_a_restarted_member_waits_for_a_missing_member_only_for_a_limited_time() -> None:
     nodes = available_cluster(2)
     gone, away = nodes.node("n1"), nodes.node("n3")
     gone.crash(power=False, down=None)
@@ -101,7 +101,7 @@ def test_a_node_that_comes_back_does_not_wait_for_ever_for_another_one() -> None
     assert not nodes.cluster("n3").unready
 
 
-def test_a_node_that_goes_while_another_has_just_started_is_not_waited_for() -> None:
+def test_a_started_member_does_not_wait_for_a_member_that_crashes_later() -> None:
     nodes = available_cluster(2)
     gone, away = nodes.node("n1"), nodes.node("n3")
     away.crash(power=False, down=0.5)
@@ -113,8 +113,8 @@ def test_a_node_that_goes_while_another_has_just_started_is_not_waited_for() -> 
     assert not away.broker.sessions.peers["c3"].is_up(1) and "not connected" not in nodes.cluster("n3").unready
 
 
-def seen_by_others(nodes: ReplicatingCluster, away: SimulatedNode) -> dict[str, Any]:
-    """What the others know and do when a node is gone."""
+def view_of_others(nodes: ReplicatingCluster, away: SimulatedNode) -> dict[str, Any]:
+    """Return the states of the other members after a member went down."""
     found: dict[str, Any] = {}
     for node in nodes.machines:
         if node is not away:
@@ -132,14 +132,14 @@ def seen_by_others(nodes: ReplicatingCluster, away: SimulatedNode) -> dict[str, 
 
 @pytest.mark.spec("cluster", 10)
 @pytest.mark.parametrize("victim", range(3))
-def test_a_goodbye_before_the_end_of_the_connection_leads_to_the_same_as_its_end_alone(victim: int) -> None:
+def test_an_unavailable_advisory_before_a_crash_has_the_same_outcome_as_the_crash_alone(victim: int) -> None:
     found = []
     for goodbye in (True, False):
         nodes = available_cluster(2, masterAssignment="E_LEAST_ASSIGNED", numPartitions=6)
         leader = nodes.leader
         away = (leader, *(node for node in nodes.machines if node is not leader))[victim]
         staying, other = (node for node in nodes.machines if node is not away)
-        assert nodes.admin(other, "CLUSTERS CLUSTER c3 STATE ELECTOR MODE NEVER") == "SUCCESS"  # one alone may be next
+        assert nodes.admin(other, "CLUSTERS CLUSTER c3 STATE ELECTOR MODE NEVER") == "SUCCESS"  # one candidate is left
         nodes.client(staying.name).open(STRONG, write=1).post(b"x")
         before = set(nodes.primaries().values())
         if goodbye:
@@ -152,12 +152,12 @@ def test_a_goodbye_before_the_end_of_the_connection_leads_to_the_same_as_its_end
         nodes.run(30.0)
         after = set(nodes.primaries().values())
         assert after != before and int(away.name[1:]) not in {primary.node_id for primary in after}
-        found.append(seen_by_others(nodes, away))
+        found.append(view_of_others(nodes, away))
     assert found[0] == found[1]
 
 
 def wipe(node: SimulatedNode, *kinds: str) -> None:
-    """Files of a node that is down are gone."""
+    """Remove files of a stopped member."""
     for path in node.disk.paths():
         if any(kind in path for kind in kinds):
             node.disk.remove(path)
@@ -170,7 +170,7 @@ BOTH = ("/storage/",)
 @pytest.mark.spec("cluster", 45)
 @pytest.mark.parametrize("kinds", [LEDGER, DATA, BOTH], ids=["ledger", "data", "both"])
 @pytest.mark.parametrize("primary", [True, False])
-def test_a_node_whose_files_are_gone_gets_everything_from_the_others(kinds: tuple[str, ...], primary: bool) -> None:
+def test_a_member_that_lost_its_files_gets_all_data_from_the_others(kinds: tuple[str, ...], primary: bool) -> None:
     nodes = available_cluster(4)
     nodes.post(20)
     index = nodes.record(STRONG).partition_id
@@ -193,7 +193,7 @@ def test_a_node_whose_files_are_gone_gets_everything_from_the_others(kinds: tupl
 
 @pytest.mark.spec("cluster", 45)
 @pytest.mark.parametrize("kept", range(3))
-def test_one_node_that_has_everything_is_enough_if_it_is_in_the_first_quorum(kept: int) -> None:
+def test_one_member_with_its_files_in_the_first_quorum_restores_all_data(kept: int) -> None:
     nodes = available_cluster(5)
     nodes.post(20)
     for node in nodes.machines:

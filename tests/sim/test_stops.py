@@ -1,4 +1,4 @@
-"""Graceful stops among several brokers: who is told how, who waits for what, and what everybody has afterwards."""
+"""Graceful stops of brokers in a cluster: stop requests and responses, waits, and the state afterwards."""
 
 from __future__ import annotations
 
@@ -37,25 +37,25 @@ STOP_ANSWER_S = 5.0
 SHUTDOWN_S = 4.0  # shutdownTimeoutMs of the nodes here
 
 
-class OtherBroker:
-    """A broker that says what a test says, connected with a node. `node_id`: -1 = it is a proxy."""
+class ScriptedBroker:
+    """A scripted broker connected with a node. `node_id`: -1 = a proxy."""
 
     def __init__(self, world: SimulatedCluster, name: str, features: str, node_id: int = -1) -> None:
         end = world.network.connect(world.node(name).address, LOOPBACK)
         assert end is not None
         self.world, self.link = world, SimulatedLink(world, end)
         self._frames, self._r_id = FrameBuffer(1 << 30, Held()), 100
-        self.heard: list[ControlMessage] = []
+        self.control_messages: list[ControlMessage] = []
         self.pushed: list[bytes] = []  # GUIDs
         self.negotiated = False
         self.link.send(control.encode_event(NegotiationMessage("clientIdentity", ClientIdentity(
             protocol_version=1, client_type=ClientType.E_TCPBROKER, features=features, cluster_name=CLUSTER,
             cluster_node_id=node_id))))
-        self.listen()
+        self.receive_for()
         assert self.negotiated
 
-    def listen(self, seconds: float = 0.5) -> None:
-        """Time passes; whatever comes is noted."""
+    def receive_for(self, seconds: float = 0.5) -> None:
+        """Run the simulation for some seconds and store received messages."""
         until = self.world.now + seconds
         while self.world.now < until and not self.link.closed:
             data = self.link.receive(until - self.world.now)
@@ -67,40 +67,40 @@ class OtherBroker:
         if not self.negotiated:
             self.negotiated = control.decode_negotiation(body, control.encoding_of(specific)).value.result.category == 0
         elif kind is EventType.CONTROL:
-            self.heard.append(control.decode_control(body, control.encoding_of(specific)))
+            self.control_messages.append(control.decode_control(body, control.encoding_of(specific)))
         elif kind is EventType.PUSH:
             found, error = events.decode_push(body, 0, len(body))
             assert error is None, error
             self.pushed += [each.guid for each in found]
 
-    def say(self, choice: str, value: object, r_id: int | None = None) -> None:
-        """A control message."""
+    def send_control(self, choice: str, value: object, r_id: int | None = None) -> None:
+        """Send a control message."""
         self.link.send(control.encode_event(ControlMessage(r_id, choice, value), Encoding.BER))
 
-    def ask(self, choice: str, value: object) -> ControlMessage:
-        """A request; its answer."""
+    def request(self, choice: str, value: object) -> ControlMessage:
+        """Send a request and return the response."""
         self._r_id += 1
-        self.say(choice, value, self._r_id)
-        self.listen()
-        found = [message for message in self.heard if message.r_id == self._r_id]
-        assert len(found) == 1, self.heard
+        self.send_control(choice, value, self._r_id)
+        self.receive_for()
+        found = [message for message in self.control_messages if message.r_id == self._r_id]
+        assert len(found) == 1, self.control_messages
         return found[0]
 
-    def about_cluster(self, choice: str, value: object, r_id: int | None = None) -> None:
-        """Something about the cluster."""
-        self.say("clusterMessage", ClusterMessage(choice, value), r_id)
+    def send_cluster_message(self, choice: str, value: object, r_id: int | None = None) -> None:
+        """Send a ClusterMessage."""
+        self.send_control("clusterMessage", ClusterMessage(choice, value), r_id)
 
-    def told(self, choice: str) -> list[tuple[int | None, object]]:
-        """What it was told about the cluster: the id of the request, and the value."""
-        return [(message.r_id, message.value.value) for message in self.heard
+    def cluster_messages(self, choice: str) -> list[tuple[int | None, object]]:
+        """Return (request id, value) of all received ClusterMessages of one choice."""
+        return [(message.r_id, message.value.value) for message in self.control_messages
                 if message.choice == "clusterMessage" and message.value.choice == choice]
 
 
-def ask_to_stop(brokers: Iterable[OtherBroker], *asked: tuple[int, StopRequest]) -> None:
-    """All of them say that they go."""
+def send_stop_requests(brokers: Iterable[ScriptedBroker], *asked: tuple[int, StopRequest]) -> None:
+    """Send stop requests from each broker."""
     for broker in brokers:
         for r_id, request in asked:
-            broker.about_cluster("stopRequest", request, r_id)
+            broker.send_cluster_message("stopRequest", request, r_id)
 
 
 @pytest.mark.spec("cluster", 106)
@@ -133,18 +133,18 @@ def test_each_stop_request_gets_one_response_from_a_member_to_members_and_proxie
     nodes = SimulatedCluster(5, 3)
     nodes.node("n1").crash(power=False, down=None)
     nodes.run(2.0)
-    member, proxy = OtherBroker(nodes, "n2", FEATURES, 1), OtherBroker(nodes, "n2", "HA:GRACEFUL_SHUTDOWN_V2")
-    other = OtherBroker(nodes, "n2", "HA:GRACEFUL_SHUTDOWN_V2")
+    member, proxy = ScriptedBroker(nodes, "n2", FEATURES, 1), ScriptedBroker(nodes, "n2", "HA:GRACEFUL_SHUTDOWN_V2")
+    other = ScriptedBroker(nodes, "n2", "HA:GRACEFUL_SHUTDOWN_V2")
     requests = (7, StopRequest("", 2)), (8, StopRequest("a virtual cluster", 2)), (8, StopRequest(CLUSTER, 2))
-    ask_to_stop((member, proxy, other), *requests)
+    send_stop_requests((member, proxy, other), *requests)
     for broker in (member, proxy, other):
-        broker.listen(1.0)
-        assert broker.told("stopResponse") == [(7, StopResponse("")), (8, StopResponse("a virtual cluster")),
+        broker.receive_for(1.0)
+        assert broker.cluster_messages("stopResponse") == [(7, StopResponse("")), (8, StopResponse("a virtual cluster")),
                                                (8, StopResponse(CLUSTER))]
-    member.about_cluster("nodeStatusAdvisory", NodeStatusAdvisory(NodeStatus.E_UNAVAILABLE))
-    ask_to_stop([member], (9, StopRequest("", 2)))
-    member.listen(1.0)
-    assert member.told("stopResponse")[3:] == [(9, StopResponse(""))]
+    member.send_cluster_message("nodeStatusAdvisory", NodeStatusAdvisory(NodeStatus.E_UNAVAILABLE))
+    send_stop_requests([member], (9, StopRequest("", 2)))
+    member.receive_for(1.0)
+    assert member.cluster_messages("stopResponse")[3:] == [(9, StopResponse(""))]
     assert links(nodes.node("n2")).is_up(1) and not proxy.link.closed
 
 
@@ -154,26 +154,26 @@ def test_a_stop_waits_for_a_downstream_broker_with_version_1_until_its_queues_ar
         answers: bool) -> None:
     world = SimulatedCluster(1, 1)
     node = world.node("n1")
-    old, new = OtherBroker(world, "n1", "HA:GRACEFUL_SHUTDOWN"), OtherBroker(world, "n1", "HA:GRACEFUL_SHUTDOWN,"
+    old, new = ScriptedBroker(world, "n1", "HA:GRACEFUL_SHUTDOWN"), ScriptedBroker(world, "n1", "HA:GRACEFUL_SHUTDOWN,"
                                                                                           "GRACEFUL_SHUTDOWN_V2")
-    unable = OtherBroker(world, "n1", "PROTOCOL_ENCODING:BER")
+    unable = ScriptedBroker(world, "n1", "PROTOCOL_ENCODING:BER")
     uri = "bmq://bmq.test.persistent.priority/q"
     handle = QueueHandleParameters(uri, 0, None, 2, 1, 0, 0)
-    assert old.ask("openQueue", OpenQueue(handle)).choice == "openQueueResponse"
+    assert old.request("openQueue", OpenQueue(handle)).choice == "openQueueResponse"
     wanted = StreamParameters("__default", [Subscription(1, consumers=[ConsumerInfo(10, 1 << 20, 0, 1)])])
-    assert old.ask("configureStream", ConfigureStream(0, wanted)).choice == "configureStreamResponse"
+    assert old.request("configureStream", ConfigureStream(0, wanted)).choice == "configureStreamResponse"
     guid = world.client("n1").open(uri, write=1).post(b"held")
-    old.listen()
+    old.receive_for()
     assert old.pushed == [guid]
     node.stop(down=None)
     for broker in (old, new, unable):
-        broker.listen(0.3)
-    [(asked, request)] = old.told("stopRequest")
+        broker.receive_for(0.3)
+    [(asked, request)] = old.cluster_messages("stopRequest")
     assert request == StopRequest(CLUSTER, 1)
-    [(newer, request)] = new.told("stopRequest")
-    assert request == StopRequest("", 2) and not unable.told("stopRequest")
-    new.about_cluster("stopResponse", StopResponse(""), newer)
-    assert old.ask("configureStream", ConfigureStream(0, StreamParameters("__default", []))).choice == (
+    [(newer, request)] = new.cluster_messages("stopRequest")
+    assert request == StopRequest("", 2) and not unable.cluster_messages("stopRequest")
+    new.send_cluster_message("stopResponse", StopResponse(""), newer)
+    assert old.request("configureStream", ConfigureStream(0, StreamParameters("__default", []))).choice == (
         "configureStreamResponse")
     if not answers:
         world.run(12.0)
@@ -182,8 +182,8 @@ def test_a_stop_waits_for_a_downstream_broker_with_version_1_until_its_queues_ar
     old.link.send(events.encode_confirm([events.ConfirmMessage(0, guid, 0)]))
     world.run(1.2)
     assert node.up, "it has not closed its queue"
-    assert old.ask("closeQueue", CloseQueue(handle, True)).choice == "closeQueueResponse"
-    old.about_cluster("stopResponse", StopResponse(CLUSTER), asked)
+    assert old.request("closeQueue", CloseQueue(handle, True)).choice == "closeQueueResponse"
+    old.send_cluster_message("stopResponse", StopResponse(CLUSTER), asked)
     world.run(1.5)
     assert not node.up
 

@@ -1,4 +1,4 @@
-"""One node of three that is brought up alone by force, and a cluster that grows from it again."""
+"""`bmq cluster unsafe-force`: one member of three that runs alone, and the members that join it later."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WALL = 1_700_000_000
 
 
 def rewrite(node: SimulatedNode, unsafe: bool, node_id: int | None = None) -> None:
-    """What `bmq cluster unsafe-force` and `unsafe-clear` do."""
+    """Rewrite the ledger as `bmq cluster unsafe-force` and `unsafe-clear` do."""
     number = int(node.name[1:])
     file = LedgerFile(node.disk, f"/memory/{node.name}/storage")
     file.open()
@@ -28,6 +28,7 @@ def rewrite(node: SimulatedNode, unsafe: bool, node_id: int | None = None) -> No
 
 
 def wipe(node: SimulatedNode) -> None:
+    """Remove all storage files of a member."""
     place = f"/memory/{node.name}"
     for directory in (f"{place}/storage", f"{place}/archive"):
         for name in node.disk.names(directory):
@@ -35,50 +36,51 @@ def wipe(node: SimulatedNode) -> None:
 
 
 def alarms(node: SimulatedNode) -> list[str]:
+    """Return the alarms about the forced state."""
     return [text for severity, text in node.report.lines if severity == "ALARM" and "UNSAFE" in text]
 
 
 @pytest.mark.parametrize("survivor", ["primary", "replica"])
-def test_the_one_that_is_left_goes_on_alone_until_it_is_one_of_several_again(survivor: str) -> None:
+def test_a_forced_single_member_serves_alone_until_other_members_join_again(survivor: str) -> None:
     nodes = ReplicatingCluster(7)
     nodes.settle()
     nodes.post(5)
     nodes.run(1.0)
     primary = nodes.primary()
-    left = primary if survivor == "primary" else next(node for node in nodes.machines if node is not primary)
-    others = [node for node in nodes.machines if node is not left]
+    survivor_node = primary if survivor == "primary" else next(node for node in nodes.machines if node is not primary)
+    others = [node for node in nodes.machines if node is not survivor_node]
     for node in others:
         node.crash(power=True, down=None)
     nodes.run(20.0)
-    assert not nodes.replication(left).is_active_primary(0), "alone it is no majority"
-    left.crash(power=True, down=None)
-    rewrite(left, True)
-    for _ in range(2):  # it stays so
-        left.boot()
+    assert not nodes.replication(survivor_node).is_active_primary(0), "a single member is no majority"
+    survivor_node.crash(power=True, down=None)
+    rewrite(survivor_node, True)
+    for _ in range(2):  # the forced state is permanent
+        survivor_node.boot()
         nodes.run(8.0)
-        assert nodes.replication(left).is_active_primary(0) and len(alarms(left)) == 1
-        status = left.broker.commands.run_at_once(f"CLUSTERS CLUSTER {CLUSTER} STATUS", "test").text
+        assert nodes.replication(survivor_node).is_active_primary(0) and len(alarms(survivor_node)) == 1
+        status = survivor_node.broker.commands.run_at_once(f"CLUSTERS CLUSTER {CLUSTER} STATUS", "test").text
         assert "UNSAFE        : runs alone since" in status and "Cluster size  : 1 node(s)" in status
         nodes.post(2)
-        left.crash(power=True, down=None)
-        left.report.lines.clear()
-        left._told = 0
-    rewrite(left, False)
+        survivor_node.crash(power=True, down=None)
+        survivor_node.report.lines.clear()
+        survivor_node._lines_recorded = 0
+    rewrite(survivor_node, False)
     for node in others:
         wipe(node)
-    left.boot()
+    survivor_node.boot()
     others[0].boot()
     nodes.settle()
     others[1].boot()
     nodes.settle()
-    assert not alarms(left) and len({primary.name for primary in [nodes.primary()]}) == 1
+    assert not alarms(survivor_node) and len({primary.name for primary in [nodes.primary()]}) == 1
     nodes.post(3)
     nodes.run(2.0)
     nodes.judge_partitions()
     assert len(nodes.acknowledged[STRONG]) == 12 and len(nodes.stored(others[1])) == 12
 
 
-def test_a_ledger_of_another_node_that_goes_on_alone_is_not_taken() -> None:
+def test_a_member_does_not_start_with_the_forced_ledger_of_another_member() -> None:
     nodes = ReplicatingCluster(8)
     nodes.settle()
     node = nodes.machines[0]
@@ -88,13 +90,13 @@ def test_a_ledger_of_another_node_that_goes_on_alone_is_not_taken() -> None:
     assert not node.up
 
 
-def test_the_others_are_not_let_in() -> None:
+def test_a_forced_single_member_refuses_connections_of_other_members() -> None:
     nodes = ReplicatingCluster(9)
     nodes.settle()
-    left = nodes.machines[2]
-    left.crash(power=False, down=None)
-    rewrite(left, True)
-    left.boot()
+    survivor_node = nodes.machines[2]
+    survivor_node.crash(power=False, down=None)
+    rewrite(survivor_node, True)
+    survivor_node.boot()
     nodes.run(5.0)
-    assert [text for _, text in left.report.lines if "no node of the cluster has the id" in text]
-    assert isinstance(nodes.client(left.name), Client) and not nodes.cluster(left.name).leadership.is_up(1)
+    assert [text for _, text in survivor_node.report.lines if "no node of the cluster has the id" in text]
+    assert isinstance(nodes.client(survivor_node.name), Client) and not nodes.cluster(survivor_node.name).leadership.is_up(1)

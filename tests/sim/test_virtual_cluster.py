@@ -1,4 +1,4 @@
-"""A cluster whose nodes are proxies themselves: other proxies know it by a name of its own."""
+"""Virtual clusters: proxies that are the nodes of a cluster for other proxies."""
 
 from __future__ import annotations
 

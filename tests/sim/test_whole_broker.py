@@ -133,8 +133,8 @@ def _pushes_to_two(patch: pytest.MonkeyPatch) -> None:
     (_ignores_expressions, {"unexpected"}), (_pushes_to_two, {"order", "duplicated"})],
     ids=lambda value: getattr(value, "__name__", ""))
 def test_the_judge_detects_each_canary(
-        mistake: Callable[[pytest.MonkeyPatch], None], verdicts: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
-        -> None:
+        mistake: Callable[[pytest.MonkeyPatch], None], verdicts: set[str], tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch) -> None:
     """The judge is worth something only if it can say no."""
     mistake(monkeypatch)
     for seed in CANARY_SEEDS:

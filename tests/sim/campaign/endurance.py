@@ -98,7 +98,7 @@ class Endurance:
             found["open files"] += len(node.disk.locked)
             node.report.lines.clear()
             node.disk.log.clear()
-            node._told = node._written = 0
+            node._lines_recorded = node._steps_recorded = 0
         return dict(found)
 
     def check_usage(self) -> None:
