@@ -132,7 +132,7 @@ def prefork(common: ProcessWorld, tmp_path_factory: pytest.TempPathFactory) -> I
         workers.cleanup()
 
 
-def test_tasks_chains_groups_and_chords_with_results_in_files(prefork: Workers) -> None:
+def test_tasks_chains_groups_and_chords_return_results_in_files(prefork: Workers) -> None:
     add, total = prefork.task("add"), prefork.task("total")
     assert add.delay(2, 3).get(DEADLINE) == 5
     assert chain(add.s(1, 1), add.s(3), add.s(4))().get(DEADLINE) == 9
@@ -145,7 +145,7 @@ def test_a_retry_with_a_countdown_runs_later(prefork: Workers, tmp_path: Path) -
     assert lines(tmp_path / "tries") == ["0", "1", "2"]
 
 
-def test_more_tasks_wait_for_their_time_than_the_prefetch_count_allows(prefork: Workers) -> None:
+def test_more_scheduled_tasks_than_the_prefetch_count_run_in_time(prefork: Workers) -> None:
     """Celery raises the prefetch count for each task that waits, and so the window has to follow."""
     since = time.monotonic()
     results = [prefork.task("add").apply_async((n, 1), countdown=2.0) for n in range(20)]
@@ -174,12 +174,12 @@ def test_remote_control_reaches_every_worker_and_replies_come_back(prefork: Work
     control.cancel_consumer("side", reply=True, limit=1, timeout=10.0)
 
 
-def test_a_task_may_be_broadcast(prefork: Workers, tmp_path: Path) -> None:
+def test_a_broadcast_task_runs_at_every_worker(prefork: Workers, tmp_path: Path) -> None:
     prefork.task("note").apply_async((str(tmp_path / "notes"), "heard"), queue="everyone")
     until(lambda: lines(tmp_path / "notes") == ["heard"], lambda: prefork.log("prefork@here"))
 
 
-def test_events_are_heard_by_whoever_listens(prefork: Workers) -> None:
+def test_task_events_reach_an_event_receiver(prefork: Workers) -> None:
     heard: list[str] = []
     with prefork.app.connection_for_read() as connection:
         receiver = prefork.app.events.Receiver(connection, handlers={"*": lambda event: heard.append(event["type"])})
@@ -192,7 +192,7 @@ def test_events_are_heard_by_whoever_listens(prefork: Workers) -> None:
     assert [kind for kind in heard if kind.startswith("task-")][:1] == ["task-received"]
 
 
-def test_a_task_of_a_killed_worker_is_run_by_another(common: ProcessWorld, tmp_path: Path) -> None:
+def test_a_task_of_a_killed_worker_runs_at_another_worker(common: ProcessWorld, tmp_path: Path) -> None:
     """Late acknowledgement: nothing is confirmed before the task is done."""
     workers = Workers(common, tmp_path)
     try:
@@ -212,7 +212,7 @@ def test_a_task_of_a_killed_worker_is_run_by_another(common: ProcessWorld, tmp_p
         workers.cleanup()
 
 
-def test_a_busy_worker_holds_no_more_than_its_prefetch_count(common: ProcessWorld, tmp_path: Path) -> None:
+def test_a_busy_worker_receives_at_most_its_prefetch_count(common: ProcessWorld, tmp_path: Path) -> None:
     workers = Workers(common, tmp_path)
     try:
         worker = workers.start("solo@here", "-P", "solo", "-c", "1", "-Q", "window", worker_prefetch_multiplier=1)
@@ -235,7 +235,7 @@ def test_a_busy_worker_holds_no_more_than_its_prefetch_count(common: ProcessWorl
         workers.cleanup()
 
 
-def test_workers_go_on_after_the_broker_was_killed_and_no_task_is_lost(tmp_path: Path) -> None:
+def test_workers_reconnect_after_a_kill_of_the_broker_and_no_task_is_lost(tmp_path: Path) -> None:
     world = world_in(tmp_path / "broker")
     workers = Workers(world, tmp_path)
     try:
@@ -256,7 +256,7 @@ def test_workers_go_on_after_the_broker_was_killed_and_no_task_is_lost(tmp_path:
         world.cleanup()
 
 
-def test_a_worker_in_this_process_with_results_in_memory(common: ProcessWorld) -> None:
+def test_a_worker_in_the_test_process_stores_results_in_memory(common: ProcessWorld) -> None:
     app = celery_tasks.make(f"bmq://127.0.0.1:{common.broker.port}/d", "cache+memory://")
     app.conf.broker_transport_options = {**OPTIONS, "queue_name_prefix": "inside."}
     add, total = app.tasks["add"], app.tasks["total"]

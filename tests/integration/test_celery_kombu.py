@@ -101,7 +101,7 @@ def test_messages_keep_body_type_and_headers(node: ProcessWorld) -> None:
         assert node.stored("bmq://d/" + queue_name("a name@with, signs " + "x" * 80)) == 0
 
 
-def test_the_prefetch_count_is_the_window_and_may_change(node: ProcessWorld) -> None:
+def test_the_prefetch_count_limits_unconfirmed_messages_and_can_change(node: ProcessWorld) -> None:
     queue = Queue("window")
     with connect(node) as connection, connect(node) as other:
         producer = other.Producer()
@@ -159,7 +159,7 @@ def test_get_reject_requeue_recover_and_purge(node: ProcessWorld) -> None:
     assert node.stored("bmq://d/taken") == 0
 
 
-def test_topic_and_fanout_reach_queues_declared_by_others_and_durable_queues_declared_here(node: ProcessWorld) -> None:
+def test_topic_and_fanout_exchanges_reach_queues_that_other_programs_declared(node: ProcessWorld) -> None:
     news, all_of_it = Exchange("news", "topic"), Exchange("shout", "fanout")
     passing = {"durable": False, "auto_delete": True}
     with connect(node) as reader, connect(node) as writer:
@@ -178,7 +178,7 @@ def test_topic_and_fanout_reach_queues_declared_by_others_and_durable_queues_dec
         assert node.stored("bmq://d/archive") == 0
 
 
-def test_what_nobody_could_get_and_what_the_broker_does_not_have_is_refused(node: ProcessWorld) -> None:
+def test_unroutable_messages_and_unknown_queues_are_refused(node: ProcessWorld) -> None:
     with connect(node) as connection:
         with pytest.raises(Refused, match="declare the queue"):
             unbound = Exchange("unbound", "direct")
@@ -190,7 +190,7 @@ def test_what_nobody_could_get_and_what_the_broker_does_not_have_is_refused(node
         assert not connection.supports_exchange_type("fanout") and connection.supports_exchange_type("topic")
 
 
-def test_a_full_queue_refuses_and_who_does_not_wait_is_not_told(node: ProcessWorld) -> None:
+def test_a_full_queue_refuses_only_producers_that_wait_for_acks(node: ProcessWorld) -> None:
     node.domain("small", queue_messages=1)  # and one over it
     url = f"bmq://127.0.0.1:{node.broker.port}/small"
     with Connection(url, transport_options=OPTIONS) as connection:
@@ -206,7 +206,7 @@ def test_a_full_queue_refuses_and_who_does_not_wait_is_not_told(node: ProcessWor
     assert node.stored("bmq://small/q") == 1  # closing waits for what was posted
 
 
-def test_messages_of_other_producers_expressions_and_priorities(node: ProcessWorld) -> None:
+def test_messages_of_other_producers_with_subscriptions_and_priorities_are_consumed(node: ProcessWorld) -> None:
     with simple.Session(node.broker.uri) as session, connect(node) as connection, connect(node) as other:
         raw = session.open("bmq://d/mixed", write=True)
         large = Queue("mixed", consumer_arguments={"x-expression": "size > 10"})
@@ -244,7 +244,7 @@ def test_a_program_that_does_not_drain_keeps_its_connection_and_its_messages(tmp
         world.cleanup()
 
 
-def test_posts_survive_a_broker_killed_once_each_and_consumers_are_told(tmp_path: Path) -> None:
+def test_posts_during_a_kill_of_the_broker_are_stored_once_and_consumers_get_a_connection_error(tmp_path: Path) -> None:
     world = world_in(tmp_path)
     try:
         with connect(world) as reader, connect(world, post_timeout_s=DEADLINE) as writer:
@@ -284,7 +284,7 @@ def test_posts_survive_a_broker_killed_once_each_and_consumers_are_told(tmp_path
         world.cleanup()
 
 
-def test_a_forked_child_makes_its_own_connection_and_does_not_hold_that_of_its_parent(node: ProcessWorld) -> None:
+def test_a_forked_child_opens_its_own_connection_and_closes_the_inherited_one(node: ProcessWorld) -> None:
     """The broker sees a parent go that is killed while its children live."""
     program = f"""
 import os, sys, time
@@ -316,7 +316,7 @@ with Consumer(channel, [Queue("forked")], callbacks=[lambda body, message: None]
         process.wait(DEADLINE)
 
 
-def test_no_broker_is_an_error_in_time_and_a_later_one_is_found(tmp_path: Path) -> None:
+def test_a_missing_broker_is_a_timely_error_and_a_retry_connects(tmp_path: Path) -> None:
     world = world_in(tmp_path)
     try:
         world.crash()

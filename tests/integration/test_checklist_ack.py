@@ -12,7 +12,7 @@ spec = pytest.mark.spec
 
 @pytest.mark.real
 @spec("broker", 51)
-def test_a_put_that_asks_gets_exactly_one_ack_with_its_guid(world: World) -> None:
+def test_a_put_with_ack_requested_gets_exactly_one_ack_with_its_guid(world: World) -> None:
     """Neither none nor two."""
     world.domain()
     producer = world.producer()
@@ -24,7 +24,7 @@ def test_a_put_that_asks_gets_exactly_one_ack_with_its_guid(world: World) -> Non
 
 
 @spec("broker", 52)
-def test_a_put_that_does_not_ask_gets_no_ack_when_accepted(world: World) -> None:
+def test_a_put_without_ack_requested_gets_no_ack_when_accepted(world: World) -> None:
     """An unasked positive ACK would abort an official client."""
     world.domain()
     producer = world.producer()
@@ -35,7 +35,7 @@ def test_a_put_that_does_not_ask_gets_no_ack_when_accepted(world: World) -> None
 
 
 @spec("broker", 53)
-def test_a_refused_put_is_nacked_though_it_did_not_ask(world: World) -> None:
+def test_a_refused_put_is_nacked_without_ack_requested(world: World) -> None:
     """A producer must learn that a message is lost."""
     world.domain(queue_messages=0)
     producer = world.producer()
@@ -83,7 +83,7 @@ def test_a_put_on_a_read_only_handle_is_nacked(world: World) -> None:
 
 
 @spec("broker", 57)
-def test_an_unset_guid_from_a_client_that_makes_guids_is_nacked(world: World) -> None:
+def test_an_unset_guid_from_a_client_that_generates_guids_is_nacked(world: World) -> None:
     """The other messages of the event are processed."""
     world.domain()
     producer = world.producer()
@@ -121,7 +121,7 @@ def test_the_same_guid_twice_before_the_first_ack_gets_one_ack(world: World) -> 
 
 
 @spec("broker", 59)
-def test_a_guid_is_stored_again_once_its_window_since_arrival_is_over(world: World) -> None:
+def test_a_guid_is_stored_again_after_the_deduplication_time(world: World) -> None:
     """The history forgets, counted from the arrival, after the message is gone."""
     world.domain(deduplicationTimeMs=10_000)
     producer, consumer = world.producer(), world.consumer()

@@ -14,7 +14,7 @@ spec = pytest.mark.spec
 
 @pytest.mark.real
 @spec("broker", 211)
-def test_help_lists_the_commands_and_a_bad_word_is_not_decoded(world: World) -> None:
+def test_help_lists_the_commands_and_an_unknown_command_is_refused(world: World) -> None:
     """In text and in JSON."""
     assert world.admin("HELP").startswith("This process responds to the following CMD subcommands:\n    HELP\n")
     assert "help" in world.admin_json("HELP")
@@ -22,7 +22,7 @@ def test_help_lists_the_commands_and_a_bad_word_is_not_decoded(world: World) -> 
 
 
 @spec("broker", 212)
-def test_answers_come_in_the_encoding_asked_for(world: World) -> None:
+def test_answers_use_the_requested_encoding(world: World) -> None:
     """By prefix and by member; none means text; an unknown one is an error."""
     compact = world.admin("ENCODING JSON_COMPACT CLUSTERS LIST")
     pretty = world.admin("ENCODING JSON_PRETTY CLUSTERS LIST")
@@ -51,7 +51,7 @@ def test_keywords_may_be_in_lower_case(world: World) -> None:
 
 @pytest.mark.real
 @spec("broker", 214, 218)
-def test_purging_a_queue_counts_what_it_drops(world: World) -> None:
+def test_purging_a_queue_returns_the_number_of_removed_messages(world: World) -> None:
     """Twice: nothing is left the second time, and a consumer gets nothing."""
     world.domain()
     world.producer().post_all(b"1", b"2", b"3")
@@ -112,7 +112,7 @@ def test_inactive_queues_can_be_purged_and_are_not_counted_as_active(world: Worl
 
 
 @spec("broker", 220)
-def test_list_shows_the_slice_asked_for(world: World) -> None:
+def test_list_shows_the_requested_range(world: World) -> None:
     """Offsets count from the end when negative, counts go backwards when negative."""
     world.domain("f", "fanout")
     guids = [guid.hex().upper() for guid in world.producer("bmq://f/q").post_all(b"1", b"22", b"333", b"4444")]
@@ -233,7 +233,7 @@ def test_removing_one_domain_leaves_another_intact_and_needs_its_first_step(worl
 
 @pytest.mark.real
 @spec("broker", 227)
-def test_an_admin_client_that_dies_during_a_command_disturbs_nobody(world: World) -> None:
+def test_an_admin_client_that_disconnects_during_a_command_does_not_affect_others(world: World) -> None:
     """The answer has nowhere to go."""
     world.domain()
     producer = world.producer()

@@ -19,7 +19,7 @@ def cast(world: World) -> World:
 
 
 @spec("broker", 111)
-def test_a_consumer_gets_everything_and_its_confirms_are_harmless(cast: World) -> None:
+def test_a_broadcast_consumer_gets_all_messages_and_its_confirms_are_ignored(cast: World) -> None:
     """There is nothing to confirm; the log says so."""
     producer, consumer = cast.producer(URI), cast.consumer(URI)
     producer.post(b"1")
@@ -43,7 +43,7 @@ def test_every_consumer_gets_every_message_of_every_producer(cast: World) -> Non
 
 
 @spec("broker", 113)
-def test_what_is_posted_before_anyone_reads_is_never_delivered(cast: World) -> None:
+def test_messages_posted_without_consumers_are_never_delivered(cast: World) -> None:
     """At most once: nothing is kept."""
     producer = cast.producer(URI)
     producer.post(b"lost")
@@ -53,7 +53,7 @@ def test_what_is_posted_before_anyone_reads_is_never_delivered(cast: World) -> N
 
 
 @spec("broker", 114)
-def test_what_is_posted_between_close_and_reopen_is_missed(cast: World) -> None:
+def test_messages_posted_between_close_and_reopen_are_not_delivered(cast: World) -> None:
     """A consumer gets messages from its configure on."""
     producer, consumer = cast.producer(URI), cast.consumer(URI)
     client = consumer.client
@@ -76,7 +76,7 @@ def test_a_second_consumer_gets_messages_from_its_arrival_on(cast: World) -> Non
 
 
 @spec("broker", 116)
-def test_only_those_of_the_highest_priority_are_served(cast: World) -> None:
+def test_only_broadcast_consumers_of_the_highest_priority_receive_messages(cast: World) -> None:
     """2, 2, 2: all; one at 1: the other two; one at 99: it alone; another at 99: both."""
     producer = cast.producer(URI)
     consumers = [cast.consumer(URI, priority=2) for _ in range(3)]
@@ -95,7 +95,7 @@ def test_only_those_of_the_highest_priority_are_served(cast: World) -> None:
 
 
 @spec("broker", 117)
-def test_when_the_highest_leaves_the_next_takes_over(cast: World) -> None:
+def test_when_the_highest_priority_closes_the_next_one_receives_messages(cast: World) -> None:
     """3, then 2, then 1."""
     producer = cast.producer(URI)
     present = [cast.consumer(URI, priority=p) for p in (1, 2, 3)]
@@ -106,7 +106,7 @@ def test_when_the_highest_leaves_the_next_takes_over(cast: World) -> None:
 
 
 @spec("broker", 118)
-def test_of_consumers_added_in_turn_always_the_highest_present_are_served(cast: World) -> None:
+def test_with_changing_consumers_the_highest_present_priority_receives_messages(cast: World) -> None:
     """2, 1, 2, 3, 5."""
     producer = cast.producer(URI)
     priorities: list[int] = []
@@ -131,7 +131,7 @@ def test_a_consumer_without_capacity_misses_messages_and_has_no_backlog(cast: Wo
 
 
 @spec("broker", 119)
-def test_other_limits_have_no_effect(cast: World) -> None:
+def test_other_limits_have_no_effect_on_broadcast(cast: World) -> None:
     """Nothing is counted: M = 1 and three messages are three deliveries."""
     producer, consumer = cast.producer(URI), cast.consumer(URI, m=1, b=1)
     producer.post_all(b"1", b"2", b"3")
@@ -160,7 +160,7 @@ def test_no_broadcast_queue_is_ever_stuck(cast: World) -> None:
 
 
 @spec("broker", 122)
-def test_quotas_do_not_apply(cast: World) -> None:
+def test_quotas_do_not_apply_to_broadcast(cast: World) -> None:
     """Nothing is stored."""
     cast.domain("b2", "broadcast", in_memory=True, queue_messages=1, queue_bytes=1, domain_messages=1)
     producer = cast.producer("bmq://b2/q")
@@ -179,7 +179,7 @@ def test_two_matching_subscriptions_of_a_handle_get_one_copy(cast: World) -> Non
 
 
 @spec("broker", 124)
-def test_consumers_with_different_expressions_each_get_what_they_match(cast: World) -> None:
+def test_broadcast_consumers_get_the_messages_that_match_their_expressions(cast: World) -> None:
     """Priority is compared within an expression."""
     producer = cast.producer(URI)
     low, high = cast.consumer(URI, x="x < 10"), cast.consumer(URI, x="x >= 10")
@@ -197,7 +197,7 @@ def test_a_broadcast_reader_has_no_app_id(cast: World) -> None:
 
 
 @spec("broker", 171)
-def test_a_false_application_subscription_drops_the_message_for_everybody(cast: World) -> None:
+def test_a_false_application_subscription_drops_a_broadcast_message(cast: World) -> None:
     """Broadcast keeps nothing for later either."""
     cast.domain("bs", "broadcast", in_memory=True, subscriptions=[app_subscription("", "x == 1")])
     producer, consumer = cast.producer("bmq://bs/q"), cast.consumer("bmq://bs/q")

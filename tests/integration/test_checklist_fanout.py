@@ -86,8 +86,8 @@ def test_an_unregistered_app_opens_with_an_alarm_and_gets_nothing(fan: World) ->
 @pytest.mark.parametrize("features, app, told", [
     ("PROTOCOL_ENCODING:BER,JSON", "quux", False), ("ROUTING:UNREGISTERED_APP", "foo", False),
     ("ROUTING:UNREGISTERED_APP", "quux", True)])
-def test_a_client_that_can_be_told_hears_that_its_app_is_not_registered(fan: World, features: str, app: str,
-                                                                        told: bool) -> None:
+def test_a_client_that_supports_it_is_notified_that_its_app_is_not_registered(
+        fan: World, features: str, app: str, told: bool) -> None:
     """A flag of the answer to its open; the others get the bits of the original."""
     client = fan.client(features=features)
     client.open(URI, read=1, app_id=app, sub_id=1)
@@ -121,7 +121,7 @@ def test_an_unregistered_app_keeps_no_messages(fan: World) -> None:
 
 @pytest.mark.real
 @spec("broker", 98)
-def test_an_app_registered_while_connected_gets_what_is_posted_after(fan: World) -> None:
+def test_an_app_registered_while_connected_gets_later_messages(fan: World) -> None:
     """Without reopening; others are unaffected."""
     producer = fan.producer(URI)
     quux, foo = fan.consumer(URI, "quux"), fan.consumer(URI, "foo")
@@ -153,7 +153,7 @@ def test_an_app_opened_after_its_registration_raises_no_alarm(fan: World) -> Non
 
 
 @spec("broker", 101, 102)
-def test_removing_an_app_lets_go_of_its_messages(fan: World) -> None:
+def test_removing_an_app_removes_its_pending_messages(fan: World) -> None:
     """Messages the others have confirmed disappear; its late confirm and close succeed; back again, it starts anew."""
     producer = fan.producer(URI)
     foo, bar, baz = (fan.consumer(URI, app) for app in ("foo", "bar", "baz"))
@@ -173,7 +173,7 @@ def test_removing_an_app_lets_go_of_its_messages(fan: World) -> None:
 
 
 @spec("broker", 103)
-def test_apps_get_exactly_what_is_posted_while_they_are_registered(fan: World) -> None:
+def test_apps_get_exactly_the_messages_posted_while_they_are_registered(fan: World) -> None:
     """m1, +a1, m2, +a2, m3, +a3, m4, -a2, m5; the same after a restart; all confirmed, all gone."""
     apps = ["foo", "bar", "baz"]
     producer = fan.producer(URI)
@@ -264,7 +264,7 @@ def test_older_messages_may_expire_under_an_app_added_later(fan: World) -> None:
 
 
 @spec("broker", 110)
-def test_after_a_restart_an_app_gets_only_what_it_has_not_confirmed(fan: World) -> None:
+def test_after_a_restart_an_app_gets_only_its_unconfirmed_messages(fan: World) -> None:
     """Confirms of one app are durable apart from those of another."""
     producer = fan.producer(URI)
     foo = fan.consumer(URI, "foo")

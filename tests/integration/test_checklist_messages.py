@@ -34,7 +34,7 @@ def test_properties_of_all_types_arrive_as_posted_though_the_set_changes(world: 
 @pytest.mark.parametrize("compress", [False, True])
 @pytest.mark.parametrize("v2", [False, True])
 @pytest.mark.parametrize("features", [OLD_FEATURES, OLD_FEATURES + ";MPS:MESSAGE_PROPERTIES_EX"])
-def test_old_and_new_property_styles_meet(world: World, v2: bool, compress: bool, features: str) -> None:
+def test_old_and_new_property_styles_can_be_mixed(world: World, v2: bool, compress: bool, features: str) -> None:
     """v2 to one that knows only v1 is converted; v1 stays v1; values and payload are equal."""
     world.domain()
     world.producer().post(b"payload" * 300, properties=EVERY_TYPE, v2=v2, compress=compress)
@@ -84,7 +84,7 @@ def test_a_payload_above_64_mib_is_nacked(world: World) -> None:
     producer.post(b"still here")
 
 
-def test_schema_ids_of_a_producer_do_not_confuse_a_consumer(world: World) -> None:
+def test_schema_ids_of_a_producer_are_not_mixed_up_at_a_consumer(world: World) -> None:
     """They live per connection; the original remaps them, we send 1."""
     world.domain()
     consumer = world.consumer()
@@ -97,7 +97,7 @@ def test_schema_ids_of_a_producer_do_not_confuse_a_consumer(world: World) -> Non
     assert {push.schema_id for push in pushes} == {1}
 
 
-def test_an_unreadable_put_costs_those_behind_it_but_not_the_connection(world: World) -> None:
+def test_a_malformed_put_drops_the_following_puts_of_its_event_but_not_the_connection(world: World) -> None:
     """Its length cannot be trusted, so the rest of the event is lost; those before it are processed."""
     world.domain()
     producer = world.producer()
@@ -120,7 +120,7 @@ def test_an_unreadable_put_costs_those_behind_it_but_not_the_connection(world: W
 @spec("broker", 203)
 @pytest.mark.real
 @pytest.mark.parametrize("end", ["restart", "crash_and_start"])
-def test_after_a_restart_what_was_not_confirmed_is_delivered_again(world: World, end: str) -> None:
+def test_after_a_restart_unconfirmed_messages_are_delivered_again(world: World, end: str) -> None:
     """Unread and unconfirmed messages come, confirmed ones do not; graceful stop or kill alike."""
     world.domain()
     producer, consumer = world.producer(), world.consumer(m=3)
@@ -238,7 +238,7 @@ def test_a_disabled_partition_refuses_puts_until_it_is_enabled(world: World) -> 
 
 
 @spec("broker", 210)
-def test_which_partition_ids_the_commands_take(world: World) -> None:
+def test_partition_commands_accept_valid_partition_ids_and_all(world: World) -> None:
     """ROLLOVER takes -1 and ALL, the others do not."""
     command = "CLUSTERS CLUSTER c3 STORAGE PARTITION {} {}".format
     world.domain()

@@ -106,8 +106,7 @@ def test_one_queue_id_names_one_queue_of_a_session(client: Client) -> None:
 
 
 @spec("broker", 33)
-def test_opens_of_one_queue_id_add_up_and_closing_the_read_leaves_the_write_usable(world: World,
-                                                                                    client: Client) -> None:
+def test_opens_of_one_queue_id_add_up_and_closing_the_read_leaves_the_write_usable(world: World, client: Client) -> None:
     """A session has one handle on a queue, with counts."""
     reader = client.open("bmq://d/q", read=1)
     writer = client.open("bmq://d/q", write=1)
@@ -121,7 +120,7 @@ def test_opens_of_one_queue_id_add_up_and_closing_the_read_leaves_the_write_usab
 
 
 @spec("broker", 34)
-def test_two_sessions_with_the_same_ids_both_consume(world: World) -> None:
+def test_two_sessions_with_the_same_queue_ids_both_consume(world: World) -> None:
     """Ids belong to a session."""
     world.domain("f", "fanout")
     first = world.client().consume("bmq://f/q", "foo", sub_id=1)
@@ -166,7 +165,7 @@ def test_configuring_a_write_only_handle_succeeds(client: Client) -> None:
 
 
 @spec("broker", 39)
-def test_configuring_twice_with_the_same_values_loses_and_doubles_nothing(world: World) -> None:
+def test_configuring_twice_with_the_same_values_loses_and_duplicates_no_message(world: World) -> None:
     """A retransmitted configure is harmless."""
     world.domain()
     producer, consumer = world.producer(), world.consumer()
@@ -189,8 +188,7 @@ def test_an_invalid_priority_with_a_count_is_refused(client: Client) -> None:
 
 
 @spec("broker", 41)
-def test_an_app_reopened_with_another_sub_id_gets_its_deliveries_under_the_new_one(world: World,
-                                                                                   client: Client) -> None:
+def test_an_app_reopened_with_another_sub_id_gets_its_deliveries_under_the_new_one(world: World, client: Client) -> None:
     """In the old form of configure the PUSH names the sub-queue id."""
     producer = world.producer("bmq://f/q")
     client.open("bmq://f/q", read=1, app_id="bar", sub_id=9)
@@ -220,7 +218,7 @@ def test_one_app_can_be_closed_and_reopened_while_others_stay_open(world: World)
 
 
 @spec("broker", 46)
-def test_a_client_that_closes_and_leaves_without_waiting_leaves_no_handle(world: World) -> None:
+def test_a_client_that_closes_and_disconnects_at_once_leaves_no_handle(world: World) -> None:
     """That is what an SDK does when its close times out."""
     world.domain()
     witness = world.producer()
@@ -233,7 +231,7 @@ def test_a_client_that_closes_and_leaves_without_waiting_leaves_no_handle(world:
 
 
 @spec("broker", 49)
-def test_a_producer_that_closes_with_unacknowledged_messages_costs_its_sibling_nothing(world: World) -> None:
+def test_a_producer_that_closes_with_unacknowledged_messages_does_not_affect_another_one(world: World) -> None:
     """While the storage is busy nothing is acknowledged; then the sibling gets its ACKs, and no NACK."""
     world.domain()
     leaving, staying = world.producer(), world.producer()
@@ -248,7 +246,7 @@ def test_a_producer_that_closes_with_unacknowledged_messages_costs_its_sibling_n
 
 @pytest.mark.real
 @spec("broker", 50)
-def test_the_answer_to_disconnect_is_the_last_message_and_the_handles_are_gone(world: World) -> None:
+def test_the_disconnect_response_is_the_last_event_and_all_handles_are_closed(world: World) -> None:
     """The broker does not close first; the client does when it has read the answer."""
     world.domain()
     witness = world.producer()
@@ -286,7 +284,7 @@ def test_a_wrong_substream_or_count_in_a_close_is_refused(client: Client) -> Non
     ("bmq://d/q q", "Path parsing failed: unsupported char (int)32"),
     ("bmq://d/q?zz=1", 'Query parsing failed: unsupported query "zz"'),
     ("bmq://d/q?id=", 'Query parsing failed: missing value after "="')])
-def test_a_bad_uri_is_refused_with_the_reason(client: Client, uri: str, message: str) -> None:
+def test_an_invalid_uri_is_refused_with_the_reason(client: Client, uri: str, message: str) -> None:
     """The original's words; category REFUSED, code 0."""
     refused = refusal(client.open, uri, write=1)
     assert (refused.category, refused.code, refused.message) == ("E_REFUSED", 0, message)

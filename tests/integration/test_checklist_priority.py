@@ -29,7 +29,7 @@ def confirm_all(world: World, *consumers: Queue) -> dict[Queue, list[bytes]]:
 
 
 @spec("broker", 68, 69)
-def test_only_the_highest_priority_is_served_until_it_leaves(world: World) -> None:
+def test_only_consumers_of_the_highest_priority_receive_messages(world: World) -> None:
     """Two at priority 2 share; the two at priority 1 take over, alternately."""
     world.domain()
     producer = world.producer()
@@ -83,7 +83,7 @@ def test_150_messages_reach_ten_equal_consumers_15_each(world: World) -> None:
 
 
 @spec("broker", 72)
-def test_priority_counts_weigh_the_round_robin(world: World) -> None:
+def test_priority_counts_are_weights_of_the_round_robin(world: World) -> None:
     """2 to 1 of six messages are 4 and 2."""
     world.domain()
     producer = world.producer()
@@ -121,7 +121,7 @@ def test_a_consumer_that_lowers_its_priority_hands_over(world: World) -> None:
 
 
 @spec("broker", 75)
-def test_swapping_priorities_swaps_delivery_and_leaves_the_unconfirmed_in_place(world: World) -> None:
+def test_swapping_priorities_swaps_delivery_and_keeps_unconfirmed_messages(world: World) -> None:
     """What is delivered stays with whom it was delivered to."""
     world.domain()
     producer = world.producer()
@@ -140,7 +140,7 @@ def test_swapping_priorities_swaps_delivery_and_leaves_the_unconfirmed_in_place(
 
 @pytest.mark.real
 @spec("broker", 76, 77)
-def test_a_consumer_that_opens_late_gets_what_is_stored_in_order(world: World) -> None:
+def test_a_late_consumer_gets_stored_messages_in_order(world: World) -> None:
     """A queue keeps messages for whoever comes; they were never delivered, so they are not out of order."""
     world.domain()
     world.producer().post_all(b"1", b"2", b"3", b"4", b"5")
@@ -293,7 +293,7 @@ def test_the_answer_to_a_configure_precedes_the_first_message_it_allows(world: W
     assert kinds.index("configureStreamResponse") < kinds.index("push")
 
 
-def test_lowering_the_limit_below_what_is_unconfirmed_takes_nothing_back(world: World) -> None:
+def test_a_limit_below_the_unconfirmed_messages_returns_none_of_them(world: World) -> None:
     """It only delays what comes next."""
     world.domain()
     producer, consumer = world.producer(), world.consumer(m=3)

@@ -97,7 +97,7 @@ def test_watermark_alarms_are_raised_once_and_re_armed_by_draining(world: World)
 
 
 @spec("broker", 182)
-def test_the_capacity_alarm_tells_what_fills_the_queue(world: World) -> None:
+def test_the_capacity_alarm_names_the_contents_of_the_queue(world: World) -> None:
     """List sizes, expressions, the oldest message put aside and its properties."""
     world.domain(queue_messages=3)
     producer = world.producer()
@@ -212,7 +212,7 @@ STUCK = "appears to be stuck."
 
 
 @spec("broker", 189)
-def test_a_message_nobody_takes_makes_a_queue_stuck_until_somebody_does(world: World) -> None:
+def test_an_unconsumed_message_makes_a_queue_stuck_until_it_is_consumed(world: World) -> None:
     """The alarm once an episode, the all-clear when it moves again."""
     world.domain(maxIdleTime=1)
     world.producer().post(b"m")

@@ -22,7 +22,7 @@ def kill_holding(world: World, count: int = 1, uri: str = "bmq://d/q", app: str 
 
 @pytest.mark.real
 @spec("broker", 126)
-def test_what_a_closing_consumer_holds_goes_to_another_in_order(world: World) -> None:
+def test_unconfirmed_messages_of_a_closing_consumer_go_to_another_in_order(world: World) -> None:
     """Unconfirmed means not done."""
     world.domain()
     producer, first = world.producer(), world.consumer()
@@ -53,7 +53,7 @@ def test_a_redelivered_message_waits_while_the_only_other_consumer_is_full(world
 
 @pytest.mark.real
 @spec("broker", 128)
-def test_a_consumer_that_crashed_and_came_back_gets_its_unconfirmed_messages(world: World) -> None:
+def test_a_crashed_consumer_gets_its_unconfirmed_messages_after_a_reconnect(world: World) -> None:
     """The producer stays; nothing is lost in between."""
     world.domain()
     producer = world.producer()
@@ -67,7 +67,7 @@ def test_a_consumer_that_crashed_and_came_back_gets_its_unconfirmed_messages(wor
 
 @pytest.mark.real
 @spec("broker", 129)
-def test_only_the_unconfirmed_are_redelivered_and_the_log_counts_them(world: World) -> None:
+def test_only_unconfirmed_messages_are_redelivered_and_the_log_counts_them(world: World) -> None:
     """Five received, two confirmed, three come again."""
     world.domain()
     world.producer().post_all(b"1", b"2", b"3", b"4", b"5")
@@ -126,7 +126,7 @@ def test_the_app_that_used_up_its_attempts_does_not_see_the_message_again(world:
 
 @spec("broker", 133)
 @pytest.mark.parametrize("how", ["close", "disconnect"])
-def test_a_graceful_leave_costs_no_attempt(world: World, how: str) -> None:
+def test_a_graceful_disconnect_uses_no_delivery_attempt(world: World, how: str) -> None:
     """Only a crash is suspicious."""
     world.domain(maxDeliveryAttempts=1)
     world.producer().post(b"m")
@@ -177,7 +177,7 @@ def test_a_message_survives_one_crash_less_than_its_attempts(world: World, attem
 
 
 @spec("broker", 140)
-def test_lifting_the_limit_keeps_messages_for_ever(world: World) -> None:
+def test_after_the_limit_is_removed_no_crash_removes_a_message(world: World) -> None:
     """5 to 0."""
     world.domain(maxDeliveryAttempts=5)
     world.producer().post(b"m")
@@ -228,7 +228,7 @@ def test_removals_within_fifteen_seconds_raise_one_alarm(world: World) -> None:
 
 
 @spec("broker", 142)
-def test_suspicious_messages_are_redelivered_with_growing_pauses(world: World) -> None:
+def test_messages_of_crashing_consumers_are_redelivered_with_growing_delays(world: World) -> None:
     """Ten attempts: more than 4 left at once; 4 or 3 left one second apart; 2 or 1 left three seconds apart."""
     world.domain(maxDeliveryAttempts=10)
     world.producer().post_all(b"a", b"b", b"c")
@@ -272,7 +272,7 @@ def test_a_delayed_message_holds_back_the_whole_app(world: World) -> None:
 
 
 @spec("broker", 144)
-def test_confirming_the_last_redelivered_message_ends_the_pause(world: World) -> None:
+def test_confirming_the_last_redelivered_message_ends_the_delay(world: World) -> None:
     """It was not the poison."""
     suspicious(world, {}, {}, {})
     consumer = world.consumer()
@@ -284,7 +284,7 @@ def test_confirming_the_last_redelivered_message_ends_the_pause(world: World) ->
 
 @spec("broker", 145)
 @pytest.mark.parametrize("how", ["stream", "old form"])
-def test_a_suspended_consumer_keeps_what_it_has_and_others_get_the_rest(world: World, how: str) -> None:
+def test_a_suspended_consumer_keeps_its_unconfirmed_messages_and_others_get_new_ones(world: World, how: str) -> None:
     """SessionContext health: suspend, confirm while suspended, resume."""
     world.domain()
     producer = world.producer()
@@ -310,7 +310,7 @@ def test_a_suspended_consumer_keeps_what_it_has_and_others_get_the_rest(world: W
 
 
 @spec("broker", 146)
-def test_a_late_confirm_of_what_another_confirmed_is_ignored(world: World) -> None:
+def test_a_late_confirm_of_a_message_that_another_consumer_confirmed_is_ignored(world: World) -> None:
     """No log, no harm, nothing else confirmed by mistake."""
     world.domain()
     producer, first = world.producer(), world.consumer()
@@ -351,7 +351,7 @@ def test_a_killed_consumer_is_named_with_the_number_of_rejected_messages(world: 
     assert world.logged("Queue 'bmq://d/q' rejecting 2 messages because of a client crash.")
 
 
-def test_confirms_sent_just_before_a_crash_count(world: World) -> None:
+def test_confirms_sent_just_before_a_crash_take_effect(world: World) -> None:
     """What was received on the channel before it broke is honoured."""
     world.domain()
     producer, consumer = world.producer(), world.consumer()

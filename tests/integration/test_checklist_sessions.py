@@ -19,7 +19,7 @@ spec = pytest.mark.spec
 
 
 @spec("broker", 228)
-def test_a_too_old_sdk_is_told_and_closed_a_deprecated_one_is_told_and_served(world: World) -> None:
+def test_an_unsupported_sdk_version_is_refused_and_a_deprecated_one_gets_a_warning(world: World) -> None:
     """The original serves the former, too; see docs/differences.md."""
     world.domain()
     old = world.connect(sdk_version=10400)
@@ -49,7 +49,7 @@ def test_the_user_agent_of_a_client_appears_in_the_log(world: World) -> None:
 @spec("broker", 230)
 @pytest.mark.parametrize("garbage", [bytes(8), b"\0\0\0\4ABCD", b"\x80\0\0\x10" + bytes(12),
                                      codec.put_frame([codec.put_message(0, bytes(16))]), codec.heartbeat()])
-def test_garbage_instead_of_an_introduction_is_closed_and_nobody_else_notices(world: World, garbage: bytes) -> None:
+def test_a_connection_with_invalid_negotiation_is_closed_without_effect_on_others(world: World, garbage: bytes) -> None:
     """A bad length at once, a well-framed wrong event when it is complete."""
     world.domain()
     producer = world.producer()
@@ -73,7 +73,7 @@ def test_a_well_framed_message_that_cannot_be_decoded_is_dropped(world: World, b
 
 @spec("broker", 233)
 @pytest.mark.setting(app={"heartbeats": {"client": 10, "downstreamBroker": 0, "upstreamBroker": 0, "clusterPeer": 0}})
-def test_a_silent_client_is_closed_after_its_missed_heartbeats(world: World) -> None:
+def test_a_silent_client_is_disconnected_after_the_configured_number_of_missed_heartbeats(world: World) -> None:
     """Any byte is a sign of life; silence counts as a crash."""
     world.domain(maxDeliveryAttempts=1)
     producer, lively = world.producer(), world.client()
@@ -98,7 +98,7 @@ def test_a_silent_client_is_closed_after_its_missed_heartbeats(world: World) -> 
 
 
 @spec("broker", 233)
-def test_without_heartbeats_a_silent_client_stays(world: World) -> None:
+def test_without_heartbeats_a_silent_client_stays_connected(world: World) -> None:
     """0 turns them off."""
     silent = world.client(answer_heartbeats=False)
     world.advance(3600)
@@ -179,7 +179,7 @@ def test_ten_concurrent_authentications_get_each_its_own_result(world: World) ->
 
 
 @spec("broker", 236)
-def test_without_a_request_the_anonymous_credential_counts(world: World) -> None:
+def test_without_an_authentication_request_the_anonymous_credential_is_used(world: World) -> None:
     """By default it passes."""
     settled(world.connect(), world)
 
@@ -187,8 +187,7 @@ def test_without_a_request_the_anonymous_credential_counts(world: World) -> None
 @spec("broker", 236, 242)
 @pytest.mark.parametrize("client_type", ["E_TCPCLIENT", "E_TCPADMIN"])
 @pytest.mark.setting(app=BASIC)
-def test_where_anonymous_access_is_disallowed_an_unauthenticated_introduction_is_closed(world: World,
-                                                                                        client_type: str) -> None:
+def test_without_anonymous_access_an_unauthenticated_negotiation_is_refused(world: World, client_type: str) -> None:
     """Applications and administrators alike."""
     client = world.connect(client_type=client_type)
     with pytest.raises(Closed):
@@ -265,7 +264,7 @@ def test_an_inconsistent_security_configuration_fails_the_start(broker_process: 
 @pytest.mark.only_real
 @spec("broker", 241)
 @pytest.mark.setting(app=security(authenticator("TestAuthenticator", sleepTimeMs=300), anonymous={"disallow": {}}))
-def test_a_client_that_leaves_during_a_slow_authentication_leaves_nothing_behind(world: World) -> None:
+def test_a_client_that_disconnects_during_authentication_leaves_no_session(world: World) -> None:
     """The result comes to nobody; the next client is served."""
     for _ in range(3):
         leaver = world.connect()
@@ -359,7 +358,7 @@ def test_a_graceful_stop_waits_for_the_unconfirmed_messages_of_its_clients(world
 
 @pytest.mark.only_real
 @spec("broker", 245)
-def test_a_graceful_stop_gives_up_after_its_timeout(world: ProcessWorld) -> None:
+def test_a_graceful_stop_ends_after_its_timeout_with_unconfirmed_messages(world: ProcessWorld) -> None:
     """What is unconfirmed then is delivered again after the start."""
     world.domain()
     producer, consumer = world.producer(), world.consumer()
@@ -381,7 +380,7 @@ def test_a_graceful_stop_gives_up_after_its_timeout(world: ProcessWorld) -> None
 
 @pytest.mark.only_real
 @spec("broker", 232)
-def test_after_a_cut_connection_a_client_comes_back_and_its_queues_are_usable(world: World) -> None:
+def test_a_client_reconnects_after_a_cut_and_its_queues_are_usable(world: World) -> None:
     """What was unacknowledged is sent again and stored once."""
     world.domain()
     producer, consumer = world.producer(name="p"), world.consumer(name="c")
@@ -422,8 +421,8 @@ def test_puts_repeated_after_a_crash_of_the_broker_are_stored_once(world: World)
 
 @spec("broker", 249)
 @pytest.mark.parametrize("end", ["restart", "crash_and_start"])
-def test_a_confirm_sent_before_the_broker_goes_is_effective_or_the_message_comes_again(world: World,
-                                                                                       end: str) -> None:
+def test_a_confirm_sent_before_a_crash_of_the_broker_takes_effect_or_the_message_is_redelivered(
+        world: World, end: str) -> None:
     """Never lost."""
     world.domain()
     producer, consumer = world.producer(), world.consumer()
@@ -442,7 +441,7 @@ def test_a_confirm_sent_before_the_broker_goes_is_effective_or_the_message_comes
 
 @pytest.mark.only_real
 @spec("broker", 252)
-def test_a_client_that_does_not_read_costs_others_nothing(world: World) -> None:
+def test_a_client_that_does_not_read_does_not_delay_others(world: World) -> None:
     """When it reads again it gets everything in order."""
     world.domain(in_memory=True)
     producer = world.producer()
@@ -458,7 +457,7 @@ def test_a_client_that_does_not_read_costs_others_nothing(world: World) -> None:
 
 @pytest.mark.real
 @spec("broker", 253)
-def test_a_session_that_dies_with_opens_under_way_leaves_no_handle(world: World) -> None:
+def test_a_session_lost_during_opens_leaves_no_handle(world: World) -> None:
     """INTERNALS shows the others only."""
     world.domain()
     witness = world.producer()
@@ -474,7 +473,7 @@ def test_a_session_that_dies_with_opens_under_way_leaves_no_handle(world: World)
     assert "1 handles:" in internals
 
 
-def test_requests_in_one_write_with_the_introduction_are_served(world: World) -> None:
+def test_requests_in_one_write_with_the_negotiation_are_answered(world: World) -> None:
     """The original leaves them unread until more bytes come."""
     world.domain()
     client = world.connect()
@@ -487,7 +486,7 @@ def test_requests_in_one_write_with_the_introduction_are_served(world: World) ->
 
 @spec("wire", 11)
 @pytest.mark.setting(app={"heartbeats": {"client": 10, "downstreamBroker": 0, "upstreamBroker": 0, "clusterPeer": 0}})
-def test_a_client_of_json_without_guids_is_served_in_its_way(world: World) -> None:
+def test_a_client_with_json_and_without_guids_gets_json_and_broker_guids(world: World) -> None:
     """As the Java SDK: JSON answers, correlation ids, broker-made GUIDs, no heartbeats."""
     world.domain()
     client = world.client(encoding="JSON", features="PROTOCOL_ENCODING:JSON;MPS:MESSAGE_PROPERTIES_EX", guids=False,

@@ -109,8 +109,7 @@ def test_a_storage_directory_that_is_missing_and_cannot_be_made_fails_the_start(
 
 
 @pytest.mark.parametrize("text", [None, "{", "{}", '{"appConfig": {"stats": 5}}'])
-def test_an_unreadable_or_undecodable_broker_config_fails_the_start(broker_process: BrokerProcess,
-                                                                    text: str | None) -> None:
+def test_an_unreadable_or_undecodable_broker_config_fails_the_start(broker_process: BrokerProcess, text: str | None) -> None:
     """Exit code 2."""
     path = broker_process.config.etc / "bmqbrkrcfg.json"
     path.unlink() if text is None else path.write_text(text, encoding="utf-8")

@@ -27,7 +27,7 @@ def producer(world: World) -> Queue:
 
 @pytest.mark.real
 @spec("broker", 148)
-def test_a_consumer_gets_what_it_asked_for_and_another_the_rest(world: World, producer: Queue) -> None:
+def test_a_consumer_gets_matching_messages_and_another_one_the_rest(world: World, producer: Queue) -> None:
     """x > 1 of 1, 2, 3."""
     post_values(producer, 1, 2, 3)
     assert world.got(world.consumer(x="x > 1")) == [b"2", b"3"]
@@ -47,7 +47,7 @@ def test_a_changed_expression_delivers_what_was_put_aside_in_order(world: World,
 
 
 @spec("broker", 150)
-def test_consumers_with_disjoint_ranges_get_each_its_range(world: World, producer: Queue) -> None:
+def test_consumers_with_disjoint_ranges_get_their_own_ranges(world: World, producer: Queue) -> None:
     """Content decides, not turns."""
     consumers = [world.consumer(x=x) for x in ("x < 10", "x >= 10 && x < 20", "x >= 20")]
     post_values(producer, 25, 5, 15, 6, 16, 26)
@@ -108,8 +108,7 @@ REFUSED = [" ", "()", "((true)", "true", "x > ", "x x", "&&", " && 1 > 0", "() &
 
 @spec("broker", 156)
 @pytest.mark.parametrize("text", REFUSED)
-def test_a_text_that_is_no_expression_is_refused_and_the_former_one_stays(world: World, producer: Queue,
-                                                                          text: str) -> None:
+def test_an_invalid_expression_is_refused_and_the_former_one_stays(world: World, producer: Queue, text: str) -> None:
     """The original takes it and matches everything; see docs/differences.md."""
     consumer = world.consumer(x="x > 1")
     assert refusal(consumer.configure, x=text).category == "E_INVALID_ARGUMENT"
@@ -119,7 +118,7 @@ def test_a_text_that_is_no_expression_is_refused_and_the_former_one_stays(world:
 
 @spec("broker", 157)
 @pytest.mark.parametrize("text", ["x", "x + 33"])
-def test_an_expression_that_is_no_truth_value_matches_nothing(world: World, producer: Queue, text: str) -> None:
+def test_an_expression_without_a_boolean_result_matches_nothing(world: World, producer: Queue, text: str) -> None:
     """It is accepted; only the messages show."""
     consumer = world.consumer(x=text)
     post_values(producer, 1, 2)
@@ -163,8 +162,7 @@ def test_an_explicit_empty_expression_sent_raw_matches_everything(world: World, 
 
 
 @spec("broker", 161)
-def test_a_missing_property_makes_the_whole_expression_false_unless_it_is_not_reached(world: World,
-                                                                                       producer: Queue) -> None:
+def test_a_missing_property_makes_the_whole_expression_false_unless_it_is_not_reached(world: World, producer: Queue) -> None:
     """Short circuit protects the right side only."""
     one = world.consumer(x="x >= 0 || (y >= 0)")
     post_values(producer, 1)
@@ -203,7 +201,7 @@ def test_the_same_expression_in_three_apps_gives_each_its_copy(world: World) -> 
 
 
 @spec("broker", 165)
-def test_what_a_killed_consumer_held_goes_to_one_with_the_same_expression(world: World, producer: Queue) -> None:
+def test_unconfirmed_messages_of_a_killed_consumer_go_to_one_with_the_same_expression(world: World, producer: Queue) -> None:
     """And to nobody else."""
     victim = world.consumer(x="x > 1")
     post_values(producer, 2, 3)
@@ -281,7 +279,7 @@ def test_application_and_consumer_subscriptions_both_must_hold(world: World) -> 
 
 
 @spec("broker", 172)
-def test_what_all_apps_reject_leaves_no_trace(world: World) -> None:
+def test_a_message_that_all_apps_reject_is_not_stored(world: World) -> None:
     """ACK, empty storage; rollover, garbage collection and restart are fine with it."""
     world.domain("f", "fanout", subscriptions=[app_subscription(app, "x == 1") for app in ("foo", "bar", "baz")])
     producer = world.producer("bmq://f/q")
@@ -320,8 +318,7 @@ def test_an_application_subscription_of_an_unknown_app_is_ignored_with_a_warning
 @spec("broker", 175)
 @pytest.mark.parametrize(("text", "expected"), [
     ("flag == true", [b"yes"]), ("flag == false", [b"no"]), ("flag != true", [b"no"]), ("flag == other", [])])
-def test_truth_values_compare_with_literals_only(world: World, producer: Queue, text: str,
-                                                 expected: list[bytes]) -> None:
+def test_truth_values_compare_with_literals_only(world: World, producer: Queue, text: str, expected: list[bytes]) -> None:
     """Two properties compared are a type error, hence false."""
     consumer = world.consumer(x=text)
     producer.post(b"yes", properties={"flag": True, "other": True})
@@ -329,8 +326,8 @@ def test_truth_values_compare_with_literals_only(world: World, producer: Queue, 
     assert world.got(consumer) == expected
 
 
-def test_a_put_aside_message_does_not_leak_to_a_lower_priority_when_its_group_was_full(world: World,
-                                                                                        producer: Queue) -> None:
+def test_a_put_aside_message_does_not_leak_to_a_lower_priority_when_its_group_was_full(
+        world: World, producer: Queue) -> None:
     """The original skips a full group unevaluated after a put-aside; we evaluate it: no spill-over ever."""
     high = world.consumer(x="x >= 1000", priority=2, m=1)
     low = world.consumer(x="x >= 0", priority=1)
@@ -343,7 +340,7 @@ def test_a_put_aside_message_does_not_leak_to_a_lower_priority_when_its_group_wa
     assert world.got(low) == [b"5"]
 
 
-def test_a_returned_message_that_nobody_matches_does_not_block_its_app(world: World, producer: Queue) -> None:
+def test_a_returned_message_that_no_consumer_matches_does_not_block_its_app(world: World, producer: Queue) -> None:
     """In the original it stays in the redelivery list and holds everything back."""
     victim = world.consumer(x="x == 1")
     post_values(producer, 1)
@@ -364,8 +361,8 @@ EXPRESSIONS: list[tuple[str, dict[str, Any], bool]] = [
 
 
 @pytest.mark.parametrize(("text", "properties", "matches"), EXPRESSIONS)
-def test_what_an_expression_says_of_a_message(world: World, producer: Queue, text: str, properties: dict[str, Any],
-                                              matches: bool) -> None:
+def test_expressions_are_evaluated_on_message_properties(
+        world: World, producer: Queue, text: str, properties: dict[str, Any], matches: bool) -> None:
     """The language at its corners, through the whole broker."""
     consumer = world.consumer(x=text)
     producer.post(b"m", properties=properties)

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 BMQ = Path(sys.executable).parent / "bmq"
 
 
-def test_the_sample_of_the_source_is_the_one_that_is_written() -> None:
+def test_the_sample_configuration_in_the_repository_equals_the_generated_one() -> None:
     """Every file of `etc/`, and no other; those of a cluster are below `cluster/`."""
     files = sample_files("data/")
     files |= {f"cluster/{name}/{path}": text for name, found in cluster_files(SAMPLE_CLUSTER).items()
@@ -31,7 +31,7 @@ def test_the_sample_of_the_source_is_the_one_that_is_written() -> None:
 
 
 @pytest.mark.parametrize("name", [each.name for each in SAMPLE_CLUSTER])
-def test_the_sample_of_a_cluster_is_good_and_its_page_tells_ports_and_times(name: str) -> None:
+def test_the_sample_configuration_of_a_cluster_is_valid_and_documented(name: str) -> None:
     assert check(str(ROOT / "etc" / "cluster" / name))[0] == []
     page = (ROOT / "etc" / "cluster" / "README.md").read_text(encoding="utf-8")
     broker = next(each for each in SAMPLE_CLUSTER if each.name == name)
@@ -40,7 +40,7 @@ def test_the_sample_of_a_cluster_is_good_and_its_page_tells_ports_and_times(name
         assert f"| `{member}` | {value} | {ELECTORS['original'][member]} |" in page
 
 
-def test_the_sample_is_good_and_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sample_configuration_is_valid_and_never_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was edited stays."""
     monkeypatch.chdir(tmp_path)
     assert write_sample("etc") and not write_sample("etc")
@@ -79,7 +79,7 @@ def bmq(port: int, *arguments: str) -> str:
 
 
 @pytest.mark.process
-def test_in_an_empty_directory_a_broker_starts_that_keeps_what_it_took(tmp_path: Path) -> None:
+def test_a_broker_started_in_an_empty_directory_keeps_its_messages(tmp_path: Path) -> None:
     port, console = free_port(), free_port()
     options = ("--data", "here", "--port", str(port), "--console-port", str(console))
     broker = Running(tmp_path, *options)
@@ -103,7 +103,7 @@ def test_in_an_empty_directory_a_broker_starts_that_keeps_what_it_took(tmp_path:
 
 
 @pytest.mark.process
-def test_signals_until_the_very_end_do_not_make_a_failure_of_a_graceful_stop(tmp_path: Path) -> None:
+def test_repeated_signals_do_not_turn_a_graceful_stop_into_a_failure(tmp_path: Path) -> None:
     broker = Running(tmp_path, "--port", str(free_port()), "--console-port", str(free_port()))
     try:
         while broker.process.poll() is None:

@@ -72,7 +72,7 @@ class Cluster:
 
 
 @pytest.mark.process
-def test_three_nodes_and_a_proxy_are_made_killed_restarted_and_rolled(bmq: Cluster) -> None:
+def test_a_cluster_of_three_nodes_and_a_proxy_is_created_killed_and_restarted(bmq: Cluster) -> None:
     shown = bmq("up", "--proxies", "1", "--durability", "none").lines
     assert [line.split()[0] for line in shown] == ["BROKER", "n1", "n2", "n3", "p1", "connect"]
     before = bmq.status()
@@ -102,7 +102,7 @@ def test_three_nodes_and_a_proxy_are_made_killed_restarted_and_rolled(bmq: Clust
 
 
 @pytest.mark.process
-def test_one_node_keeps_its_data_from_one_up_to_the_next(bmq: Cluster) -> None:
+def test_a_single_node_keeps_its_data_between_two_runs_of_up(bmq: Cluster) -> None:
     bmq("up", "--nodes", "1")
     address = str(bmq.broker("n1")["url"])
     cli = Cli(address)
@@ -121,7 +121,7 @@ def test_one_node_keeps_its_data_from_one_up_to_the_next(bmq: Cluster) -> None:
 
 
 @pytest.mark.process
-def test_a_broker_that_somebody_else_started_is_found(bmq: Cluster) -> None:
+def test_a_broker_started_by_another_program_is_detected(bmq: Cluster) -> None:
     """In the same directory, by hand."""
     bmq("up", "--nodes", "1")
     bmq("stop", "n1")
@@ -135,7 +135,7 @@ def test_a_broker_that_somebody_else_started_is_found(bmq: Cluster) -> None:
 
 
 @pytest.mark.process
-def test_a_broker_that_does_not_start_is_named_with_its_last_words(bmq: Cluster) -> None:
+def test_a_broker_that_does_not_start_is_reported_with_its_last_log_lines(bmq: Cluster) -> None:
     bmq("up", "--nodes", "1")
     bmq("down")
     clusters = bmq.directory / "n1" / "etc" / "clusters.json"
@@ -144,7 +144,7 @@ def test_a_broker_that_does_not_start_is_named_with_its_last_words(bmq: Cluster)
     assert "n1 has ended" in said and "numPartitions" in said and "`bmq cluster up" in said
 
 
-def test_what_is_refused_says_what_to_do(bmq: Cluster) -> None:
+def test_a_refused_cluster_command_explains_the_remedy(bmq: Cluster) -> None:
     assert "with `bmq cluster up --dir" in bmq.refused("status")
     assert "with `bmq cluster up --dir" in bmq.refused("kill", "n1")
     assert "65535 is the last one" in bmq.refused("up", "--base-port", "65531")
@@ -165,14 +165,14 @@ def test_what_is_refused_says_what_to_do(bmq: Cluster) -> None:
     record.write_text(text)
 
 
-def test_a_directory_with_other_things_in_it_is_left_alone(bmq: Cluster) -> None:
+def test_a_directory_with_other_files_is_not_used(bmq: Cluster) -> None:
     bmq.directory.mkdir()
     (bmq.directory / "thesis.txt").write_text("mine")
     assert "is not empty, and contains no cluster" in bmq.refused("up")
     assert not (bmq.directory / "cluster.json").exists()
 
 
-def test_two_at_a_time_do_not_meet(bmq: Cluster) -> None:
+def test_concurrent_cluster_commands_exclude_each_other(bmq: Cluster) -> None:
     never_started(bmq.directory)
     with open(bmq.directory / ".lock", "wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -187,7 +187,7 @@ def never_started(directory: Path) -> LocalCluster:
 
 
 @pytest.mark.parametrize("elector", ["fast", "original"])
-def test_the_configurations_are_good(tmp_path: Path, elector: str) -> None:
+def test_the_generated_configurations_are_valid(tmp_path: Path, elector: str) -> None:
     """And what is edited stays."""
     cluster = LocalCluster.make(tmp_path, ClusterRecord(SAMPLE_CLUSTER, elector, "always"), print)
     cluster.write_missing_files()
@@ -199,7 +199,7 @@ def test_the_configurations_are_good(tmp_path: Path, elector: str) -> None:
     assert "always" not in edited.read_text()
 
 
-def test_a_pid_counts_only_for_a_broker_that_works_in_the_directory(tmp_path: Path) -> None:
+def test_a_pid_is_accepted_only_for_a_broker_of_the_same_directory(tmp_path: Path) -> None:
     (tmp_path / "bmqbrkr.pid").write_text(f"{os.getpid()}\n")
     assert not is_broker(os.getpid(), tmp_path) and find_pid(tmp_path, os.getpid()) == 0
     assert not send_signal(os.getpid(), tmp_path, signal.SIGKILL)  # or this test would not go on
@@ -216,7 +216,7 @@ def test_a_pid_counts_only_for_a_broker_that_works_in_the_directory(tmp_path: Pa
         assert not is_broker(process.pid, tmp_path) and not send_signal(process.pid, tmp_path, signal.SIGKILL)
 
 
-def test_a_cluster_is_healthy_when_all_are_and_follow_one_leader() -> None:
+def test_a_cluster_is_healthy_when_all_nodes_are_and_follow_one_leader() -> None:
     brokers = sample_brokers(2, 1, range(1, 7))
     good = {"n1": BrokerView(1, "leader", "n1", "ACTIVE", 4), "n2": BrokerView(2, "follower", "n1", "ACTIVE", 4),
             "p1": BrokerView(3, "proxy")}

@@ -43,7 +43,7 @@ def line_of(path: Path, text: str) -> int:
     return next(number for number, line in enumerate(path.read_text().splitlines(), 1) if text in line)
 
 
-def test_show_tells_every_value_and_where_it_comes_from(cli: Cli, config: ConfigDirectory) -> None:
+def test_config_show_lists_every_value_with_its_origin(cli: Cli, config: ConfigDirectory) -> None:
     """A line of a file, a default, the environment, derived from something else."""
     done = cli("config", "show", str(config.etc), "--json", env={"BMQ_HOST_NAME": "elsewhere", "BMQ_PORT": "31000"})
     assert done.code == 0, done.err
@@ -64,7 +64,7 @@ def test_show_tells_every_value_and_where_it_comes_from(cli: Cli, config: Config
     assert values["domains/d.json", "definition.parameters.mode.fanout.appIDs"]["value"] == ["foo", "bar", "baz"]
 
 
-def test_show_can_be_narrowed_down(cli: Cli, config: ConfigDirectory) -> None:
+def test_config_show_can_be_limited_to_a_path(cli: Cli, config: ConfigDirectory) -> None:
     """By path, domain and origin; `etc` is the directory if none is named; the environment can be left out."""
     none = cli("config", "show", "-k", "nope.*", cwd=config.root)
     assert (none.code, none.out) == (0, b"") and "no member matches nope.*" in none.err
@@ -79,7 +79,7 @@ def test_show_can_be_narrowed_down(cli: Cli, config: ConfigDirectory) -> None:
     assert cli("config", "show", str(config.etc), "--domain", "nope").code == 2
 
 
-def test_show_masks_secrets_and_tells_what_is_put_right(cli: Cli, config: ConfigDirectory) -> None:
+def test_config_show_masks_secrets_and_reports_corrected_values(cli: Cli, config: ConfigDirectory) -> None:
     """A strong broadcast domain is taken as eventual."""
     config.broker["appConfig"]["authentication"] = {"authenticators": [{"name": "BasicAuthenticator", "settings": [
         {"key": "ann", "value": {"stringVal": "s3cret"}}]}]}
@@ -90,7 +90,7 @@ def test_show_masks_secrets_and_tells_what_is_put_right(cli: Cli, config: Config
     assert re.search(rb"consistency.eventual = \{\} +derived", done.out)
 
 
-def test_show_of_a_configuration_that_cannot_be_used_says_where(cli: Cli, config: ConfigDirectory) -> None:
+def test_config_show_reports_the_position_of_an_invalid_value(cli: Cli, config: ConfigDirectory) -> None:
     """Exit code 2."""
     config.domain_text("d", '{"definition": {}}')
     done = cli("config", "show", str(config.etc))
@@ -102,7 +102,7 @@ def test_show_of_a_configuration_that_cannot_be_used_says_where(cli: Cli, config
     assert cli("config", "show", str(config.root / "nowhere")).code == 2
 
 
-def test_diff_compares_effects_and_not_texts(cli: Cli, config: ConfigDirectory, tmp_path: Path) -> None:
+def test_config_diff_compares_effective_values(cli: Cli, config: ConfigDirectory, tmp_path: Path) -> None:
     """A default that is written out, another order, a member without effect: no difference."""
     other = ConfigDirectory(tmp_path / "two", 30114, app={"routeCommandTimeoutMs": 3000})
     shutil.copytree(config.etc / "domains", other.etc / "domains", dirs_exist_ok=True)
@@ -122,7 +122,7 @@ def test_diff_compares_effects_and_not_texts(cli: Cli, config: ConfigDirectory, 
     assert (change["left"]["value"], change["right"]["value"]) == (4, 99)
 
 
-def test_diff_names_domains_and_values_that_differ(cli: Cli, config: ConfigDirectory, tmp_path: Path) -> None:
+def test_config_diff_lists_different_domains_and_values(cli: Cli, config: ConfigDirectory, tmp_path: Path) -> None:
     """Exit code 1; a password that differs is not shown."""
     secret = {"authenticators": [{"name": "BasicAuthenticator", "settings": [
         {"key": "ann", "value": {"stringVal": "one"}}]}]}
@@ -144,7 +144,7 @@ def test_diff_names_domains_and_values_that_differ(cli: Cli, config: ConfigDirec
     assert (tree["same"], tree["domainsAdded"], tree["domainsRemoved"], len(tree["changes"])) == (False, ["f"], ["e"], 3)
 
 
-def test_check_tells_the_same_as_json(cli: Cli, config: ConfigDirectory) -> None:
+def test_config_check_prints_the_same_as_json(cli: Cli, config: ConfigDirectory) -> None:
     """And by its exit code."""
     good = cli("check", "--json", str(config.etc), env={"BMQ_PORT": str(free_port())})  # which it tries
     assert good.code == 0 and good.tree["good"]
@@ -155,14 +155,14 @@ def test_check_tells_the_same_as_json(cli: Cli, config: ConfigDirectory) -> None
     assert cli("check", str(config.etc)).lines[-1] == "The configuration cannot be used."
 
 
-def test_a_password_is_hashed_from_standard_input(cli: Cli) -> None:
+def test_a_password_from_standard_input_is_hashed(cli: Cli) -> None:
     """As text and as JSON."""
     assert cli("password", "--stdin", stdin=b"s3cret\n").out.startswith(b"$scrypt$")
     assert cli("password", "--stdin", "--json", stdin=b"s3cret\n").tree["hash"].startswith("$scrypt$")
     assert cli("password", "--stdin", stdin=b"\n").code == 2
 
 
-def test_storage_files_are_looked_at_with_the_same_manners(tmp_path: Path) -> None:
+def test_storage_commands_have_the_same_options_and_exit_codes(tmp_path: Path) -> None:
     """JSON, exit codes, a closed pipe, and progress where there is much to read."""
     with running_broker(tmp_path / "broker") as (broker, cli):
         cli("produce", "bmq://d.priority/stored", "-n", "500", "x")
@@ -206,7 +206,7 @@ def test_a_misspelt_command_is_answered_with_the_nearest(cli: Cli) -> None:
     assert done.code == 2 and "Did you mean 'consume'?" in done.err
 
 
-def test_help_loads_nothing_that_takes_long() -> None:
+def test_help_does_not_import_slow_modules() -> None:
     """Neither the client library nor the broker nor an event loop."""
     script = ("import sys; sys.argv[1:] = ['--help']\nfrom bmqtwist.cli.main import main\n"
               "try:\n    main()\nexcept SystemExit:\n    pass\n"
@@ -216,7 +216,7 @@ def test_help_loads_nothing_that_takes_long() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_reader_that_leaves_early_is_no_error_of_any_command(cli: Cli, config: ConfigDirectory) -> None:
+def test_a_closed_output_pipe_is_no_error_of_any_command(cli: Cli, config: ConfigDirectory) -> None:
     """`bmq config show | head -1`."""
     done = subprocess.run(["bash", "-c", f"{BMQ} config show {config.etc} | head -1; echo ${{PIPESTATUS[0]}}"],
                           capture_output=True, env=cli.environment, timeout=30, check=False)
@@ -246,7 +246,7 @@ def test_commands_and_options_are_completed(cli: Cli, words: str, wanted: set[st
     assert {line.partition(",")[2] for line in done.lines} == wanted
 
 
-def test_completion_asks_for_a_shell_that_it_knows(cli: Cli) -> None:
+def test_completion_refuses_an_unknown_shell(cli: Cli) -> None:
     """Exit code 2."""
     assert cli("completion", "tcsh").code == 2
 
@@ -258,7 +258,7 @@ def test_completion_asks_for_a_shell_that_it_knows(cli: Cli) -> None:
     ("DOMAINS DOMAIN nope INFOS", 1), ("CLUSTERS CLUSTER nope STATUS", 1), ("BOGUS", 1),
     ("DOMAINS DOMAIN d.fanout QUEUE nope LIST 0 1", 1), ("CLUSTERS CLUSTER c3 STORAGE PARTITION 99 ENABLE", 1),
 ])
-def test_admin_tells_failures_by_its_exit_code(secured: tuple[BrokerProcess, Cli], command: str, code: int) -> None:
+def test_admin_reports_failures_by_its_exit_code(secured: tuple[BrokerProcess, Cli], command: str, code: int) -> None:
     """As text and as JSON."""
     environment = {"BMQ_USER": "ann", "BMQ_PASSWORD": "s3cret"}
     for options in ((), ("--json",)):
@@ -294,7 +294,7 @@ def test_a_password_comes_from_a_file_or_the_environment(secured: tuple[BrokerPr
 
 @pytest.mark.parametrize("command", [("produce", "bmq://d.priority/q", "x"), ("admin", "HELP"),
                                      ("tail", "bmq://d.priority/q")])
-def test_who_is_not_let_in_hears_why(secured: tuple[BrokerProcess, Cli], command: tuple[str, ...]) -> None:
+def test_a_refused_login_is_reported_with_its_reason(secured: tuple[BrokerProcess, Cli], command: tuple[str, ...]) -> None:
     """Exit code 4, without waiting for the timeout."""
     cli = secured[1]
     none = cli(*command)
@@ -305,7 +305,7 @@ def test_who_is_not_let_in_hears_why(secured: tuple[BrokerProcess, Cli], command
     assert asked.code == 2 and "--password-file" in asked.err
 
 
-def test_a_listener_that_is_no_broker_is_told_from_one(cli: Cli) -> None:
+def test_a_server_that_is_no_broker_is_reported_as_such(cli: Cli) -> None:
     """Exit code 3 for one that says nothing, within the timeout."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         held: list[socket.socket] = []
@@ -333,7 +333,7 @@ def test_the_older_options_for_host_and_port_still_work(cli: Cli) -> None:
         assert done.code == 3 and f"127.0.0.1:{port}" in done.err
 
 
-def test_tls_is_checked_unless_told_otherwise(tmp_path: Path) -> None:
+def test_the_tls_certificate_is_verified_unless_disabled(tmp_path: Path) -> None:
     """By the certificates of a file, or not at all; what fails is said at once."""
     cert, key = certificate(tmp_path)
     port = free_port()
@@ -351,7 +351,7 @@ def test_tls_is_checked_unless_told_otherwise(tmp_path: Path) -> None:
         assert plain.code in (3, 4) and "TLS" in plain.err
 
 
-def test_certificates_that_are_none_and_a_peer_without_tls(cli: Cli) -> None:
+def test_invalid_certificates_and_a_peer_without_tls_are_reported(cli: Cli) -> None:
     """Both are said to be so."""
     assert cli("admin", "--ca", os.devnull, "HELP").code == 2
     with socket.create_server(("127.0.0.1", 0)) as listener:

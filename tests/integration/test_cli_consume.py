@@ -20,7 +20,7 @@ def post(cli: Cli, uri: str, *payloads: str) -> None:
     assert done.code == 0, done.err
 
 
-def test_payloads_are_printed_one_a_line_and_are_gone_then(cli: Cli) -> None:
+def test_consume_prints_payloads_one_per_line_and_confirms_them(cli: Cli) -> None:
     """The delimiter can be another one."""
     uri = "bmq://d.priority/plain"
     post(cli, uri, "one", "two", "three")
@@ -31,7 +31,7 @@ def test_payloads_are_printed_one_a_line_and_are_gone_then(cli: Cli) -> None:
     assert cli.stored(uri) == 0
 
 
-def test_a_count_takes_nothing_beyond_it(cli: Cli) -> None:
+def test_consume_with_a_count_receives_no_further_message(cli: Cli) -> None:
     """Not even for a moment: the next reader sees no redelivered message. The window is larger than the count, and
     smaller."""
     uri = "bmq://d.priority/count"
@@ -43,7 +43,7 @@ def test_a_count_takes_nothing_beyond_it(cli: Cli) -> None:
     assert rest.lines == [f"{number} false" for number in range(250, 500)]
 
 
-def test_fewer_messages_than_asked_for_are_told_by_the_exit_code(cli: Cli) -> None:
+def test_fewer_messages_than_the_count_give_their_own_exit_code(cli: Cli) -> None:
     """What came is printed and confirmed."""
     uri = "bmq://d.priority/fewer"
     post(cli, uri, "only")
@@ -53,7 +53,7 @@ def test_fewer_messages_than_asked_for_are_told_by_the_exit_code(cli: Cli) -> No
     assert cli("consume", uri, "--duration", "0.3").code == 0
 
 
-def test_peeking_takes_nothing(cli: Cli) -> None:
+def test_peek_prints_messages_without_confirming_them(cli: Cli) -> None:
     """And costs the messages nothing: they come in the same order again."""
     uri = "bmq://d.priority/peek"
     post(cli, uri, "one", "two", "three")
@@ -63,7 +63,7 @@ def test_peeking_takes_nothing(cli: Cli) -> None:
     assert cli.stored(uri) == 3
 
 
-def test_other_forms_of_output(cli: Cli) -> None:
+def test_consume_prints_hexadecimal_templates_and_json(cli: Cli) -> None:
     """Hexadecimal, templates with properties, JSON."""
     uri = "bmq://d.fanout/forms"
     done = cli("produce", "-q", uri, "-p", "kind=a", "-p", "n:int64=5", "-p", "t:bool=true", "x{y}")
@@ -81,7 +81,7 @@ def test_other_forms_of_output(cli: Cli) -> None:
         "t": {"type": "BOOL", "value": True}}}
 
 
-def test_a_subscription_takes_only_what_it_describes(cli: Cli) -> None:
+def test_a_subscription_consumes_only_matching_messages(cli: Cli) -> None:
     """Several of them: what one of them describes."""
     uri = "bmq://d.priority/subscriptions"
     lines = "".join(json.dumps({"payload": f"message {n}", "properties": {"n": n}}) + "\n" for n in range(5))
@@ -91,7 +91,7 @@ def test_a_subscription_takes_only_what_it_describes(cli: Cli) -> None:
     assert cli.stored(uri) == 3
 
 
-def test_a_bad_expression_is_shown_with_the_place_marked(cli: Cli) -> None:
+def test_an_invalid_expression_is_shown_with_its_error_position(cli: Cli) -> None:
     """Before anything is asked of a broker."""
     done = cli("consume", "bmq://d.priority/q", "-s", 'kind == "ä" && =+ 3', "-b", "tcp://127.0.0.1:1")
     assert done.code == 2
@@ -108,14 +108,14 @@ def test_a_bad_expression_is_shown_with_the_place_marked(cli: Cli) -> None:
     (("-n", "0"), "-n"),
     (("?id=",), "not a queue URI"),
 ])
-def test_a_bad_command_line_is_answered_with_what_is_meant(cli: Cli, arguments: tuple[str, ...], text: str) -> None:
+def test_an_invalid_command_line_is_answered_with_a_hint(cli: Cli, arguments: tuple[str, ...], text: str) -> None:
     """Exit code 2."""
     uri = "bmq://d.priority/q"
     done = cli.inside("consume", *([uri + arguments[0]] if arguments[0].startswith("?") else [uri, *arguments]))
     assert done.code == 2 and text in done.err
 
 
-def test_a_refused_queue_is_told_in_the_words_of_the_broker(cli: Cli) -> None:
+def test_a_refused_open_is_reported_with_the_message_of_the_broker(cli: Cli) -> None:
     """Exit code 4."""
     done = cli("consume", "bmq://nope/q")
     assert done.code == 4 and "doesn't exist" in done.err
@@ -134,7 +134,7 @@ def test_an_interrupt_confirms_what_was_printed(cli: Cli) -> None:
         assert cli.stored(uri) == 0
 
 
-def test_a_reader_that_leaves_ends_the_command_although_no_message_comes(cli: Cli) -> None:
+def test_consume_ends_when_the_reader_of_its_output_closes(cli: Cli) -> None:
     """As in `| head -1`: silently, with the exit code of a closed pipe."""
     uri = "bmq://d.priority/leaves"
     post(cli, uri, "one")
@@ -146,7 +146,7 @@ def test_a_reader_that_leaves_ends_the_command_although_no_message_comes(cli: Cl
     assert started.process.stderr is not None and started.process.stderr.read() == b""
 
 
-def test_what_the_reader_did_not_take_is_not_confirmed(cli: Cli) -> None:
+def test_messages_that_the_output_pipe_did_not_accept_are_not_confirmed(cli: Cli) -> None:
     """A pipe that is full: what stayed behind goes back to the queue, and the rest of the output arrives once."""
     uri = "bmq://d.priority/slow"
     payload = "x" * 10_000
@@ -163,7 +163,7 @@ def test_what_the_reader_did_not_take_is_not_confirmed(cli: Cli) -> None:
     assert cli.stored(uri) == 300 - printed
 
 
-def test_a_full_disk_ends_it_and_nothing_is_confirmed(cli: Cli) -> None:
+def test_output_to_a_full_disk_ends_consume_without_confirms(cli: Cli) -> None:
     """Exit code 5."""
     uri = "bmq://d.priority/disk"
     post(cli, uri, "one", "two")
@@ -174,7 +174,7 @@ def test_a_full_disk_ends_it_and_nothing_is_confirmed(cli: Cli) -> None:
     assert cli.stored(uri) == 2
 
 
-def test_files_take_any_amount(cli: Cli, tmp_path: Path) -> None:
+def test_large_amounts_pass_through_files_unchanged(cli: Cli, tmp_path: Path) -> None:
     """Through a file and back, every byte."""
     uri = "bmq://d.priority/file"
     lines = b"".join(b"line %d %s\n" % (number, b"y" * (number % 700)) for number in range(3000))
@@ -185,7 +185,7 @@ def test_files_take_any_amount(cli: Cli, tmp_path: Path) -> None:
     assert (tmp_path / "out").read_bytes() == lines
 
 
-def test_a_broker_that_comes_back_is_posted_to_and_consumed_from_again(tmp_path: Path) -> None:
+def test_produce_consume_and_admin_reconnect_to_a_restarted_broker(tmp_path: Path) -> None:
     """One that does not come back in time ends the command with exit code 3, a queue that is not given back with 4."""
     with running_broker(tmp_path) as (broker, cli):
         uri = "bmq://d.priority/restart"

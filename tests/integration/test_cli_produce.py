@@ -22,14 +22,14 @@ def taken(cli: Cli, uri: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in cli("consume", uri, "--idle", "0.5", "--json").lines]
 
 
-def test_payloads_of_the_command_line_arrive_in_their_order(cli: Cli) -> None:
+def test_payloads_of_the_command_line_are_posted_in_order(cli: Cli) -> None:
     """The first thing that anybody tries."""
     done = cli("produce", "bmq://d.priority/arguments", "hello", "wörld")
     assert (done.code, done.out) == (0, b"") and "2 message(s) posted and acknowledged" in done.err
     assert [each["payload"] for each in taken(cli, "bmq://d.priority/arguments")] == ["hello", "wörld"]
 
 
-def test_each_line_of_standard_input_is_a_message_with_the_properties_of_the_command_line(cli: Cli) -> None:
+def test_each_line_of_standard_input_is_posted_with_the_given_properties(cli: Cli) -> None:
     """Empty lines cannot be messages and are passed over; a last line needs no end."""
     done = cli("produce", "bmq://d.priority/lines", "-p", "kind=greeting", "-p", "n:int32=0x10", "-p", "on:bool=true",
                "-p", "raw:binary=00ff", "--json", stdin=b"a\n\nb c\n\xff\x00d")
@@ -44,7 +44,7 @@ def test_each_line_of_standard_input_is_a_message_with_the_properties_of_the_com
         "on": {"type": "BOOL", "value": True}, "raw": {"type": "BINARY", "valueBase64": "AP8="}}
 
 
-def test_files_and_the_whole_of_standard_input_are_one_message_each(cli: Cli, tmp_path: Path) -> None:
+def test_files_and_all_of_standard_input_are_posted_as_one_message_each(cli: Cli, tmp_path: Path) -> None:
     """And may be repeated."""
     (tmp_path / "one").write_bytes(b"1\n2\n" * 1000)
     done = cli("produce", "bmq://d.priority/files", "-f", str(tmp_path / "one"), "-f", "-", "-n", "4", "--compress", "-q",
@@ -53,7 +53,7 @@ def test_files_and_the_whole_of_standard_input_are_one_message_each(cli: Cli, tm
     assert [each["payload"] for each in taken(cli, "bmq://d.priority/files")] == ["1\n2\n" * 1000, "all\nof it"] * 2
 
 
-def test_what_consume_prints_as_json_can_be_posted_again(cli: Cli) -> None:
+def test_json_output_of_consume_can_be_posted_again(cli: Cli) -> None:
     """From one queue into another, payloads, properties and their types unchanged."""
     cli("produce", "bmq://d.priority/copy-from", "-p", "n:short=7", "-p", "s=ü", "-p", "b:binary=ff", "text")
     cli("produce", "bmq://d.priority/copy-from", "-d", "\\0", stdin=b"\xfe\xff\0two\nlines")
@@ -67,7 +67,7 @@ def test_what_consume_prints_as_json_can_be_posted_again(cli: Cli) -> None:
     assert copied == wanted and len(copied) == 3
 
 
-def test_lines_of_json_say_what_is_wrong_and_where(cli: Cli) -> None:
+def test_invalid_json_lines_are_reported_with_their_position(cli: Cli) -> None:
     """What stood before is posted; exit code 2."""
     good = b'{"payload": {"any": [1]}, "properties": {"n": 1, "s": "x", "t": true, "c": {"type": "CHAR", "value": -1}}}\n'
     done = cli("produce", "bmq://d.priority/json", "--json-lines", "-p", "s=over", "-p", "d=1",
@@ -81,7 +81,7 @@ def test_lines_of_json_say_what_is_wrong_and_where(cli: Cli) -> None:
                                    "t": {"type": "BOOL", "value": True}}
 
 
-def test_refused_messages_are_named_and_counted(cli: Cli) -> None:
+def test_refused_messages_are_listed_and_counted(cli: Cli) -> None:
     """Exit code 1; the quota of this queue is two, and one more is admitted."""
     done = cli("produce", "bmq://d.small/full", "-n", "20", "x", "--json")
     assert done.code == 1
@@ -91,13 +91,13 @@ def test_refused_messages_are_named_and_counted(cli: Cli) -> None:
     assert human.code == 1 and "0 message(s) posted and acknowledged, 1 refused (LIMIT_MESSAGES)" in human.err
 
 
-def test_a_rate_is_kept(cli: Cli) -> None:
+def test_produce_keeps_the_given_rate(cli: Cli) -> None:
     """Not faster than asked for."""
     done = cli("produce", "bmq://d.priority/rate", "-n", "5", "--rate", "10", "x", "--json")
     assert done.code == 0 and 0.4 <= done.tree["seconds"] < 5
 
 
-def test_lines_that_come_late_are_posted_when_they_come(cli: Cli) -> None:
+def test_lines_are_posted_as_soon_as_they_arrive(cli: Cli) -> None:
     """A pipe that stays open, as `tail -f` keeps it; Ctrl-C waits for what is under way and ends with 130."""
     started = cli.start("produce", "bmq://d.priority/slow", "--json")
     reader = cli.start("consume", "bmq://d.priority/slow")
@@ -126,19 +126,19 @@ def test_lines_that_come_late_are_posted_when_they_come(cli: Cli) -> None:
     (("bmq://d.priority/q", "-b", "localhost:30114", "x"), "did you mean tcp://localhost:30114?"),
     (("bmq://d.priority/q", "--jsn", "x"), "--json"),
 ])
-def test_a_bad_command_line_is_answered_with_what_is_meant(cli: Cli, arguments: tuple[str, ...], text: str) -> None:
+def test_an_invalid_command_line_is_answered_with_a_hint(cli: Cli, arguments: tuple[str, ...], text: str) -> None:
     """Exit code 2, nothing posted."""
     done = cli.inside("produce", *arguments)
     assert done.code == 2 and text in done.err
 
 
-def test_a_domain_that_does_not_exist_is_refused_by_the_broker(cli: Cli) -> None:
+def test_produce_to_an_unknown_domain_is_refused(cli: Cli) -> None:
     """Exit code 4, with the broker's words."""
     done = cli("produce", "bmq://nope/q", "x")
     assert done.code == 4 and "the broker refused to open bmq://nope/q" in done.err and "doesn't exist" in done.err
 
 
-def test_without_a_broker_it_fails_at_once(cli: Cli) -> None:
+def test_produce_without_a_broker_fails_at_once(cli: Cli) -> None:
     """Exit code 3, the address and the reason; every address is tried."""
     port = free_port()
     done = cli("produce", "-b", f"tcp://127.0.0.1:{port}", "bmq://d.priority/q", "x")
@@ -152,14 +152,14 @@ def test_without_a_broker_it_fails_at_once(cli: Cli) -> None:
         assert patient.code == 3 and "Connection refused" in patient.err and time.monotonic() - begun > 1
 
 
-def test_standard_input_that_is_closed_is_said_to_be_so(cli: Cli) -> None:
+def test_closed_standard_input_is_reported(cli: Cli) -> None:
     """Exit code 2."""
     done = subprocess.run(["bash", "-c", f"{BMQ} produce bmq://d.priority/q <&-"], capture_output=True,
                           env=cli.environment, timeout=DEADLINE, check=False)
     assert done.returncode == 2 and b"Standard input is closed" in done.stderr
 
 
-def test_a_second_signal_ends_it_at_once(running: tuple[BrokerProcess, Cli]) -> None:
+def test_a_second_signal_ends_produce_at_once(running: tuple[BrokerProcess, Cli]) -> None:
     """Also while the first one waits for acknowledgements that do not come."""
     broker, cli = running
     assert broker.process is not None

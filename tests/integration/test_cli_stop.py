@@ -17,7 +17,7 @@ URI = "bmq://d.priority/q"
 pytestmark = pytest.mark.process
 
 
-def test_the_progress_of_a_stop_is_shown_until_it_is_over(tmp_path: Path) -> None:
+def test_bmq_stop_shows_the_progress_until_the_end(tmp_path: Path) -> None:
     with running_broker(tmp_path) as (broker, cli), simple.Session(broker.uri) as session:
         assert session.open(URI, write=True).post(b"x").ok
         reader = session.open("bmq://d.fanout/q?id=foo", read=True)
@@ -37,7 +37,7 @@ def test_the_progress_of_a_stop_is_shown_until_it_is_over(tmp_path: Path) -> Non
     assert cli.inside("admin", "--every", "1").code == 2
 
 
-def test_the_console_goes_on_until_the_stop_is_over(tmp_path: Path) -> None:
+def test_the_console_is_available_until_the_end_of_a_graceful_stop(tmp_path: Path) -> None:
     port = free_port()
     with running_broker(tmp_path, app={"bmqtwist": {"http": {"port": port}}}) as (broker, cli):
         with simple.Session(broker.uri) as session:

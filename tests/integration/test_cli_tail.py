@@ -12,7 +12,7 @@ from kit.process import BrokerProcess, free_port
 pytestmark = pytest.mark.process
 
 
-def test_a_broadcast_queue_is_read_as_by_any_other_reader(cli: Cli) -> None:
+def test_tail_reads_a_broadcast_queue_as_a_consumer(cli: Cli) -> None:
     """Also with a condition."""
     uri = "bmq://d.broadcast/news"
     started = cli.start("tail", uri, "-s", "n > 0", "-F", "{p.n} {payload}\n")
@@ -25,7 +25,7 @@ def test_a_broadcast_queue_is_read_as_by_any_other_reader(cli: Cli) -> None:
     assert done.code == 130 and set(done.lines) == {"1 wanted"}
 
 
-def test_a_stored_queue_is_followed_without_taking_anything(cli: Cli) -> None:
+def test_tail_follows_a_stored_queue_without_consuming(cli: Cli) -> None:
     """The consumer gets everything, first deliveries all of them."""
     uri = "bmq://d.priority/follow"
     cli("produce", "-q", uri, "1", "22", "333")
@@ -41,7 +41,7 @@ def test_a_stored_queue_is_followed_without_taking_anything(cli: Cli) -> None:
         "1 false", "22 false", "333 false", "4444 false"]
 
 
-def test_a_tail_can_end_by_itself(cli: Cli) -> None:
+def test_tail_can_end_after_a_count_or_time(cli: Cli) -> None:
     """After what is there, after a number, after a silence."""
     uri = "bmq://d.fanout/ends"
     cli("produce", "-q", uri, "1", "22", "333")
@@ -53,7 +53,7 @@ def test_a_tail_can_end_by_itself(cli: Cli) -> None:
     assert cli("tail", uri, "--count", "9", "--duration", "0.1").code == 1
 
 
-def test_the_storage_files_show_every_message_with_what_is_in_it(running: tuple[BrokerProcess, Cli]) -> None:
+def test_tail_of_storage_files_shows_every_message_with_its_content(running: tuple[BrokerProcess, Cli]) -> None:
     """Also what is consumed at once, across a rollover, of a queue that comes into being later; each message once."""
     broker, cli = running
     uri, other = "bmq://d.priority/files", "bmq://d.priority/others"
@@ -87,7 +87,7 @@ def test_the_storage_files_show_every_message_with_what_is_in_it(running: tuple[
     assert trees[0]["time"].startswith("20")
 
 
-def test_the_storage_files_of_a_stopped_broker_can_be_read_as_well(tmp_path: Path) -> None:
+def test_tail_reads_storage_files_of_a_stopped_broker(tmp_path: Path) -> None:
     """The last messages, in any form; a directory that is none is said to be none."""
     with running_broker(tmp_path / "broker") as (broker, cli):
         cli("produce", "-q", "bmq://d.fanout/q", "one", "two", "three")
@@ -102,7 +102,7 @@ def test_the_storage_files_of_a_stopped_broker_can_be_read_as_well(tmp_path: Pat
         assert empty.code == 2 and "contains no ledger" in empty.err
 
 
-def test_a_queue_that_does_not_exist_yet_is_waited_for(cli: Cli) -> None:
+def test_tail_waits_for_a_queue_that_does_not_exist_yet(cli: Cli) -> None:
     """Said once."""
     uri = "bmq://d.priority/later"
     started = cli.start("tail", uri, "--count", "1", "--interval", "0.05")
@@ -119,7 +119,7 @@ def test_a_queue_that_does_not_exist_yet_is_waited_for(cli: Cli) -> None:
     (("bmq://nope/q",), 4, "nope"),
     (("bmq://d.priority/q", "-b", "tcp://127.0.0.1:1"), 3, "no broker at 127.0.0.1:1"),
 ])
-def test_what_cannot_be_shown_is_refused_with_a_reason(cli: Cli, arguments: tuple[str, ...], code: int, text: str) -> None:
+def test_tail_refuses_impossible_requests_with_a_reason(cli: Cli, arguments: tuple[str, ...], code: int, text: str) -> None:
     """Nothing is shown that is not so."""
     done = cli("tail", *arguments)
     assert done.code == code and text in done.err and done.out == b""
@@ -127,7 +127,7 @@ def test_what_cannot_be_shown_is_refused_with_a_reason(cli: Cli, arguments: tupl
 
 # -- bench ------------------------------------------------------------------------------------------------------------
 
-def test_a_bench_counts_everything_it_posted_and_read(cli: Cli) -> None:
+def test_bench_counts_all_posted_and_received_messages(cli: Cli) -> None:
     """Every message acknowledged and delivered; latencies in order."""
     done = cli("bench", "bmq://d.priority/bench", "-n", "500", "-P", "2", "-C", "2", "--size", "100",
                "--batch", "7", "--json")
@@ -141,13 +141,13 @@ def test_a_bench_counts_everything_it_posted_and_read(cli: Cli) -> None:
     assert cli.stored("bmq://d.priority/bench") == 0
 
 
-def test_a_bench_of_a_broadcast_queue_reaches_every_reader(cli: Cli) -> None:
+def test_bench_of_a_broadcast_queue_reaches_every_consumer(cli: Cli) -> None:
     """Each consumer gets each message."""
     done = cli("bench", "bmq://d.broadcast/bench", "-n", "50", "-C", "3", "--json")
     assert done.code == 0 and done.tree["consumed"] == 150
 
 
-def test_a_bench_keeps_its_rate_and_its_time(cli: Cli) -> None:
+def test_bench_keeps_its_rate_and_duration(cli: Cli) -> None:
     """For people, too."""
     done = cli("bench", "bmq://d.fanout/bench?id=foo", "--rate", "100", "--duration", "0.5")
     assert done.code == 0
@@ -156,7 +156,7 @@ def test_a_bench_keeps_its_rate_and_its_time(cli: Cli) -> None:
     assert [line.split()[0] for line in done.lines[1:]] == ["posted", "to", "consumed", "to", "client"]
 
 
-def test_a_bench_and_a_consumer_show_progress_on_a_terminal(cli: Cli) -> None:
+def test_bench_and_consume_show_progress_on_a_terminal(cli: Cli) -> None:
     """Results go elsewhere."""
     done, seen = cli.watched("bench", "bmq://d.priority/watched", "-n", "200", "-C", "0", "--size", "16", "--json")
     assert done.code == 0 and done.tree["posted"] == 200 and b"200/200" in seen
@@ -166,7 +166,7 @@ def test_a_bench_and_a_consumer_show_progress_on_a_terminal(cli: Cli) -> None:
     assert done.code == 0 and seen == b""
 
 
-def test_a_bench_leaves_messages_of_others_alone(cli: Cli) -> None:
+def test_bench_does_not_consume_messages_of_other_producers(cli: Cli) -> None:
     """They are not confirmed, and they are mentioned."""
     uri = "bmq://d.priority/shared"
     cli("produce", "-q", uri, "precious")
@@ -175,14 +175,14 @@ def test_a_bench_leaves_messages_of_others_alone(cli: Cli) -> None:
     assert cli("consume", uri, "-n", "1").out == b"precious\n"
 
 
-def test_a_bench_tells_of_refusals(cli: Cli) -> None:
+def test_bench_reports_refused_messages(cli: Cli) -> None:
     """With their status; exit code 1."""
     done = cli("bench", "bmq://d.small/bench", "-n", "20", "-C", "0", "--json")
     assert done.code == 1 and done.tree["refused"] == 17 and done.tree["refusals"] == {"LIMIT_MESSAGES": 17}
     assert b"\n  5 refused: LIMIT_MESSAGES\n" in cli("bench", "bmq://d.small/bench", "-n", "5", "-C", "0").out
 
 
-def test_a_bench_that_is_interrupted_tells_what_it_measured_so_far(cli: Cli) -> None:
+def test_an_interrupted_bench_reports_its_partial_results(cli: Cli) -> None:
     """Exit code 130."""
     started = cli.start("bench", "bmq://d.priority/long", "--duration", "600", "--rate", "200", "--json")
     tail = cli("tail", "bmq://d.priority/long", "--no-follow")
@@ -193,7 +193,7 @@ def test_a_bench_that_is_interrupted_tells_what_it_measured_so_far(cli: Cli) -> 
     assert done.code == 130 and "posted" in done.tree
 
 
-def test_a_bench_without_a_broker_fails_at_once(cli: Cli) -> None:
+def test_bench_without_a_broker_fails_at_once(cli: Cli) -> None:
     """Exit code 3."""
     done = cli("bench", "-b", f"tcp://127.0.0.1:{free_port()}", "bmq://d.priority/q")
     assert done.code == 3 and "Is it running" in done.err

@@ -14,7 +14,7 @@ QUEUE = "bmq://bmq.test.persistent.priority.sc/q"
 pytestmark = pytest.mark.process
 
 
-def test_the_node_that_is_left_goes_on_when_it_is_told_to(tmp_path: Path) -> None:
+def test_unsafe_force_lets_the_remaining_node_serve_alone(tmp_path: Path) -> None:
     with ClusterProcess(tmp_path) as cluster:
         left = cluster["n2"]
         with simple.Session(left.url) as session:

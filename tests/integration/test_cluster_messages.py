@@ -49,7 +49,7 @@ def primary(nodes: list[BrokerProcess], since: dict[BrokerProcess, int]) -> Brok
 
 
 @pytest.mark.spec("cluster", 64)
-def test_what_was_acknowledged_survives_the_primary(tmp_path: Path) -> None:
+def test_acknowledged_messages_survive_repeated_kills_of_the_primary(tmp_path: Path) -> None:
     cluster = ClusterProcess(tmp_path)
     nodes = [cluster[name] for name in cluster.names]
     for node in nodes:

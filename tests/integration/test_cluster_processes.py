@@ -29,7 +29,7 @@ def ready(console: str) -> str:
         return error.read().decode()
 
 
-def test_they_elect_a_leader_and_another_one_when_it_is_killed(tmp_path: Path) -> None:
+def test_three_member_processes_replace_a_killed_leader(tmp_path: Path) -> None:
     with ClusterProcess(tmp_path) as cluster:
         leader = cluster.leader
         assert {told_leader(cluster[name], 0) for name in cluster.names} == {leader}

@@ -125,7 +125,7 @@ def cluster(tmp_path: Path) -> Iterator[ClusterProcess]:
         yield nodes
 
 
-def test_every_node_shows_the_whole_cluster_and_acts_for_it(cluster: ClusterProcess) -> None:
+def test_the_console_of_each_node_shows_and_controls_the_whole_cluster(cluster: ClusterProcess) -> None:
     tabs = {name: Tab(url) for name, url in cluster.consoles.items()}
     leader = cluster.leader
     others = [name for name in cluster.names if name != leader]
@@ -173,7 +173,7 @@ def test_every_node_shows_the_whole_cluster_and_acts_for_it(cluster: ClusterProc
     assert replica.post(f"/api/v1/partitions/{partition}/rollover", {}) == (200, {"ok": True})
 
 
-def test_a_proxy_shows_the_cluster_that_it_is_a_proxy_of(tmp_path: Path) -> None:
+def test_the_console_of_a_proxy_shows_its_cluster(tmp_path: Path) -> None:
     with ClusterProcess(tmp_path, proxies=1) as cluster:
         for name in cluster.names:
             cluster[name].expect("Transitioning to AVAILABLE", deadline=PATIENCE_S)
@@ -197,7 +197,7 @@ def test_a_proxy_shows_the_cluster_that_it_is_a_proxy_of(tmp_path: Path) -> None
         until(tab.cluster, lambda document: document["partitions"][rows[0]["partition"]]["primary"] == target)
 
 
-def test_every_node_shows_proxies_and_the_clients_behind_them_and_a_proxy_passes_a_purge_on(tmp_path: Path) -> None:
+def test_consoles_show_proxies_and_their_clients_and_a_proxy_forwards_a_purge(tmp_path: Path) -> None:
     with ClusterProcess(tmp_path, proxies=2) as cluster:
         for name in cluster.names:
             cluster[name].expect("Transitioning to AVAILABLE", deadline=PATIENCE_S)
@@ -235,7 +235,7 @@ def test_every_node_shows_proxies_and_the_clients_behind_them_and_a_proxy_passes
         until(leader.cluster, lambda document: [each["name"] for each in document["proxies"]] == ["p1"])
 
 
-def test_what_somebody_may_do_at_a_proxy_is_what_he_may_do_in_the_cluster(tmp_path: Path) -> None:
+def test_permissions_at_the_console_of_a_proxy_are_those_of_the_cluster(tmp_path: Path) -> None:
     key = tmp_path / "console.key"
     key.write_bytes(b"k" * 64)
     console = {"users": list(users()), "keyFile": str(key)}
@@ -269,7 +269,7 @@ def branches(branch: Any, above: str = "") -> list[tuple[str, str]]:
     return sorted(ends) if branch["children"] else [(branch["kind"], above)]
 
 
-def test_a_node_that_dies_is_seen_by_the_others_and_one_that_stops_until_its_end(cluster: ClusterProcess) -> None:
+def test_consoles_show_a_crashed_node_and_the_progress_of_a_stopping_one(cluster: ClusterProcess) -> None:
     leader = cluster.leader
     first, second = [name for name in cluster.names if name != leader]
     tab = Tab(cluster.consoles[first])

@@ -44,7 +44,7 @@ def post_until_killed(broker: BrokerProcess, after: float) -> list[list[bytes]]:
     return events
 
 
-def test_what_was_acknowledged_is_delivered_after_the_restart(tmp_path: Path) -> None:
+def test_messages_acknowledged_with_write_coalescing_survive_a_kill(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path, app={"bmqtwist": {"durability": "none"}})
     broker.domain("d")
     expected, together = set[bytes](), 0

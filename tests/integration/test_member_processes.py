@@ -49,7 +49,8 @@ def finish(app: Application, got: set[bytes], expected: set[bytes]) -> None:
 @pytest.mark.spec("cluster", 88)
 @pytest.mark.spec("cluster", 102)
 @pytest.mark.parametrize("place", ["replica", "proxy"])
-def test_a_primary_that_is_killed_is_not_noticed(cluster: tuple[ClusterProcess, BrokerProcess], place: str) -> None:
+def test_clients_at_other_members_are_not_disturbed_by_a_killed_primary(
+        cluster: tuple[ClusterProcess, BrokerProcess], place: str) -> None:
     nodes, proxy = cluster
     primary = nodes.leader
     replica = next(name for name in nodes.names if name != primary)
@@ -67,8 +68,7 @@ def test_a_primary_that_is_killed_is_not_noticed(cluster: tuple[ClusterProcess, 
 
 
 @pytest.mark.spec("cluster", 105)
-def test_members_are_restarted_one_after_the_other_and_nothing_is_refused(
-        cluster: tuple[ClusterProcess, BrokerProcess]) -> None:
+def test_a_rolling_restart_of_member_processes_refuses_no_put(cluster: tuple[ClusterProcess, BrokerProcess]) -> None:
     nodes, proxy = cluster
     with application(proxy.url) as app:
         app.session.open_queue(STRONG, read=True, write=True)

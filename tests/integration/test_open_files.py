@@ -51,7 +51,7 @@ def post(client: RawClient) -> float:
     raise AssertionError("no ACK")
 
 
-def test_storage_goes_on_without_open_files_to_spare_and_connections_come_back(broker: BrokerProcess) -> None:
+def test_storage_works_at_the_limit_of_open_files_and_connections_are_accepted_again_later(broker: BrokerProcess) -> None:
     client = RawClient(broker.port, "good", PATIENCE_S)
     client.open("bmq://d/q", 0, WRITE)
     reader = RawClient(broker.port, "reader", PATIENCE_S)

@@ -33,7 +33,8 @@ def outstanding(case: str) -> list[str]:
 
 @pytest.mark.parametrize("ledger", [True, False], ids=["whole", "without the ledger"])
 @pytest.mark.parametrize(("case", "uri"), [("crash-single", "bmq://d.prio/c"), ("payload-60k", "bmq://d.prio/big")])
-def test_consumers_get_what_the_original_left(tmp_path: Path, case: str, uri: str, ledger: bool) -> None:
+def test_consumers_get_the_messages_of_storage_files_of_the_original(
+        tmp_path: Path, case: str, uri: str, ledger: bool) -> None:
     """After a clean stop or a crash, and even if the metadata was lost."""
     world = take_over(tmp_path, case, ledger)
     world.start()
@@ -41,7 +42,7 @@ def test_consumers_get_what_the_original_left(tmp_path: Path, case: str, uri: st
     assert [push.guid.hex().upper() for push in pushed] == outstanding(case)
 
 
-def test_each_app_gets_what_it_had_not_confirmed(tmp_path: Path) -> None:
+def test_each_app_gets_its_unconfirmed_messages_of_storage_files_of_the_original(tmp_path: Path) -> None:
     """Six messages: foo had confirmed six, bar three, baz one."""
     world = take_over(tmp_path, "fanout-partial")
     world.start()
@@ -49,7 +50,7 @@ def test_each_app_gets_what_it_had_not_confirmed(tmp_path: Path) -> None:
     assert left == [0, 3, 5]
 
 
-def test_the_broker_goes_on_in_the_same_files(tmp_path: Path) -> None:
+def test_the_broker_continues_storage_files_of_the_original(tmp_path: Path) -> None:
     """New messages join the old ones, and a restart finds both."""
     world = take_over(tmp_path, "crash-single")
     world.start()

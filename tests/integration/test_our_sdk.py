@@ -115,7 +115,7 @@ def test_fanout_subscriptions_and_reconfiguration(node: ProcessWorld) -> None:
     run(scenario)
 
 
-def test_refusals_are_errors_with_a_result(node: ProcessWorld) -> None:
+def test_refused_requests_raise_errors_with_a_result(node: ProcessWorld) -> None:
     async def scenario() -> None:
         async with aio.Session(node.broker.uri) as session:
             with pytest.raises(SdkError):
@@ -138,7 +138,7 @@ def test_refusals_are_errors_with_a_result(node: ProcessWorld) -> None:
     run(scenario)
 
 
-def test_nobody_listens(node: ProcessWorld) -> None:
+def test_a_connection_to_a_closed_port_fails(node: ProcessWorld) -> None:
     async def scenario() -> None:
         session = aio.Session(f"tcp://127.0.0.1:{free_port()}", connect_timeout_s=0.5, backoff_first_s=0.1)
         with pytest.raises(SdkError) as caught:
@@ -147,14 +147,14 @@ def test_nobody_listens(node: ProcessWorld) -> None:
     run(scenario)
 
 
-def test_several_brokers_the_first_of_which_is_down(node: ProcessWorld) -> None:
+def test_a_session_connects_to_the_second_broker_if_the_first_is_down(node: ProcessWorld) -> None:
     async def scenario() -> None:
         async with aio.Session([f"tcp://127.0.0.1:{free_port()}", node.broker.uri]) as session:
             assert (await (await session.open(PRIORITY, write=True)).post(b"x")).ok
     run(scenario)
 
 
-def test_compression_and_values_through_a_codec(node: ProcessWorld) -> None:
+def test_payloads_are_compressed_and_encoded_by_a_codec(node: ProcessWorld) -> None:
     async def scenario() -> None:
         async with (aio.Session(node.broker.uri, compression=True) as session,
                     session.open(PRIORITY, read=True, write=True, codec=JsonCodec()) as queue):
@@ -166,7 +166,7 @@ def test_compression_and_values_through_a_codec(node: ProcessWorld) -> None:
     run(scenario)
 
 
-def test_an_unhealthy_host_suspends_queues_that_mind(node: ProcessWorld) -> None:
+def test_an_unhealthy_host_suspends_queues_that_are_configured_so(node: ProcessWorld) -> None:
     async def scenario() -> None:
         events: list[SessionEvent] = []
         health = HealthMonitor()
@@ -197,7 +197,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("crash", [False, True])
-def test_a_broker_that_goes_away_under_posting_loses_and_doubles_nothing(node: ProcessWorld, crash: bool) -> None:
+def test_a_broker_restart_during_posts_loses_and_duplicates_no_message(node: ProcessWorld, crash: bool) -> None:
     """Kill it or stop it, start it again: every post gets one ACK, every message comes, none twice unseen."""
     events: list[EventKind] = []
     count = 3000
@@ -258,7 +258,7 @@ def test_post_and_consume_without_a_reactor(node: ProcessWorld) -> None:
     assert node.stored(PRIORITY) == 2
 
 
-def test_without_a_reactor_a_restart_is_survived_as_well(node: ProcessWorld) -> None:
+def test_a_session_without_a_reactor_reconnects_after_a_restart(node: ProcessWorld) -> None:
     events: list[Any] = []
     with simple.Session(node.broker.uri, on_event=lambda event: events.append(event.kind),
                         backoff_first_s=0.1) as session, session.open(PRIORITY, write=True) as queue:
@@ -276,7 +276,7 @@ def test_without_a_reactor_a_restart_is_survived_as_well(node: ProcessWorld) -> 
     assert node.stored(PRIORITY) == 3
 
 
-def test_a_post_without_room_waits_its_time_and_then_fails_with_bw_limit(node: ProcessWorld) -> None:
+def test_a_post_into_a_full_buffer_fails_with_bw_limit_after_its_timeout(node: ProcessWorld) -> None:
     """The broker sleeps: nothing is acknowledged; when it wakes up everything taken arrives."""
     process = node.broker.process
     assert process is not None

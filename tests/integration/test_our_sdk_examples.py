@@ -96,7 +96,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("sdk_*.py")), ids=lambda path: path.stem)
-def test_an_example_runs(node: Node, path: Path) -> None:
+def test_each_example_runs(node: Node, path: Path) -> None:
     assert node.run(str(path), node.broker.uri)
 
 
@@ -114,11 +114,11 @@ def official(request: pytest.FixtureRequest, node: Node) -> Path:
     return directory
 
 
-def test_the_demo_runs_with_the_official_library_and_with_ours_in_its_place(node: Node, official: Path) -> None:
+def test_the_demo_runs_with_the_official_library_and_with_bmqtwist(node: Node, official: Path) -> None:
     assert "5 posted and acknowledged, 15 delivered" in node.run(str(official / "demo.py"), node.broker.uri)
 
 
-def test_what_the_example_producer_posts_the_example_consumer_prints(node: Node, official: Path) -> None:
+def test_the_example_consumer_prints_the_messages_of_the_example_producer(node: Node, official: Path) -> None:
     uri = f"bmq://bmq.test.persistent.priority/lines-{official.name}"  # a consumer may leave before it has confirmed
     posted = subprocess.run([sys.executable, str(official / "producer.py"), uri, node.broker.uri], input="a\nb\n",
                             capture_output=True, text=True, timeout=DEADLINE, check=True)
@@ -144,7 +144,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-def test_the_example_consumer_ends_at_a_signal_that_wakes_nobody(node: Node, official: Path) -> None:
+def test_the_example_consumer_ends_at_a_signal_while_idle(node: Node, official: Path) -> None:
     """Python notes a signal for the main thread; a wait that it begins just then does not end by that. The same happens
     always if another thread is interrupted."""
     uri = f"bmq://bmq.test.persistent.priority/unheard-{official.name}"
@@ -176,7 +176,7 @@ def test_an_example_of_the_documentation_runs_and_prints_what_it_says(
         assert printed == block.output
 
 
-def test_the_first_program_is_that_of_the_readme() -> None:
+def test_the_first_example_equals_the_program_of_the_readme() -> None:
     (shown,) = (block.text for block in BLOCKS if block.path.name == "README.md" and block.info == "python")
     assert (EXAMPLES / "hello.py").read_text(encoding="utf-8").endswith(f'"""\n\n{shown}')
 

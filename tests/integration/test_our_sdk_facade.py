@@ -60,7 +60,7 @@ def test_callbacks_may_open_post_confirm_close_and_stop(node: ProcessWorld) -> N
         session.post(URI, b"y")
 
 
-def test_a_broker_killed_under_posting_threads_loses_nothing(node: ProcessWorld) -> None:
+def test_a_kill_of_the_broker_loses_no_message_of_posting_threads(node: ProcessWorld) -> None:
     heard: list[events.SessionEvent] = []
     acks: Queue[blazingmq.Ack] = Queue()
     with blazingmq.Session(heard.append, broker=node.broker.uri) as session:
@@ -112,7 +112,7 @@ def test_a_program_that_ends_without_stop_delivers_what_it_posted(shared_node: P
         assert done.stdout.splitlines() == ["<Connected>", "last", "<Disconnected>", "first"]
 
 
-def test_errors_are_those_of_the_official_library(node: ProcessWorld) -> None:
+def test_the_facade_raises_the_errors_of_the_official_library(node: ProcessWorld) -> None:
     with pytest.raises(BrokerTimeoutError):
         blazingmq.Session(lambda event: None, broker=f"tcp://127.0.0.1:{free_port()}",
                           timeout=blazingmq.Timeouts(connect_timeout=0.5))

@@ -39,7 +39,7 @@ react(main)
 pytestmark = pytest.mark.process
 
 
-def test_tls_and_a_password_through_every_front(secure: tuple[str, Path]) -> None:
+def test_every_front_of_the_sdk_connects_with_tls_and_password(secure: tuple[str, Path]) -> None:
     address, cert = secure
     context = ssl.create_default_context(cafile=str(cert))
     payload = b"m" * 3_000_000
@@ -69,7 +69,7 @@ def test_tls_and_a_password_through_every_front(secure: tuple[str, Path]) -> Non
     assert (done.returncode, done.stdout) == (0, "3000000\n"), done.stderr
 
 
-def test_requests_get_their_replies(broker_process: BrokerProcess) -> None:
+def test_rpc_requests_get_their_replies(broker_process: BrokerProcess) -> None:
     broker_process.config.domain("d")
     broker_process.launch()
     broker_process.expect(STARTED, deadline=180.0)

@@ -74,7 +74,7 @@ def test_post_and_consume_with_deferreds(node: ProcessWorld) -> None:
     assert node.stored(URI) == 0
 
 
-def test_a_killed_broker_is_survived(node: ProcessWorld) -> None:
+def test_a_session_reconnects_after_a_kill_of_the_broker(node: ProcessWorld) -> None:
     kinds = []
 
     async def scenario(reactor: Any) -> None:
@@ -120,7 +120,7 @@ class Producer:
             self.done.callback(None)
 
 
-def test_a_push_producer_is_paused_while_there_is_no_room(node: ProcessWorld) -> None:
+def test_a_twisted_push_producer_is_paused_while_the_buffer_is_full(node: ProcessWorld) -> None:
     async def scenario(reactor: Any) -> None:
         session = Session(reactor, node.broker.uri, unacked_bytes_max=20_000)
         await session.start()

@@ -46,7 +46,7 @@ pytestmark = pytest.mark.process
 
 @pytest.mark.spec("cluster", 88)
 @pytest.mark.parametrize("level", [1, 2])
-def test_a_member_that_is_killed_is_not_noticed(chain: list[BrokerProcess], level: int) -> None:
+def test_applications_at_a_proxy_are_not_disturbed_by_a_killed_member(chain: list[BrokerProcess], level: int) -> None:
     member, proxy = chain[0], chain[level]
     with application(proxy.url) as producer, application(proxy.url) as consumer:
         producer.session.open_queue(PRIORITY, write=True)
@@ -87,7 +87,7 @@ def test_applications_at_every_level_share_queues(chain: list[BrokerProcess]) ->
                 (name, b"%d" % number) for name in ("n1", "p1", "p2") for number in range(10))
 
 
-def test_a_count_above_the_window_is_reached(chain: list[BrokerProcess]) -> None:
+def test_consume_reaches_a_count_above_its_window(chain: list[BrokerProcess]) -> None:
     for broker in chain:
         bmq = Cli(broker.url)
         bmq("produce", "-q", PRIORITY, stdin=b"".join(b"%d\n" % number for number in range(105)))
@@ -97,7 +97,7 @@ def test_a_count_above_the_window_is_reached(chain: list[BrokerProcess]) -> None
             assert done.lines == [f"{number} false" for number in range(first, end)]
 
 
-def test_a_proxy_takes_of_the_file_of_a_domain_only_where_it_is(chain: list[BrokerProcess]) -> None:
+def test_a_proxy_reads_only_the_location_from_a_domain_file(chain: list[BrokerProcess]) -> None:
     member, proxy = chain[:2]
     member.config.domain("elsewhere")
     proxy.config.domain("elsewhere", "fanout", queue_messages=1, domain_messages=1)

@@ -79,8 +79,7 @@ def played(tmp_path: Path) -> tuple[dict[int, Heard], dict[int, Heard]]:
     return recorded, ours
 
 
-def test_our_member_answers_a_proxy_of_the_original_as_the_original_does(
-        played: tuple[dict[int, Heard], dict[int, Heard]]) -> None:
+def test_a_member_answers_a_recorded_proxy_as_the_original_does(played: tuple[dict[int, Heard], dict[int, Heard]]) -> None:
     recorded, ours = (each[PROXY_LINK] for each in played)
     assert len(recorded.answers) == 19 and ours.answers == recorded.answers
     assert len(recorded.acks) == 6 and ours.acks == recorded.acks
@@ -88,7 +87,8 @@ def test_our_member_answers_a_proxy_of_the_original_as_the_original_does(
     assert ours.statuses == recorded.statuses[:1] == ["NodeStatusAdvisory(status=<NodeStatus.E_AVAILABLE: 20>)"]
 
 
-def test_its_clients_share_queues_with_ours(played: tuple[dict[int, Heard], dict[int, Heard]]) -> None:
+def test_clients_of_a_recorded_proxy_share_queues_with_other_clients(
+        played: tuple[dict[int, Heard], dict[int, Heard]]) -> None:
     recorded, ours = (each[CLIENT_LINK] for each in played)
     assert ours.answers == recorded.answers
     assert [each[:4] for each in ours.pushes] == [each[:4] for each in recorded.pushes] and len(ours.pushes) == 2

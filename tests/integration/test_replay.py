@@ -301,7 +301,7 @@ def make_world(root: Path) -> MemoryWorld:
 
 @pytest.mark.spec("wire", 6)
 @pytest.mark.parametrize("name", NAMES)
-def test_recorded_clients_hear_what_the_original_answered(name: str, tmp_path: Path) -> None:
+def test_recorded_clients_get_the_same_answers_as_from_the_original(name: str, tmp_path: Path) -> None:
     """Decoded answers, ACKs and PUSHes, connection by connection."""
     world = make_world(tmp_path)
     found = [f"connection {number}: {text}" for number, connection in enumerate(play(world, name))
@@ -311,7 +311,7 @@ def test_recorded_clients_hear_what_the_original_answered(name: str, tmp_path: P
 
 @pytest.mark.spec("wire", 1)
 @pytest.mark.parametrize("name", NAMES)
-def test_recorded_answers_are_whole_events(name: str) -> None:
+def test_recorded_answers_are_complete_events(name: str) -> None:
     """Both readers of the recordings agree that nothing is left over."""
     rest: dict[int, bytes] = defaultdict(bytes)
     for line in (STREAMS / f"{name}.jsonl").read_text(encoding="ascii").splitlines():

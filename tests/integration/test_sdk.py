@@ -82,8 +82,7 @@ TYPES = {"bool": PropertyType.BOOL, "char": PropertyType.CHAR, "short": Property
 
 @spec("broker", 197)
 @pytest.mark.parametrize("compression", list(CompressionAlgorithmType))
-def test_properties_of_all_types_from_message_to_message(node: ProcessWorld,
-                                                         compression: CompressionAlgorithmType) -> None:
+def test_properties_of_all_types_from_message_to_message(node: ProcessWorld, compression: CompressionAlgorithmType) -> None:
     """Sets that come back, change, grow and shrink; payload small and large enough to be compressed."""
     with application(node.broker.uri, message_compression_algorithm=compression) as app:
         app.session.open_queue(PRIORITY, read=True, write=True)
@@ -133,7 +132,7 @@ def test_flow_control_of_one_message_at_a_time(node: ProcessWorld, app: Applicat
 
 
 @spec("broker", 128)
-def test_messages_of_a_killed_process_come_to_another(node: ProcessWorld, app: Application) -> None:
+def test_unconfirmed_messages_of_a_killed_process_go_to_another(node: ProcessWorld, app: Application) -> None:
     """kill -9 while it holds three, one confirmed before."""
     app.session.open_queue(PRIORITY, write=True)
     for number in range(4):
@@ -159,7 +158,7 @@ def test_messages_of_a_killed_process_come_to_another(node: ProcessWorld, app: A
 @spec("broker", 247)
 @spec("wire", 8)
 @pytest.mark.parametrize("how", ["crash", "stop"])
-def test_a_broker_restarted_under_posting_loses_and_doubles_nothing(node: ProcessWorld, how: str) -> None:
+def test_a_broker_restart_while_posting_loses_and_duplicates_no_message(node: ProcessWorld, how: str) -> None:
     """Killed or stopped: the SDK reconnects, sends again what was not acknowledged, and every ACK is a success."""
     count = 2000
     with application(node.broker.uri) as app:
@@ -191,8 +190,7 @@ def test_a_broker_restarted_under_posting_loses_and_doubles_nothing(node: Proces
 
 @spec("broker", 200)
 @spec("wire", 9)
-def test_a_message_of_64_mib_arrives_and_a_larger_one_is_refused_by_the_sdk(node: ProcessWorld,
-                                                                            app: Application) -> None:
+def test_a_message_of_64_mib_arrives_and_a_larger_one_is_refused_by_the_sdk(node: ProcessWorld, app: Application) -> None:
     """The session survives the refusal."""
     app.session.open_queue(PRIORITY, read=True, write=True,
                            options=QueueOptions(max_unconfirmed_bytes=256 << 20))
@@ -340,7 +338,7 @@ def eventually(condition: Callable[[], bool], what: str) -> None:
 
 
 @spec("broker", 45)
-def test_an_open_answered_after_the_client_gave_up_leaves_no_handle(node: ProcessWorld, app: Application) -> None:
+def test_an_open_answered_after_its_timeout_leaves_no_handle(node: ProcessWorld, app: Application) -> None:
     """The broker was asleep."""
     with application(node.broker.uri) as witness:
         witness.session.open_queue(PRIORITY, write=True)
@@ -359,7 +357,7 @@ def test_an_open_answered_after_the_client_gave_up_leaves_no_handle(node: Proces
 
 
 @spec("broker", 46)
-def test_a_close_answered_too_late_is_still_a_close(node: ProcessWorld, app: Application) -> None:
+def test_a_close_answered_after_its_timeout_still_takes_effect(node: ProcessWorld, app: Application) -> None:
     """The client regards the queue as closed, and so does the broker in the end."""
     with application(node.broker.uri) as witness:
         witness.session.open_queue(PRIORITY, write=True)

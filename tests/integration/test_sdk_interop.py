@@ -175,7 +175,7 @@ def expected(guids: list[bytes], posts: list[Posted]) -> Got:
 
 @pytest.mark.parametrize("compress", [False, True], ids=["plain", "zlib"])
 @pytest.mark.parametrize("front", OURS)
-def test_each_library_reads_what_the_other_one_posted(node: ProcessWorld, front: str, compress: bool) -> None:
+def test_each_library_consumes_messages_of_the_other_one(node: ProcessWorld, front: str, compress: bool) -> None:
     """GUIDs, payloads, properties, types."""
     uri, broker = f"bmq://d/{front}-{compress}", node.broker.uri
     guids, _ = OURS[front](broker, uri, MESSAGES, 0, compress)
@@ -186,7 +186,7 @@ def test_each_library_reads_what_the_other_one_posted(node: ProcessWorld, front:
     assert node.stored(uri) == 1
 
 
-def test_the_styles_and_the_compression_that_are_tested_are_really_used(node: ProcessWorld) -> None:
+def test_the_interoperability_tests_use_both_property_styles_and_compression(node: ProcessWorld) -> None:
     """Otherwise the test above would prove half of what it says. Old-style compressed messages a broker stores inflated."""
     uri, broker = "bmq://d/styles", node.broker.uri
     new_style = node.config.broker["appConfig"]["messagePropertiesV2"]["advertiseV2Support"]
@@ -207,7 +207,7 @@ def test_the_styles_and_the_compression_that_are_tested_are_really_used(node: Pr
 
 
 @pytest.mark.parametrize("poster", [OFFICIAL, OURS["simple"]], ids=["official", "ours"])
-def test_subscriptions_see_the_properties_that_either_library_posted(node: ProcessWorld, poster: Front) -> None:
+def test_subscriptions_match_properties_posted_by_either_library(node: ProcessWorld, poster: Front) -> None:
     """Every type that expressions know; the rest of the messages stays for others."""
     uri, broker = f"bmq://d/subscriptions-{poster is OFFICIAL}", node.broker.uri
     posts: list[Posted] = [(b"%d" % n, {"n": n, "s": f"s{n}", "b": n % 2 == 0}, {"n": kind})
@@ -228,7 +228,7 @@ def test_subscriptions_see_the_properties_that_either_library_posted(node: Proce
     assert node.stored(uri) == 2
 
 
-def test_an_application_of_the_domain_filters_what_ours_posts_for_the_official_library(node: ProcessWorld) -> None:
+def test_an_application_subscription_filters_messages_of_bmqtwist_for_the_official_library(node: ProcessWorld) -> None:
     node.domain("f", "fanout", apps=("all", "some"), subscriptions=[app_subscription("some", "n > 1")])
     uri, broker = "bmq://f/filtered", node.broker.uri
     guids, _ = OURS["simple"](broker, uri, [(b"%d" % n, {"n": n}, {}) for n in range(4)], 0, False)

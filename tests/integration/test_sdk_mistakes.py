@@ -37,7 +37,7 @@ def test_a_blocking_session_that_is_left_running_delivers_and_warns(node: Proces
     assert "was not stopped: use it with `with`, or call `stop`" in done.stderr
 
 
-def test_a_blocking_session_that_is_forked_away_is_stopped_by_its_parent_alone(node: ProcessWorld) -> None:
+def test_a_blocking_session_is_stopped_by_the_parent_and_not_by_a_forked_child(node: ProcessWorld) -> None:
     done = ran(node, SIMPLE + "import os\nif os.fork() == 0:\n    sys.exit()\nos.wait()\nqueue.post(b'after')")
     assert node.stored(URI) == 101 and done.stderr.count("was not stopped") == 1
 
@@ -107,7 +107,7 @@ MISTAKES = {  # what the program does, and what it is told
 
 
 @pytest.mark.parametrize("kind", LOOP)
-def test_no_post_is_lost_without_a_word(node: ProcessWorld, kind: str) -> None:
+def test_every_lost_post_is_reported_to_the_program(node: ProcessWorld, kind: str) -> None:
     """A queue that takes eleven messages (one more than its limit says); programs that post twenty."""
     node.domain("small", queue_messages=10)
     for name, (body, words) in MISTAKES.items():

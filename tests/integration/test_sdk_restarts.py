@@ -16,7 +16,7 @@ SEED = 7
 
 @pytest.mark.spec("cluster", 114)
 @pytest.mark.parametrize(("front", "durability", "count"), [("aio", "none", 4), ("tx", "group", 3)])
-def test_no_post_is_lost_doubled_answered_twice_or_out_of_order(front: str, durability: str, count: int) -> None:
+def test_restarts_of_the_broker_lose_duplicate_and_reorder_no_message(front: str, durability: str, count: int) -> None:
     """Three producers, three queues, consumers of their own; the judge also looks at the order of session events."""
     found = run(count, front, durability, SEED, life_seconds=0.4)
     assert not found["wrong"], json.dumps(found, indent=1)

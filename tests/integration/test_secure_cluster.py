@@ -67,7 +67,7 @@ def secure(tmp_path: Path) -> Iterator[tuple[ClusterProcess, BrokerProcess]]:
         yield cluster, stack.enter_context(proxy)
 
 
-def test_brokers_speak_tls_and_show_credentials_and_who_does_not_is_refused(
+def test_a_cluster_with_tls_and_credentials_refuses_brokers_without_them(
         secure: tuple[ClusterProcess, BrokerProcess]) -> None:
     cluster, proxy = secure
     with simple.Session(proxy.url) as producer, simple.Session(cluster["n2"].url) as consumer:

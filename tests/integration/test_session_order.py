@@ -98,7 +98,7 @@ class Actor:
 
 
 @pytest.mark.spec("wire", 7)
-def test_nothing_that_kills_an_official_client_is_ever_sent(world: World, fresh_seed: int) -> None:
+def test_random_client_actions_receive_no_event_that_ends_an_official_client(world: World, fresh_seed: int) -> None:
     """Several clients open, configure, post, confirm, close, leave and die in any order."""
     world.domain("d", maxDeliveryAttempts=3, queue_messages=30)
     world.domain("f", "fanout")

@@ -34,7 +34,7 @@ def payloads(node: ProcessWorld, uri: str) -> list[bytes]:
     return [consumer.next_push().payload for _ in range(node.stored(uri))]
 
 
-def test_a_producer_posts_what_it_is_told_and_waits_for_acknowledgements(node: ProcessWorld) -> None:
+def test_auto_producer_posts_the_configured_messages_and_waits_for_acks(node: ProcessWorld) -> None:
     uri = "bmq://d/producer"
     code, output = run(*auto(node, uri, "write,ack", "--eventscount", "6", "--postrate", "2", "--postinterval", "10",
                              "--eventsize", "5", "--msgsize", "30"))
@@ -45,21 +45,21 @@ def test_a_producer_posts_what_it_is_told_and_waits_for_acknowledgements(node: P
     assert payloads(node, uri)[0] == b"ABCDEFGHIJKLMNOPQRSTUVWXYZABCD"
 
 
-def test_a_producer_without_acknowledgements_ends_when_everything_is_sent(node: ProcessWorld) -> None:
+def test_auto_producer_without_acks_ends_when_all_messages_are_sent(node: ProcessWorld) -> None:
     uri = "bmq://d/unacknowledged"
     code, output = run(*auto(node, uri, "write", "--events-count", "100", "--post-interval", "0"))
     assert code == 0 and "produced 100 messages" in output and "acknowledged" not in output
     assert node.stored(uri) == 100
 
 
-def test_a_number_of_events_can_be_a_time(node: ProcessWorld) -> None:
+def test_the_number_of_events_can_be_given_as_a_duration(node: ProcessWorld) -> None:
     uri = "bmq://d/seconds"
     assert run(*auto(node, uri, "write,ack", "--eventscount", "1s", "-i", "10", "-r", "2"))[0] == 0
     assert node.stored(uri) == 200
     assert run(*auto(node, "bmq://d/seconds-flat-out", "write", "--eventscount", "1S", "-i", "0"))[0] == 0
 
 
-def test_messages_follow_a_pattern_and_carry_properties(node: ProcessWorld) -> None:
+def test_auto_messages_follow_a_pattern_and_have_properties(node: ProcessWorld) -> None:
     uri = "bmq://d/pattern"
     assert run(*auto(node, uri, "write,ack", "--eventscount", "3", "-i", "1", "--messagepattern", "msg",
                      '--messageProperties=[{"name": "p1", "value": "s1", "type": "E_STRING"}]'))[0] == 0
@@ -69,7 +69,7 @@ def test_messages_follow_a_pattern_and_carry_properties(node: ProcessWorld) -> N
         "msg000000000", "msg000000001", "msg000000002"]
 
 
-def test_a_consumer_reports_what_came_and_how_long_it_took(node: ProcessWorld, tmp_path: Path) -> None:
+def test_auto_consumer_reports_messages_and_latencies(node: ProcessWorld, tmp_path: Path) -> None:
     """A consumer measures from the post to its arrival, a producer from the post to its acknowledgement."""
     uri, theirs, ours = "bmq://d/latency", tmp_path / "consumer.json", tmp_path / "producer.json"
     with shell(*auto(node, uri, "read", "-c", "--latency", "epoch", "--latency-report", str(theirs), "--shutdownGrace", "1",
@@ -98,7 +98,7 @@ def test_a_consumer_reports_what_came_and_how_long_it_took(node: ProcessWorld, t
     assert node.stored(uri) == 0
 
 
-def test_one_run_can_produce_and_consume(node: ProcessWorld, tmp_path: Path) -> None:
+def test_one_auto_run_can_produce_and_consume(node: ProcessWorld, tmp_path: Path) -> None:
     uri, log = "bmq://d/both", tmp_path / "log"
     code, output = run(*auto(node, uri, "read,write,ack", "-c", "--eventscount", "50", "-i", "1", "--shutdown-grace", "1",
                              "--latency", "hires", "--log", str(log), "-d"))
@@ -110,7 +110,7 @@ def test_one_run_can_produce_and_consume(node: ProcessWorld, tmp_path: Path) -> 
     assert node.stored(uri) == 0
 
 
-def test_without_a_bound_a_signal_ends_it(node: ProcessWorld) -> None:
+def test_an_unlimited_auto_run_ends_at_a_signal(node: ProcessWorld) -> None:
     uri = "bmq://d/signal"
     for number in (signal.SIGINT, signal.SIGTERM):
         with shell(*auto(node, uri, "write,ack", "-i", "1")) as process:
@@ -127,7 +127,7 @@ def test_without_a_bound_a_signal_ends_it(node: ProcessWorld) -> None:
         assert process.output.startswith("bmq: SIGINT, shutting down")
 
 
-def test_a_restart_of_the_broker_is_survived(tmp_path: Path) -> None:
+def test_an_auto_run_continues_after_a_restart_of_the_broker(tmp_path: Path) -> None:
     uri = "bmq://d/restart"
     with running_world(tmp_path) as world:
         with shell("--mode", "auto", "-b", world.broker.uri, "-q", uri, "-f", "write,ack", "--eventscount", "300",
@@ -142,12 +142,12 @@ def test_a_restart_of_the_broker_is_survived(tmp_path: Path) -> None:
         assert payloads(world, uri) == [b"msg%09d" % number for number in range(300)]
 
 
-def test_posts_that_are_refused_make_it_end_with_1(node: ProcessWorld) -> None:
+def test_refused_posts_give_the_exit_code_1(node: ProcessWorld) -> None:
     code, output = run(*auto(node, "bmq://small/q", "write,ack", "--eventscount", "10", "-i", "1"))
     assert code == 1 and "7 posts were refused: LIMIT_MESSAGES" in output
 
 
-def test_numbered_subscriptions_get_their_messages(node: ProcessWorld) -> None:
+def test_messages_are_reported_per_numbered_subscription(node: ProcessWorld) -> None:
     uri = "bmq://d/pubsub"
     code, output = run(*auto(node, uri, "read,write,ack", "-c", "-d", "--eventscount", "6", "-i", "1",
                              "--shutdownGrace", "1", "--autoPubSubModulo", "3"))
@@ -155,7 +155,7 @@ def test_numbered_subscriptions_get_their_messages(node: ProcessWorld) -> None:
     assert re.findall(r"AUTO_PUBSUB_PROPERTY \(INT64\) = (\d)", output) == ["0", "1", "2", "0", "1", "2"]
 
 
-def test_subscriptions_choose_what_is_consumed(node: ProcessWorld) -> None:
+def test_a_subscription_selects_the_consumed_messages(node: ProcessWorld) -> None:
     uri = "bmq://d/subscribed"
     properties = '--messageProperties=[{"name": "x", "value": "1", "type": "E_INT"}]'
     code, output = run(*auto(node, uri, "read,write,ack", "-c", "--eventscount", "3", "-i", "1", "--shutdownGrace", "1",
@@ -164,7 +164,7 @@ def test_subscriptions_choose_what_is_consumed(node: ProcessWorld) -> None:
     assert node.stored(uri) == 3
 
 
-def test_a_profile_says_what_to_do(node: ProcessWorld, tmp_path: Path) -> None:
+def test_an_auto_run_can_be_configured_by_a_profile(node: ProcessWorld, tmp_path: Path) -> None:
     profile = tmp_path / "profile"
     profile.write_text(json.dumps({"mode": "auto", "queueUri": "bmq://d/profile", "queueFlags": "write,ack",
                                    "eventsCount": 5, "postInterval": 1, "broker": node.broker.uri, "verbosity": "silent"}))
@@ -172,7 +172,7 @@ def test_a_profile_says_what_to_do(node: ProcessWorld, tmp_path: Path) -> None:
     assert node.stored("bmq://d/profile") == 5
 
 
-def test_syschk_says_whether_a_broker_and_a_queue_are_there(node: ProcessWorld) -> None:
+def test_syschk_reports_whether_broker_and_queue_are_reachable(node: ProcessWorld) -> None:
     assert run("--mode", "syschk", "-b", node.broker.uri) == (0, "")
     assert run("--mode", "SYSCHK", "-b", node.broker.uri, "-q", "bmq://d/syschk") == (0, "")
     code, output = run("--mode", "syschk", "-b", node.broker.uri, "-q", "bmq://nowhere/q")
@@ -181,7 +181,7 @@ def test_syschk_says_whether_a_broker_and_a_queue_are_there(node: ProcessWorld) 
     assert code == 3 and "Traceback" not in output
 
 
-def test_without_a_broker_or_a_queue_nothing_is_reported(node: ProcessWorld) -> None:
+def test_an_auto_run_without_broker_or_queue_reports_no_results(node: ProcessWorld) -> None:
     code, output = run(*auto(node, "bmq://nowhere/q", "read"))
     assert code == 4 and "Final stats" not in output and "Traceback" not in output
     code, output = run("--mode", "auto", "-b", f"tcp://127.0.0.1:{free_port()}", "-q", "bmq://d/q", "-f", "read",
@@ -195,6 +195,6 @@ def test_without_a_broker_or_a_queue_nothing_is_reported(node: ProcessWorld) -> 
     (("-q", "bmq://d/q", "-f", "write", "-l", "epoch", "--latency-report", "/nowhere/x"), "not a writable directory"),
     (("-q", "bmq://d/q", "-f", "write", "--eventscount", "5x"), "as in 30s"),
 ])
-def test_what_is_missing_is_said_before_anything_is_done(arguments: tuple[str, ...], words: str) -> None:
+def test_missing_options_are_reported_before_the_connection(arguments: tuple[str, ...], words: str) -> None:
     code, output = run("--mode", "auto", *arguments)
     assert code == 2 and words in output and "Traceback" not in output

@@ -47,7 +47,7 @@ def listed(process: ShellProcess, uri: str) -> list[tuple[str, ...]]:
     return [process.capture(pattern).groups() for _ in range(count)]
 
 
-def test_the_commands_of_the_original_work_and_answer_as_scripts_expect(node: ProcessWorld) -> None:
+def test_shell_commands_of_the_original_work_with_the_same_output(node: ProcessWorld) -> None:
     uri = "bmq://d/all-commands"
     with shell("-b", node.broker.uri, "-d") as process:
         started(process, uri)
@@ -90,7 +90,7 @@ def test_the_commands_of_the_original_work_and_answer_as_scripts_expect(node: Pr
     assert node.stored(uri) == 6
 
 
-def test_requests_can_be_made_without_waiting_for_them(node: ProcessWorld) -> None:
+def test_asynchronous_commands_do_not_wait_for_their_response(node: ProcessWorld) -> None:
     uri = "bmq://d/async"
     with shell("-b", node.broker.uri) as process:
         process.send("start async=true")
@@ -109,7 +109,7 @@ def test_requests_can_be_made_without_waiting_for_them(node: ProcessWorld) -> No
         assert process.end() == 0
 
 
-def test_what_is_refused_is_an_error_with_its_number_and_the_shell_goes_on(node: ProcessWorld) -> None:
+def test_a_refused_command_prints_an_error_number_and_the_shell_continues(node: ProcessWorld) -> None:
     uri, readonly = "bmq://d/refused", "bmq://d/readonly"
     with shell("-b", node.broker.uri) as process:
         process.send(f'open uri="{uri}" flags="write"')
@@ -163,7 +163,7 @@ def test_a_post_over_the_quota_is_an_error(node: ProcessWorld) -> None:
     assert "status = SUCCESS" not in output  # those that are good are shown with -d only
 
 
-def test_a_script_that_fails_says_so_in_its_exit_code(node: ProcessWorld, tmp_path: Path) -> None:
+def test_a_failed_script_gives_a_nonzero_exit_code(node: ProcessWorld, tmp_path: Path) -> None:
     uri = "bmq://d/script"
     good = f"""
         # post something
@@ -183,7 +183,7 @@ def test_a_script_that_fails_says_so_in_its_exit_code(node: ProcessWorld, tmp_pa
     assert code == 1 and node.stored(uri) == 2 and "Goodbye." in output
 
 
-def test_subscriptions_choose_messages_and_say_which_one_it_was(node: ProcessWorld) -> None:
+def test_messages_are_listed_with_their_matching_subscription(node: ProcessWorld) -> None:
     uri = "bmq://d/subscriptions"
     with shell("-b", node.broker.uri, "-d") as process:
         process.send("start", f'open uri="{uri}" flags="read,write" subscriptions='
@@ -201,7 +201,7 @@ def test_subscriptions_choose_messages_and_say_which_one_it_was(node: ProcessWor
         assert [each[3] for each in listed(process, uri)] == ["p"] * 3
 
 
-def test_close_waits_for_acknowledgements_that_are_under_way(node: ProcessWorld) -> None:
+def test_close_waits_for_pending_acks(node: ProcessWorld) -> None:
     uri = "bmq://d/close"
     code, output = run("-b", node.broker.uri, "-d", text=f"""start
         open uri="{uri}" flags="write,ack"
@@ -211,7 +211,7 @@ def test_close_waits_for_acknowledgements_that_are_under_way(node: ProcessWorld)
     assert code == 0 and output.count("type = ACK status = SUCCESS") == 2
 
 
-def test_a_queue_whose_close_is_not_answered_is_known_no_longer(node: ProcessWorld) -> None:
+def test_a_queue_is_removed_even_if_its_close_is_not_answered(node: ProcessWorld) -> None:
     uri = "bmq://d/unanswered-close"
     with shell("-b", node.broker.uri, "--timeout=1") as process:
         started(process, uri, "write,ack")
@@ -228,7 +228,7 @@ def test_a_queue_whose_close_is_not_answered_is_known_no_longer(node: ProcessWor
         assert process.capture(r"<--.*openQueue.*\((-?\d+)\)")[1] == "0"
 
 
-def test_messages_are_confirmed_as_they_come_with_confirmmsg(node: ProcessWorld) -> None:
+def test_confirmmsg_confirms_messages_on_arrival(node: ProcessWorld) -> None:
     uri = "bmq://d/confirmmsg"
     with shell("-b", node.broker.uri, "--confirm-msg", "-d") as process:
         started(process, uri)
@@ -240,7 +240,7 @@ def test_messages_are_confirmed_as_they_come_with_confirmmsg(node: ProcessWorld)
     assert node.stored(uri) == 0
 
 
-def test_a_broadcast_message_is_listed_and_its_confirmation_says_nothing(node: ProcessWorld) -> None:
+def test_a_broadcast_message_is_listed_and_confirming_it_prints_nothing(node: ProcessWorld) -> None:
     uri = "bmq://b/q"
     with shell("-b", node.broker.uri) as process:
         started(process, uri)
@@ -273,7 +273,7 @@ def test_batch_post_numbers_messages_and_cycles_through_payloads(node: ProcessWo
         process.capture("ERROR.*nothing is posted")
 
 
-def test_records_have_the_format_that_is_asked_for(node: ProcessWorld, tmp_path: Path) -> None:
+def test_records_have_the_requested_format(node: ProcessWorld, tmp_path: Path) -> None:
     uri = "bmq://d/format"
     separator = "~@~"
     template = separator.join(["%c", "%d", "%t", "%s", "%F:%l", "%m"]) + r"\n"
@@ -299,19 +299,19 @@ def test_records_have_the_format_that_is_asked_for(node: ProcessWorld, tmp_path:
 
 
 @pytest.mark.parametrize(("verbosity", "shown"), [("silent", ()), ("error", ("ERROR",)), ("info", ("ERROR", "INFO"))])
-def test_verbosity_chooses_what_is_shown(node: ProcessWorld, verbosity: str, shown: tuple[str, ...]) -> None:
+def test_verbosity_selects_the_shown_events(node: ProcessWorld, verbosity: str, shown: tuple[str, ...]) -> None:
     code, output = run("-b", node.broker.uri, "-v", verbosity, "--log-format", "%s %m\\n", text="start\nnonsense\n")
     assert code == 1
     assert {*re.findall(r"^([A-Z]+) ", output, re.MULTILINE)} == {*shown}
 
 
-def test_with_debug_the_client_library_is_heard_as_well(node: ProcessWorld) -> None:
+def test_debug_verbosity_shows_log_lines_of_the_client_library(node: ProcessWorld) -> None:
     arguments = ("-b", node.broker.uri, "--log-format", "%c %m\\n")
     assert "bmqtwist.sdk connected" in run(*arguments, "-v", "debug", text="start\n")[1]
     assert "bmqtwist.sdk" not in run(*arguments, text="start\n")[1]
 
 
-def test_what_happens_to_the_session_is_shown_while_nothing_is_typed(tmp_path: Path) -> None:
+def test_session_events_are_shown_while_the_shell_waits_for_input(tmp_path: Path) -> None:
     """Kill the broker and start it again: the events come, the message comes again, the queue works."""
     uri = "bmq://d/lost"
     with running_world(tmp_path) as world:
@@ -339,7 +339,7 @@ def test_what_happens_to_the_session_is_shown_while_nothing_is_typed(tmp_path: P
         assert world.stored(uri) == 0
 
 
-def test_without_a_broker_start_ends_with_a_timeout_and_can_be_tried_again(node: ProcessWorld, tmp_path: Path) -> None:
+def test_start_without_a_broker_times_out_and_can_be_repeated(node: ProcessWorld, tmp_path: Path) -> None:
     with shell("-b", f"tcp://127.0.0.1:{free_port()}") as process:
         process.send("start")
         assert process.capture(r"ERROR.*session.start.*\((-?\d+)\)")[1] == "-2"
@@ -371,12 +371,12 @@ def test_the_environment_names_the_broker(node: ProcessWorld) -> None:
     (("--profile", "/nowhere"), "/nowhere"), (("-b", "tls://x", "--tls-versions", "SSL"), "TLSv1.3"),
     (("--log", "/nowhere/log"), "/nowhere/log"),
 ])
-def test_a_bad_command_line_ends_with_2_and_a_sentence(arguments: tuple[str, ...], words: str) -> None:
+def test_an_invalid_command_line_gives_exit_code_2_and_a_message(arguments: tuple[str, ...], words: str) -> None:
     code, output = run(*arguments)
     assert code == 2 and words in output and "Traceback" not in output
 
 
-def test_options_of_the_original_that_nothing_depends_on_are_taken(node: ProcessWorld) -> None:
+def test_options_of_the_original_without_effect_are_accepted(node: ProcessWorld) -> None:
     assert run("-b", node.broker.uri, "-D", "-t", "4", "--nosessioneventhandler", "--timeout", "30", text="start\n")[0] == 0
 
 
@@ -407,7 +407,7 @@ def test_help_shows_the_commands() -> None:
         assert re.search(rf"^  {verb}\b", output, re.MULTILINE)
 
 
-def test_a_reader_that_goes_away_ends_the_shell() -> None:
+def test_the_shell_ends_when_the_reader_of_its_output_closes() -> None:
     process = subprocess.Popen([BMQ, "shell"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         assert process.stdin is not None and process.stdout is not None
@@ -422,7 +422,7 @@ def test_a_reader_that_goes_away_ends_the_shell() -> None:
 
 # -- in a terminal -----------------------------------------------------------------------------------------------------
 
-def test_in_a_terminal_events_come_between_what_is_typed(node: ProcessWorld) -> None:
+def test_in_a_terminal_events_do_not_damage_typed_input(node: ProcessWorld) -> None:
     uri = "bmq://d/terminal"
     with shell("-b", node.broker.uri, terminal=True) as process:
         process.capture("'help' shows the commands")
@@ -497,7 +497,7 @@ def test_sigint_ends_a_script_with_130(node: ProcessWorld) -> None:
         assert process.wait() == 130
 
 
-def test_a_profile_holds_options_and_the_command_line_counts_more(node: ProcessWorld, tmp_path: Path) -> None:
+def test_command_line_options_override_a_profile(node: ProcessWorld, tmp_path: Path) -> None:
     profile = tmp_path / "profile"
     profile.write_text(json.dumps({"broker": node.broker.uri, "dumpMsg": True, "logFormat": "%s %m\\n", "unknown": 1}))
     code, output = run("--profile", str(profile), "--log-format", "%c %m\\n", text="start\n")
@@ -508,7 +508,7 @@ def test_a_profile_holds_options_and_the_command_line_counts_more(node: ProcessW
 
 
 @pytest.mark.parametrize("name", ["bmqtool", "bmqtool.tsk"])
-def test_called_by_the_name_of_the_tool_it_is_the_tool(node: ProcessWorld, tmp_path: Path, name: str) -> None:
+def test_the_program_started_as_bmqtool_behaves_as_bmqtool(node: ProcessWorld, tmp_path: Path, name: str) -> None:
     """It needs no `shell`, says who it is as the tool does, and its exit code says nothing of its commands."""
     link = tmp_path / name
     link.symlink_to(BMQ)

@@ -10,7 +10,7 @@ from kit.shell import run
 pytestmark = pytest.mark.process
 
 
-def test_tls_and_a_password_open_the_door_and_nothing_else_does(secure: tuple[str, Path]) -> None:  # noqa: F811
+def test_the_shell_connects_only_with_tls_and_password(secure: tuple[str, Path]) -> None:  # noqa: F811
     address, cert = secure
     known = ("-b", address, "--tls-authority", str(cert), "--authnMechanism", "BASIC", "--authnData")
     script = 'start\nopen uri="bmq://d/q" flags="read,write,ack"\npost uri="bmq://d/q" payload="x"\nwait\n'

@@ -66,7 +66,7 @@ def test_the_examples_of_the_guide_are_a_suite_that_passes(suite: Suite) -> None
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_failed_test_shows_what_happened_at_its_broker(suite: Suite) -> None:
+def test_a_failed_test_shows_the_transcript_of_its_broker(suite: Suite) -> None:
     done = suite(test_fails__py=f"""
 def test_of_the_application(bmq_broker):
     bmq_broker.put({URI!r}, b"hello")
@@ -85,7 +85,7 @@ def test_that_passes(bmq_broker):
     assert "contains 1 message(s)" in done.stdout and "2 failed, 1 passed" in done.stdout
 
 
-def test_a_transcript_can_be_short_or_left_out(suite: Suite) -> None:
+def test_a_transcript_can_be_shortened_or_disabled(suite: Suite) -> None:
     text = f"""
 def test_fails(bmq_broker):
     for number in range(9):
@@ -98,7 +98,7 @@ def test_fails(bmq_broker):
     assert "transcript ---" not in suite(pytest__ini=ini.format(0)).stdout
 
 
-def test_markers_and_the_ini_file_make_domains(suite: Suite) -> None:
+def test_markers_and_the_ini_file_define_domains(suite: Suite) -> None:
     done = suite("-q", "--strict-markers", test_domains__py="""
 import pytest
 
@@ -110,7 +110,7 @@ def test_marker(bmq_broker):
     bmq_broker.assert_empty("bmq://everywhere/q")
     assert bmq_broker.messages("bmq://marked/q")[0].apps == ("a",)
 
-def test_each_test_has_a_broker_of_its_own(bmq_broker):
+def test_each_test_gets_a_separate_broker(bmq_broker):
     bmq_broker.assert_empty("bmq://everywhere/q")
     with pytest.raises(Exception, match="marked"):
         bmq_broker.put("bmq://marked/q", b"x")
@@ -126,7 +126,7 @@ def test_lines_of_the_ini_file_are_checked() -> None:
             parse_domain(wrong)
 
 
-def test_the_address_leads_to_memory_to_a_process_or_to_any_broker(suite: Suite, tmp_path: Path) -> None:
+def test_an_address_selects_a_broker_in_memory_a_process_or_an_external_broker(suite: Suite, tmp_path: Path) -> None:
     text = f"""
 from bmqtwist.sdk.simple import Session
 
@@ -162,7 +162,7 @@ def test_second(bmq_process):
     assert done.returncode == 0, done.stdout
 
 
-def test_the_plugin_costs_nothing_where_it_is_not_used(suite: Suite) -> None:
+def test_the_plugin_is_not_imported_by_tests_that_do_not_use_it(suite: Suite) -> None:
     done = suite("-q", test_nothing__py="""
 import sys
 
@@ -172,7 +172,7 @@ def test_nothing():
     assert done.returncode == 0, done.stdout
 
 
-def test_a_real_reactor_is_followed(tmp_path: Path) -> None:
+def test_a_broker_in_memory_follows_the_time_of_a_real_reactor(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(f"""
 from twisted.internet.task import deferLater, react
@@ -202,7 +202,7 @@ react(main)
 
 
 @pytest.mark.process
-def test_a_process_keeps_what_was_acknowledged_when_it_is_killed_and_its_port_when_it_restarts(tmp_path: Path) -> None:
+def test_a_killed_broker_process_restarts_with_its_messages_and_its_port(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "broker") as process:
         url = process.url
         process.domain("orders", max_delivery_attempts=3)
@@ -249,7 +249,8 @@ def test_a_process_that_was_not_started_cannot_be_stopped(tmp_path: Path) -> Non
     process.close()
 
 
-def test_a_process_whose_output_somebody_else_holds_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_process_whose_output_is_held_open_by_a_child_can_be_stopped(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """To close a pipe that a thread reads would wait for the thread, which waits for whoever still holds the other end."""
     monkeypatch.setattr("bmqtwist.testing.process.STOP_SECONDS_MAX", 0.5)
     program = tmp_path / "bmqbrkr"

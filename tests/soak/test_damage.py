@@ -11,14 +11,14 @@ from soak import damage
 from soak.damage import KINDS, Campaign
 
 
-def test_a_broker_opens_damaged_directories_or_says_why_not(tmp_path: Path) -> None:
+def test_a_broker_opens_a_damaged_storage_directory_or_reports_the_damage(tmp_path: Path) -> None:
     campaign = Campaign(tmp_path, 3)
     campaign.run(range(2 * len(KINDS)))
     assert not campaign.findings
     assert sum(sum(found.values()) for found in campaign.outcomes.values()) == 2 * len(KINDS)
 
 
-def test_altered_bytes_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_judge_detects_altered_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As if nobody looked at checksums."""
     campaign = Campaign(tmp_path, 3)
     read = Payloads.whole
@@ -27,7 +27,7 @@ def test_altered_bytes_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert any("bytes that were never stored" in finding for finding in campaign.findings)
 
 
-def test_losses_that_nobody_told_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_judge_detects_losses_that_were_not_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As if recovery raised no alarm."""
     campaign = Campaign(tmp_path, 3)
     monkeypatch.setattr(damage, "ALARM", ())

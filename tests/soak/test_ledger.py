@@ -18,7 +18,7 @@ def history() -> QueueHistory:
     return history
 
 
-def test_an_acknowledged_message_that_never_comes_is_lost(history: QueueHistory) -> None:
+def test_an_acknowledged_message_that_is_never_delivered_is_lost(history: QueueHistory) -> None:
     """The promise of an ACK."""
     history.broker_died()
     history.judge()
@@ -32,7 +32,7 @@ def test_a_delivered_message_is_not_lost(history: QueueHistory) -> None:
     assert not any(history.counts[verdict] for verdict in VERDICTS)
 
 
-def test_a_message_delivered_twice_in_one_life_is_duplicated(history: QueueHistory) -> None:
+def test_a_message_delivered_twice_in_one_run_is_duplicated(history: QueueHistory) -> None:
     """Once per life is redelivery, twice is two copies."""
     history.deliver("app", GUID, PAYLOAD)
     history.broker_died()
@@ -42,7 +42,7 @@ def test_a_message_delivered_twice_in_one_life_is_duplicated(history: QueueHisto
     assert history.counts["duplicated"] == 1
 
 
-def test_a_message_that_comes_back_after_its_confirm_was_settled_is_resurrected(history: QueueHistory) -> None:
+def test_a_message_delivered_after_its_processed_confirm_is_resurrected(history: QueueHistory) -> None:
     """A CONFIRM that the broker has seen is final."""
     history.deliver("app", GUID, PAYLOAD)
     history.settle("app", {GUID})
@@ -51,14 +51,14 @@ def test_a_message_that_comes_back_after_its_confirm_was_settled_is_resurrected(
     assert history.counts["resurrected"] == 1
 
 
-def test_other_bytes_or_an_unknown_message_are_unexpected(history: QueueHistory) -> None:
+def test_another_payload_or_an_unknown_message_is_unexpected(history: QueueHistory) -> None:
     """What nobody sent must not be delivered."""
     history.deliver("app", GUID, b"other")
     history.deliver("app", b"\1" * 16, PAYLOAD)
     assert history.counts["unexpected"] == 2
 
 
-def test_settled_messages_are_forgotten_in_the_end_and_unsettled_ones_are_not(history: QueueHistory) -> None:
+def test_only_confirmed_messages_are_removed_from_the_ledger(history: QueueHistory) -> None:
     """Long runs need bounded memory."""
     other = b"\2" * 16
     history.attempt(other, PAYLOAD)
@@ -77,7 +77,7 @@ def wrong(history: QueueHistory) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("certain", [True, False])
-def test_what_was_purged_may_be_missing_and_nothing_that_was_sent_later(history: QueueHistory, certain: bool) -> None:
+def test_only_messages_sent_before_a_purge_may_be_missing(history: QueueHistory, certain: bool) -> None:
     """Whether the command was answered or not."""
     history.purge("app", certain)
     history.broker_died()
@@ -90,8 +90,8 @@ def test_what_was_purged_may_be_missing_and_nothing_that_was_sent_later(history:
 
 
 @pytest.mark.parametrize("certain, accused", [(True, {"resurrected": 1}), (False, {})])
-def test_what_was_certainly_purged_does_not_come_back_in_another_life(history: QueueHistory, certain: bool,
-                                                                      accused: dict[str, int]) -> None:
+def test_a_message_purged_for_certain_is_resurrected_if_delivered_in_a_later_run(
+        history: QueueHistory, certain: bool, accused: dict[str, int]) -> None:
     """In the same life it may have been under way; without an answer it may be there still."""
     history.purge("app", certain)
     history.deliver("app", GUID, PAYLOAD)
@@ -101,7 +101,7 @@ def test_what_was_certainly_purged_does_not_come_back_in_another_life(history: Q
     assert wrong(history) == accused
 
 
-def test_what_was_not_acknowledged_before_a_purge_may_have_come_after_it(history: QueueHistory) -> None:
+def test_a_message_unacknowledged_at_a_purge_may_be_delivered_later(history: QueueHistory) -> None:
     """It was on its way when the command was sent."""
     history.attempt(OTHER, PAYLOAD)
     history.purge("app", True)
@@ -112,7 +112,7 @@ def test_what_was_not_acknowledged_before_a_purge_may_have_come_after_it(history
     assert not wrong(history)
 
 
-def test_a_purge_of_one_app_excuses_no_other() -> None:
+def test_a_purge_of_one_app_excuses_no_loss_of_another_app() -> None:
     """Each app has its own."""
     history = QueueHistory("bmq://d/q", ("one", "two"))
     history.attempt(GUID, PAYLOAD)
@@ -131,7 +131,7 @@ def guest() -> QueueHistory:
     return history
 
 
-def test_an_app_that_is_not_there_misses_nothing_and_gets_nothing(guest: QueueHistory) -> None:
+def test_an_unregistered_app_must_not_receive_messages_and_misses_none(guest: QueueHistory) -> None:
     """Before it was added."""
     guest.judge()
     assert not wrong(guest)
@@ -139,7 +139,7 @@ def test_an_app_that_is_not_there_misses_nothing_and_gets_nothing(guest: QueueHi
     assert wrong(guest) == {"unexpected": 1}
 
 
-def test_an_added_app_gets_what_is_sent_from_then_on_and_nothing_older(guest: QueueHistory) -> None:
+def test_an_added_app_receives_only_messages_sent_after_its_registration(guest: QueueHistory) -> None:
     """The message from before must not come, later ones must."""
     guest.add("guest")
     guest.judge()
@@ -153,7 +153,7 @@ def test_an_added_app_gets_what_is_sent_from_then_on_and_nothing_older(guest: Qu
     assert wrong(guest) == {"lost": 1, "resurrected": 1}
 
 
-def test_what_was_sent_until_a_restart_that_adds_an_app_may_be_missing(guest: QueueHistory) -> None:
+def test_messages_sent_before_a_restart_that_adds_an_app_may_be_missing_there(guest: QueueHistory) -> None:
     """The command was not answered; the next life reads the same file."""
     guest.add("guest")
     guest.attempt(OTHER, PAYLOAD)
@@ -164,7 +164,7 @@ def test_what_was_sent_until_a_restart_that_adds_an_app_may_be_missing(guest: Qu
     assert not wrong(guest)
 
 
-def test_an_app_that_was_removed_and_added_again_gets_nothing_of_its_first_life(guest: QueueHistory) -> None:
+def test_an_app_that_is_added_again_receives_no_message_from_before_its_removal(guest: QueueHistory) -> None:
     """Neither is anything missing for it."""
     guest.add("guest")
     guest.attempt(OTHER, PAYLOAD)

@@ -20,7 +20,7 @@ def wrong(acks: object = ACKS, deliveries: object = ALL, events: tuple[str, str,
     return set(verdict.wrong)
 
 
-def test_what_is_as_it_should_be_is_not_accused() -> None:
+def test_a_correct_sequence_of_events_is_accepted() -> None:
     assert not wrong()
     again = [*ALL[:3], *((1, guid, "p", number, True) for number, guid in enumerate(GUIDS) if number)]
     assert not wrong(deliveries=again)  # on another connection, from the first unconfirmed one
@@ -29,7 +29,7 @@ def test_what_is_as_it_should_be_is_not_accused() -> None:
 @pytest.mark.parametrize(("acks", "what"), [
     (ACKS[:3], "unanswered"), ([*ACKS, ACKS[0]], "answered twice"), ([*ACKS[:3], (3, "d", "UNKNOWN")], "refused"),
     ([*ACKS[:3], (3, "c", "SUCCESS")], "doubled")])
-def test_acknowledgements_that_should_not_be(acks: object, what: str) -> None:
+def test_wrong_acks_are_violations(acks: object, what: str) -> None:
     assert what in wrong(acks=acks)
 
 
@@ -37,11 +37,11 @@ def test_acknowledgements_that_should_not_be(acks: object, what: str) -> None:
     (ALL[:3], "lost"), ([*ALL, (0, "x", "p", 4, False)], "unexpected"), ([*ALL, (0, "x", "p", 3, False)], "unexpected"),
     ([*ALL, ALL[3]], "again"), ([ALL[1], ALL[0], *ALL[2:]], "out of order"),
     ([*ALL, (1, "c", "p", 2, True), (1, "b", "p", 1, True)], "out of order")])
-def test_deliveries_that_should_not_be(deliveries: object, what: str) -> None:
+def test_wrong_deliveries_are_violations(deliveries: object, what: str) -> None:
     assert what in wrong(deliveries=deliveries)
 
 
-def test_where_primaries_move_messages_may_come_again_on_one_connection_and_nothing_else() -> None:
+def test_with_changing_primaries_only_redelivery_on_one_connection_is_allowed() -> None:
     again = [*ALL, ALL[3], ALL[2]]
     produced = [Produced("p", URI, 4, ACKS)]
     assert not judge(produced, [Consumed(URI, "", again)], [EVENTS], moves=True).wrong
@@ -54,15 +54,15 @@ def test_where_primaries_move_messages_may_come_again_on_one_connection_and_noth
 
 
 @pytest.mark.parametrize("letters", ["CD", "CLROSD", "CLRLRLROSLROSD"])
-def test_orders_of_events_that_may_be(letters: str) -> None:
+def test_permitted_orders_of_session_events(letters: str) -> None:
     assert not wrong(events=("p", letters, 1))
 
 
 @pytest.mark.parametrize("letters", ["", "CLD", "CLRSOD", "CLRSD", "CLROOSD", "CROSD", "CLLROSD", "CLROS", "CLOROSD"])
-def test_orders_of_events_that_may_not_be(letters: str) -> None:
+def test_forbidden_orders_of_session_events_are_violations(letters: str) -> None:
     assert wrong(events=("p", letters, 1)) == {"events"}
 
 
-def test_a_payload_says_what_it_is_and_damage_is_seen() -> None:
+def test_a_payload_identifies_its_message_and_shows_damage() -> None:
     made = payload("producer1", 12345)
     assert parse(made) == ("producer1", 12345) and parse(made[:-1] + b"?") == ("damaged", -1)
