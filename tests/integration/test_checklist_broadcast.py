@@ -174,7 +174,7 @@ def test_two_matching_subscriptions_of_a_handle_get_one_copy(cast: World) -> Non
     producer = cast.producer(URI)
     consumer = cast.consumer(URI, subscriptions=[{"x": "x > 0", "s_id": 1001}, {"x": "x > 10", "s_id": 1002}])
     producer.post(b"m", properties={"x": 20})
-    pushes = [e.push for e in consumer.client.heard if e.kind == "push"] or cast.pushes(consumer)
+    pushes = [e.push for e in consumer.client.events if e.kind == "push"] or cast.pushes(consumer)
     assert len(pushes) == 1
 
 

@@ -91,7 +91,7 @@ def test_a_client_that_supports_it_is_notified_that_its_app_is_not_registered(
     """A flag of the answer to its open; the others get the bits of the original."""
     client = fan.client(features=features)
     client.open(URI, read=1, app_id=app, sub_id=1)
-    [answer] = [event.control["openQueueResponse"] for event in client.heard
+    [answer] = [event.control["openQueueResponse"] for event in client.events
                 if event.kind == "control" and "openQueueResponse" in event.control]
     assert int(answer["routingConfiguration"]["flags"]) == 2 | 8 | told << 32
 

@@ -261,7 +261,7 @@ def test_the_disconnect_response_is_the_last_event_and_all_handles_are_closed(wo
     with pytest.raises(Expired):
         client.response(after, 0.3)
     assert not client.link.closed
-    assert "disconnectResponse" in client.heard[-1].control
+    assert "disconnectResponse" in client.events[-1].control
     assert "leaver" not in world.admin("DOMAINS DOMAIN d QUEUE q INTERNALS")
     assert reader.q_id == 0
 

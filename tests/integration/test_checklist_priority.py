@@ -38,7 +38,7 @@ def test_only_consumers_of_the_highest_priority_receive_messages(world: World) -
     producer.post_all(b"1", b"2")
     assert [len(world.got(c)) for c in (c1, c2, c3, c4)] == [1, 1, 0, 0]
     for consumer in (c1, c2):
-        consumer.confirm(*[p.guid for p in [e.push for e in consumer.client.heard if e.kind == "push"]])
+        consumer.confirm(*[p.guid for p in [e.push for e in consumer.client.events if e.kind == "push"]])
         consumer.close()
     producer.post_all(b"3", b"4", b"5", b"6")
     assert sorted([world.got(c3), world.got(c4)]) == [[b"3", b"5"], [b"4", b"6"]]
@@ -59,7 +59,7 @@ def test_reopening_in_another_order_does_not_change_who_is_served(world: World) 
     assert {name: len(world.got(c)) for name, c in consumers.items()} == {"c1": 1, "c2": 1, "c3": 0, "c4": 0}
     for name in ("c1", "c2"):
         consumer = consumers[name]
-        consumer.confirm(*[e.push for e in consumer.client.heard if e.kind == "push"])
+        consumer.confirm(*[e.push for e in consumer.client.events if e.kind == "push"])
         consumer.close()
     producer.post_all(b"3", b"4")
     assert [len(world.got(consumers[name])) for name in ("c3", "c4")] == [1, 1]
@@ -289,7 +289,7 @@ def test_the_answer_to_a_configure_precedes_the_first_message_it_allows(world: W
     consumer = world.consumer()
     consumer.next_push()
     kinds = ["push" if e.kind == "push" else next(iter(set(e.control) - {"rId"}))
-             for e in consumer.client.heard if e.kind in ("push", "control")]
+             for e in consumer.client.events if e.kind in ("push", "control")]
     assert kinds.index("configureStreamResponse") < kinds.index("push")
 
 

@@ -91,7 +91,7 @@ def test_a_silent_client_is_disconnected_after_the_configured_number_of_missed_h
         lively.pump(0.1)
         producer.client.pump(0.1)
     silent.wait_closed()
-    assert [e.kind for e in silent.heard].count("heartbeat_req") >= 9
+    assert [e.kind for e in silent.events].count("heartbeat_req") >= 9
     assert world.logged("#TCP_DEAD_CHANNEL", "closing unresponsive channel after 10 missed heartbeats")
     assert not lively.link.closed
     assert world.alarms("POISON_PILL")
@@ -103,7 +103,7 @@ def test_without_heartbeats_a_silent_client_stays_connected(world: World) -> Non
     silent = world.client(answer_heartbeats=False)
     world.advance(3600)
     assert not silent.link.closed
-    assert [e for e in silent.heard if e.kind == "heartbeat_req"] == []
+    assert [e for e in silent.events if e.kind == "heartbeat_req"] == []
 
 
 @pytest.mark.real
@@ -501,11 +501,11 @@ def test_a_client_with_json_and_without_guids_gets_json_and_broker_guids(world: 
     assert payloads(pushes) == [b"asks", b"does not"]
     assert ack.guid == pushes[0].guid
     assert len({push.guid for push in pushes}) == 2
-    assert {e.encoding for e in client.heard if e.kind == "control"} == {"JSON"}
+    assert {e.encoding for e in client.events if e.kind == "control"} == {"JSON"}
     assert {push.option_type for push in pushes} == {1}
     world.advance(20)
     client.pump(0.1)
-    assert [e for e in client.heard if e.kind.startswith("heartbeat")] == []
+    assert [e for e in client.events if e.kind.startswith("heartbeat")] == []
 
 
 def test_two_sessions_may_carry_the_same_name(world: World) -> None:

@@ -34,7 +34,7 @@ class Actor:
 
     def ask(self, queue: Queue, choice: dict[str, object]) -> None:
         """Send a request and tell the guard."""
-        self.guard.ask(self.client.send_request(choice), choice, queue.sub_id)
+        self.guard.on_request(self.client.send_request(choice), choice, queue.sub_id)
 
     def open(self) -> None:
         """Both ways on one queue; of a fanout queue one to three apps, and another handle to write."""
@@ -66,14 +66,14 @@ class Actor:
             guid, ack = self.client.new_guid(), self.random.random() < 0.7
             messages.append(codec.put_message(queue.q_id, guid, b"m", ack=ack,
                                               properties={"x": self.random.randint(0, 10)}))
-            self.guard.put(guid, ack)
+            self.guard.on_put(guid, ack)
             if self.random.random() < 0.1 and "//b/" not in queue.uri:  # nothing is remembered of a broadcast
                 messages.append(messages[-1])  # the same once more
         self.client.send(codec.put_frame(messages))
 
     def confirm(self) -> None:
         """Confirm something heard, perhaps again, perhaps of a queue that is closed."""
-        pushes = [e.push for e in self.client.heard[-50:] if e.kind == "push"]
+        pushes = [e.push for e in self.client.events[-50:] if e.kind == "push"]
         if pushes:
             push = self.random.choice(pushes)
             subs = [q.sub_id for q in self.queues if q.q_id == push.q_id] or [0]
@@ -94,7 +94,7 @@ class Actor:
     def read(self) -> None:
         """Let the broker work, and judge."""
         self.client.pump(0.05)
-        self.guard.judge()
+        self.guard.check_new_events()
 
 
 @pytest.mark.spec("wire", 7)
@@ -117,6 +117,6 @@ def test_random_client_actions_receive_no_event_that_ends_an_official_client(wor
             world.advance(random.random())
     for actor in actors:
         actor.client.barrier()
-        actor.guard.judge()
+        actor.guard.check_new_events()
         assert not actor.client.link.closed
-    assert any(e.kind == "push" for actor in actors for e in actor.client.heard)
+    assert any(e.kind == "push" for actor in actors for e in actor.client.events)

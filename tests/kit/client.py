@@ -77,7 +77,7 @@ class Client:
             self.identity["guidInfo"] = {"clientId": self.client_id.hex().upper(), "nanoSecondsFromEpoch": 1}
         self.description = f"{name}:{pid}" + (f".{session_id}" if session_id != 1 else "")
         self.inbox: deque[Event] = deque()
-        self.heard: list[Event] = []  # everything that ever came, in order
+        self.events: list[Event] = []  # all received events, in order
         self.broker_response: dict[str, Any] = {}
         self.queues: dict[int, list[Queue]] = {}
         self._buffer = b""
@@ -106,7 +106,7 @@ class Client:
                     self.send(codec.heartbeat(response=True))
                 elif event.kind == "control" and "brokerResponse" in event.control:
                     self.broker_response = event.control["brokerResponse"]
-                self.heard.append(event)
+                self.events.append(event)
                 self.inbox.append(event)
         return True
 

@@ -35,7 +35,7 @@ def session_of(queue: Queue) -> Session:
 def come(queue: Queue, kind: str) -> int:
     """How many of them have come."""
     queue.client.pump(0)
-    return len([event for event in queue.client.heard if event.kind == kind])
+    return len([event for event in queue.client.events if event.kind == kind])
 
 
 def acked(queue: Queue) -> int:

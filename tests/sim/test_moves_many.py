@@ -59,7 +59,7 @@ class ManyQueues:
 
     def _unanswered(self, client: Client) -> int:
         client.pump(0.0)
-        answers = [event.control for event in client.heard if event.kind == "control" and "rId" in event.control]
+        answers = [event.control for event in client.events if event.kind == "control" and "rId" in event.control]
         assert not any("status" in answer for answer in answers), answers[-1]
         return client._rid - len(answers)
 
@@ -91,7 +91,7 @@ class ManyQueues:
                     confirms.append((number, event.push.guid, 0))
             if confirms:
                 client.send(codec.confirm_frame(confirms))
-            client.heard.clear()
+            client.events.clear()
 
     def live(self, seconds: float, step: int = 10, pause: float = 0.02) -> None:
         """Post, consume and confirm for some seconds."""

@@ -79,7 +79,7 @@ def answers(world: MemoryWorld, client: Client) -> list[tuple[int, str]]:
     client.pump(0)
     return [(event.control["rId"], event.control["status"]["category"] if "status" in event.control
              else next(key for key in event.control if key != "rId"))
-            for event in client.heard if event.kind == "control" and "rId" in event.control]
+            for event in client.events if event.kind == "control" and "rId" in event.control]
 
 
 class Bench:
@@ -100,7 +100,7 @@ class Bench:
         if kind != "openQueue":
             ask(self.client, "openQueue")
             self.answers()
-        self.client.heard.clear()
+        self.client.events.clear()
         self.requests._queues = self.later
 
     def answers(self) -> list[tuple[int, str]]:
@@ -211,7 +211,7 @@ def test_what_waits_behind_a_final_close_hears_what_it_always_heard(tmp_path: Pa
         ask(bench.client, kind)
     bench.later.answer()
     bench.answers()
-    said = [event.control["status"]["message"] for event in bench.client.heard if "status" in event.control]
+    said = [event.control["status"]["message"] for event in bench.client.events if "status" in event.control]
     assert said == ["Duplicate closeQueue request", "Unexpected configureQueue request"]
 
 
@@ -256,7 +256,7 @@ def test_the_answer_of_a_late_open_comes_before_its_first_message(tmp_path: Path
     bench.later.answer()
     bench.later.answer()
     bench.answers()
-    assert [event.kind for event in bench.client.heard] == ["control", "control", "push"]
+    assert [event.kind for event in bench.client.events] == ["control", "control", "push"]
 
 
 def test_an_open_that_took_its_time_says_how_long(tmp_path: Path) -> None:

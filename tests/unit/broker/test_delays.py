@@ -94,7 +94,7 @@ def test_a_negative_ack_is_not_delayed(memory: MemoryWorld) -> None:
     assert session_of(producer).delays_acks
     producer.put(crc=1)
     acked(producer)
-    assert any(event.ack.status for event in producer.client.heard if event.kind == "ack")
+    assert any(event.ack.status for event in producer.client.events if event.kind == "ack")
 
 
 def test_a_control_response_sends_delayed_acks(memory: MemoryWorld) -> None:

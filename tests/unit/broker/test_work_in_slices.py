@@ -88,7 +88,7 @@ def test_an_event_of_very_many_puts_is_processed_over_several_turns_in_order(mem
     turn_counts = TurnCounts(memory, monkeypatch, RootQueue, "post")
     producer.client.send(put_event(producer, MANY))
     producer.client.barrier()
-    acknowledged = [event.ack for event in producer.client.heard if event.kind == "ack"]
+    acknowledged = [event.ack for event in producer.client.events if event.kind == "ack"]
     assert len(acknowledged) == MANY and not any(ack.status for ack in acknowledged)
     assert turn_counts.most <= STEPS_MAX * (SLICE_BYTES // PUT_BYTES + 1) and sum(turn_counts.counts) == MANY
     assert [ack.guid for ack in acknowledged] == sorted(ack.guid for ack in acknowledged)
@@ -106,7 +106,7 @@ def test_input_after_a_long_event_is_processed_after_it(memory: MemoryWorld) -> 
     assert client.link.session.has_jobs and other.post(b"another client is served meanwhile")
     answer = client.wait(lambda event: event.kind == "control" and event.control.get("rId") == 77, "the answer")
     client.barrier()
-    received = client.heard
+    received = client.events
     before = [event for event in received[:received.index(answer)] if event.kind == "ack"]
     assert 0 < len(before) and memory.stored(producer.uri) == MANY
     assert not any(event.kind == "ack" for event in received[received.index(answer):]), "the queue id was closed"
@@ -196,7 +196,7 @@ def test_a_large_compressed_message_is_inflated_in_slices(memory: MemoryWorld, m
     size = 20 * INFLATE_STEP_BYTES
     guids = [producer.put(b"before"), producer.put(bytes(size), compress=True, **shape), producer.put(b"behind")]
     producer.client.barrier()
-    assert [event.ack.guid for event in producer.client.heard if event.kind == "ack"] == guids
+    assert [event.ack.guid for event in producer.client.events if event.kind == "ack"] == guids
     assert turn_counts.most <= STEPS_MAX + 1
     inflated = "v2" in shape
     assert (sum(turn_counts.counts) >= 20) == inflated
@@ -333,7 +333,7 @@ def test_puts_before_their_open_response_are_inflated_in_slices_and_in_order(mem
         client.send(codec.put_frame([codec.put_message(0, guids[2], b"3")]))
         memory.run()
     memory.settle()
-    assert [event.ack.guid for event in client.heard if event.kind == "ack"] == guids
+    assert [event.ack.guid for event in client.events if event.kind == "ack"] == guids
     assert turn_counts.most <= 2 and sum(turn_counts.counts) >= 5
 
 

@@ -149,7 +149,7 @@ def test_a_close_is_answered_after_the_write_of_the_confirms_before_it(steady: S
     producer.put()
     world.run()
     consumer.client.pump(0)
-    consumer.confirm([event.push for event in consumer.client.heard if event.push is not None][-1])
+    consumer.confirm([event.push for event in consumer.client.events if event.push is not None][-1])
     world.run()
     assert partition.tail.journal, "a CONFIRM is coalesced, too"
     consumer.close()
@@ -212,7 +212,7 @@ def test_a_message_whose_write_failed_is_delivered_once_and_acknowledged_after_t
     producer.put()
     world.run()
     assert not partition.available and pushes_received(consumer) == POSTED + 1 == acked(producer)
-    statuses = [event.ack.status for event in producer.client.heard if event.ack is not None]
+    statuses = [event.ack.status for event in producer.client.events if event.ack is not None]
     assert len(statuses) == POSTED + 1 and statuses[-1] != 0 and not any(statuses[:-1]), "the second one is refused"
     monkeypatch.setattr(partition.files, "append", append)
     world.advance(1.0)

@@ -30,7 +30,7 @@ def memory(tmp_path: Path) -> MemoryWorld:
 def acks(client: Client) -> list[tuple[bytes, int]]:
     """Return (GUID, status) of all ACKs, after a barrier."""
     client.barrier()
-    return [(event.ack.guid, event.ack.status) for event in client.heard if event.kind == "ack"]
+    return [(event.ack.guid, event.ack.status) for event in client.events if event.kind == "ack"]
 
 
 def send_put_event(queue: Queue, *messages: bytes) -> None:
@@ -150,7 +150,7 @@ def test_acks_to_a_client_without_guids_have_its_correlation_ids(memory: MemoryW
     producer = memory.producer(guids=False)
     send_put_event(producer, put_message(producer, codec.correlation(7)), put_message(producer, codec.correlation(8), crc=1))
     producer.client.barrier()
-    found = [event.ack for event in producer.client.heard if event.kind == "ack"]
+    found = [event.ack for event in producer.client.events if event.kind == "ack"]
     assert sorted((ack.correlation_id, ack.status) for ack in found) == [(7, 0), (8, 5)]
     made = {ack.correlation_id: ack.guid for ack in found}
     assert made[7] != bytes(16) and made[8] == bytes(16)
@@ -206,7 +206,7 @@ def test_responses_follow_the_pushes_delivered_before_them(memory: MemoryWorld) 
     producer.post(b"new")
     consumer.configure()
     assert [push.payload for push in consumer.pushes()] == [b"old", b"new"]
-    heard = consumer.client.heard
+    heard = consumer.client.events
     pushed = [place for place, event in enumerate(heard) if event.kind == "push"]
     answers = [place for place, event in enumerate(heard) if "configureStreamResponse" in event.control]
     assert pushed[0] < answers[1] < answers[2] < pushed[1]
