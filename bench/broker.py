@@ -1,4 +1,4 @@
-"""Our broker as a process: a generated configuration in a directory of its own, started, watched and stopped."""
+"""Broker process of a benchmark, with a generated configuration in its own directory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from bench.cells import Cell
-from bench.load import Plan, our_command, raw_command, sdk_command
+from bench.load import Plan, bmqtwist_command, raw_command, sdk_command
 from bench.rabbit import free_port
 from bmqtwist.cli.adminclient import AdminClient
 from bmqtwist.config.sample import ELECTORS
@@ -29,21 +29,21 @@ _MODES: dict[str, Any] = {"priority": {"priority": {}}, "broadcast": {"broadcast
 
 
 def _milliseconds(text: str) -> float:
-    """Of a duration in a table of statistics: empty = 0."""
+    """Parse a duration of a statistics table; empty = 0."""
     number, _, unit = text.strip().partition(" ")
     return round(float(number or 0) * {"s": 1e3, "ms": 1.0, "us": 1e-3, "ns": 1e-6, "": 0.0}[unit], 2)
 
 
 def _command() -> list[str]:
-    """What starts a broker, wherever it is started: of BMQBRKR, which may have arguments, else that of this environment."""
+    """Return the broker command with absolute paths: BMQBRKR, which may have arguments, else that of this environment."""
     words = shlex.split(os.environ.get("BMQBRKR", "")) or [str(Path(sys.executable).parent / "bmqbrkr")]
     return [str(Path(word).absolute()) if Path(word).exists() else word for word in words]
 
 
 class Broker:
-    """One broker over one directory; it can be started again after it was killed. `pid` is the serving process.
+    """A broker with its directory, which can be killed and started again. `pid`: its process.
 
-    `nodes`: the ports of all nodes of its cluster, where there are several; `number`: which of them it is, from 1 on.
+    `nodes`: ports of all nodes of its cluster, if several; `number`: its number among them, from 1.
     """
 
     name = "bmqtwist"
@@ -54,8 +54,8 @@ class Broker:
         self._nodes, self._number = list(nodes) or [free_port()], number
         self.port = self._nodes[number - 1]
         self.pid = 0
-        self.style = ""  # how our SDK posts (bench.our_worker); "" = clients are on the official SDK
-        self.gauge = False  # do clients on our SDK measure how long their loop is blocked?
+        self.style = ""  # posting style of clients with the SDK of bmqtwist (bench.bmqtwist_worker); "" = official SDK
+        self.measure_loop = False  # clients with the SDK of bmqtwist measure their longest callback
         self.log = root / "out.log"
         self._process: subprocess.Popen[bytes] | None = None
         for name in ("etc/domains", "storage", "archive", "logs"):
@@ -104,16 +104,16 @@ class Broker:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Its process."""
+        """Id of the process."""
         return (self.pid,)
 
     @property
     def uri(self) -> str:
-        """What the official SDK connects to."""
+        """URI for the official SDK."""
         return f"tcp://127.0.0.1:{self.port}"
 
     def start(self, seconds: float = 120) -> float:
-        """Start the process; how long it took until it said that it serves."""
+        """Start the process and return the seconds until it accepts clients."""
         begin = time.monotonic()
         with self.log.open("ab") as log:
             position = log.tell()
@@ -128,31 +128,31 @@ class Broker:
             time.sleep(0.005)
         return time.monotonic() - begin
 
-    def stalls_ms(self) -> dict[str, float]:
-        """Since the start: the longest turn, and the latest that the loop came to something that was due."""
+    def loop_stalls_ms(self) -> dict[str, float]:
+        """Return the longest turn and the longest timer delay since the start of the process, in milliseconds."""
         with AdminClient("127.0.0.1", self.port) as client:
             client.negotiate()
             cells = client.run("STAT SHOW").rpartition("EVENT LOOP")[2].rstrip().rpartition("\n")[2].split("|")
-        return {"turn": _milliseconds(cells[-1]), "late": _milliseconds(cells[2])}
+        return {"max_turn": _milliseconds(cells[-1]), "max_delay": _milliseconds(cells[2])}
 
     def output(self, position: int = 0) -> str:
-        """What it has printed since a position of the log."""
+        """Return the log output from a position on."""
         with self.log.open("rb") as log:
             log.seek(position)
             return log.read().decode(errors="replace")
 
-    def alive(self) -> bool:
-        """Is the process there?"""
+    def is_running(self) -> bool:
+        """Return whether the process is running."""
         return self._process is not None and self._process.poll() is None
 
     def kill(self) -> None:
-        """kill -9."""
+        """Kill the process with SIGKILL."""
         if self._process is not None:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait()
 
     def stop(self) -> int:
-        """SIGTERM, and SIGKILL when that does not help; the exit code."""
+        """Stop the process with SIGTERM, after 30 s with SIGKILL; return the exit code."""
         if self._process is None:
             return 0
         self._process.terminate()
@@ -169,8 +169,8 @@ class Broker:
     def __exit__(self, *error: object) -> None:
         self.stop()
 
-    def commands(self, cell: Cell, seconds: float, board: Path, directory: Path) -> Plan:
-        """Client processes: on the official SDK, on ours if there is a style, or on the raw client for batches."""
+    def commands(self, cell: Cell, seconds: float, counters: Path, directory: Path) -> Plan:
+        """Return the client processes of a cell: with the official SDK, with that of bmqtwist if a style is set, or raw."""
         plan = Plan()
         readers: list[dict[str, Any]] = []
         writers: list[dict[str, Any]] = []
@@ -190,10 +190,10 @@ class Broker:
         make: Callable[..., list[str]] = sdk_command
         extra: dict[str, Any] = {}
         if self.style:
-            make, extra = our_command, {"style": self.style, "gauge": self.gauge}
+            make, extra = bmqtwist_command, {"style": self.style, "measure_loop": self.measure_loop}
         elif cell.batch > 1:
             make, extra = raw_command, {"batch": cell.batch}
         groups = [(writers, readers)] if cell.together else [([], [r]) for r in readers] + [([w], []) for w in writers]
         for some_writers, some_readers in groups:
-            plan.commands.append(make(self.uri, board, len(plan.commands), some_writers, some_readers, **extra))
+            plan.commands.append(make(self.uri, counters, len(plan.commands), some_writers, some_readers, **extra))
         return plan

@@ -1,4 +1,4 @@
-"""The cells of the comparison: who posts, who consumes, how large, how fast."""
+"""Load cells of the benchmarks: numbers of producers, consumers and queues, payload size, rate and batching."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One load. `rate` is messages/s over all producers, 0 means flat out within `window` messages in flight.
+    """One load.
 
-    `batch` is the number of messages per PUT event and per CONFIRM event; 1 means the official SDK.
-    `together` says that one process runs all sessions; otherwise every producer and consumer is a process.
-    """
+    `rate`: messages/s of all producers, 0 = as fast as possible; `window`: messages of a producer that its slowest consumer
+    has not received; `batch`: messages per PUT event and per CONFIRM event, 1 = official SDK, above: raw client;
+    `together`: one process runs all sessions, else each producer and consumer is a process. """
 
     name: str
     mode: str  # priority, fanout, broadcast
@@ -25,7 +25,7 @@ class Cell:
 
     @property
     def deliveries(self) -> int:
-        """Copies delivered of each message."""
+        """Number of deliveries of each message."""
         return 1 if self.mode == "priority" else self.consumers
 
 
@@ -35,7 +35,7 @@ def _sizes(name: str, *args: object, **kwargs: object) -> list[Cell]:
 
 
 _CELLS = [
-    # The cell of the bar: one process, one session posting, one consuming and confirming.
+    # The main cell: one process with one session that posts, and one that consumes and confirms.
     *_sizes("one-process", "priority", together=True),
     Cell("one-process-1000", "priority", 1024, rate=1000, together=True),
     Cell("one-process-5000", "priority", 1024, rate=5000, together=True),
@@ -55,7 +55,7 @@ QUICK = ("one-process-1k", "one-process-5000", "1q1p1c-1k", "1q1p1c-x20-1k")
 
 
 def choose(names: str) -> list[Cell]:
-    """Cells by comma-separated names; `all`, `quick`, or a prefix ending in `*`. KeyError names the unknown."""
+    """Return cells by comma-separated names, `all`, `quick`, or prefixes ending in `*`; KeyError for an unknown name."""
     if names == "all":
         return list(CELLS.values())
     chosen: list[Cell] = []

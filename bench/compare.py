@@ -1,19 +1,18 @@
-"""Two brokers of ours side by side in one run: an old commit beside a new one, cell by cell.
+"""Comparison of two versions of the broker in one run, cell by cell.
 
     python -m bench.compare --old PATH/bmqbrkr --new PATH/bmqbrkr [--cells NAME,PREFIX*] [--durability none]
                             [--seconds 6] [--turns 5] [--nodes 1] [--json FILE]
 
-A machine that is shared changes its speed by half from one second to the next. So where producers post as fast as they can,
-both brokers are up in each turn, each with clients of its own, and one of the two is stopped (SIGSTOP) with its clients
-while the other one runs, by turns of SLICE_SECONDS: whatever changes on the machine hits both, and a broker beside itself
-gives ratios of 0.97 to 1.03. Each has half of the time, so its messages/s are half of what it does alone. Where producers
-post at a fixed rate they would have to catch up after each stop: there one broker follows the other in each turn, and every
-second turn begins with the other one; such ratios swing by 0.1 and need more turns. With `--durability none,group` the old
-side has the first and the new side the second one: the same broker on both tells what a durability costs.
+The speed of a shared machine can change by half within a second. In cells without a rate, both brokers therefore run at the
+same time with their own clients, and one side is stopped (SIGSTOP) while the other one runs, alternating every
+SLICE_SECONDS: changes of the machine affect both sides, and a broker compared with itself gives ratios of 0.97 to 1.03.
+Each side has half of the time, so its messages/s are half of its usual throughput. In cells with a rate, the sides run one
+after the other in each turn, in alternating order; these ratios vary by 0.1 and need more turns. `--durability none,group`
+gives the old side the first and the new side the second durability: with the same broker on both sides it measures the cost
+of a durability.
 
-A row gives the medians over the turns, and the medians of the ratios new : old of each turn; `foreign` is the most that
-anything else kept busy in a turn, in cores (of no use where both are up).
-"""
+A row has the medians over all turns, and the medians of the ratios new/old of each turn. `other cores`: the largest number
+of cores that other processes used in a turn (not meaningful when both sides run). """
 
 from __future__ import annotations
 
@@ -38,43 +37,43 @@ from bench.cells import CELLS, Cell, choose
 from bench.load import run_cell
 from bench.nodes import BrokerCluster
 
-_COLUMNS = (("cell", 18), ("old msg/s", 10), ("new msg/s", 10), ("x rate", 7), ("old us", 8), ("new us", 8), ("x CPU", 7),
-            ("old p50", 8), ("new p50", 8), ("x p50", 7), ("foreign", 8))
+_COLUMNS = (("cell", 18), ("old msg/s", 10), ("new msg/s", 10), ("new/old", 7), ("old us/msg", 10), ("new us/msg", 10),
+            ("new/old", 7), ("old p50 ms", 10), ("new p50 ms", 10), ("new/old", 7), ("other cores", 11))
 
 
 SLICE_SECONDS: Final = 0.2
-SIDES: Final = ("old", "new")  # their names
+SIDES: Final = ("old", "new")
 
 
 class Side(NamedTuple):
-    """What is measured: a broker and its durability."""
+    """One side of the comparison: the command of a broker, and its durability."""
 
     command: Path
     durability: str
 
 
-def _started(side: Side, nodes: int, stack: ExitStack) -> Broker | BrokerCluster:
+def _start(side: Side, nodes: int, stack: ExitStack) -> Broker | BrokerCluster:
     os.environ["BMQBRKR"] = shlex.quote(str(side.command))
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bmq-bench-broker-")))
     durability = side.durability
     return stack.enter_context(Broker(folder, durability) if nodes == 1 else BrokerCluster(folder, durability, nodes))
 
 
-def _one_by_one(sides: dict[str, Side], order: Iterable[str], cell: Cell, nodes: int,
+def _measure_in_sequence(sides: dict[str, Side], order: Iterable[str], cell: Cell, nodes: int,
                 seconds: float) -> dict[str, dict[str, Any]]:
     rows = {}
     for side in order:
         with ExitStack() as stack:
-            rows[side] = run_cell(_started(sides[side], nodes, stack), cell, seconds)
+            rows[side] = run_cell(_start(sides[side], nodes, stack), cell, seconds)
     return rows
 
 
-def _by_turns(sides: dict[str, Side], order: Iterable[str], cell: Cell, nodes: int,
+def _measure_alternating(sides: dict[str, Side], order: Iterable[str], cell: Cell, nodes: int,
               seconds: float) -> dict[str, dict[str, Any]]:
-    """Both are up; one side runs, while the other one is stopped."""
+    """Run both sides at the same time, with one of them stopped, alternating every SLICE_SECONDS."""
     both = Barrier(3)
     with ExitStack() as stack, ThreadPoolExecutor(2) as threads:
-        brokers = {side: _started(sides[side], nodes, stack) for side in SIDES}
+        brokers = {side: _start(sides[side], nodes, stack) for side in SIDES}
         pids = {side: list(broker.pids) for side, broker in brokers.items()}
 
         def run(side: str) -> dict[str, Any]:
@@ -102,7 +101,7 @@ def _by_turns(sides: dict[str, Side], order: Iterable[str], cell: Cell, nodes: i
 
 def _signal(pids: list[int], number: signal.Signals) -> None:
     for pid in pids:
-        with suppress(ProcessLookupError):  # a client that has posted all it had
+        with suppress(ProcessLookupError):  # a client that has finished
             os.kill(pid, number)
 
 
@@ -120,7 +119,7 @@ def _row(cell: Cell, old: list[dict[str, Any]], new: list[dict[str, Any]]) -> tu
     values: list[object] = [cell.name]
     for name, digits in (("messages_per_s", 0), ("broker_cpu_us_per_message", 2), ("p50", 3)):
         values += [round(of(old, name), digits), round(of(new, name), digits), ratio(name)]
-    return (*values, max(row["foreign_cores"] for row in old + new))
+    return (*values, max(row["other_cores"] for row in old + new))
 
 
 def _print(values: tuple[object, ...]) -> None:
@@ -129,15 +128,17 @@ def _print(values: tuple[object, ...]) -> None:
 
 
 def main() -> int:
-    """Command line; the exit code says whether every message arrived in every turn."""
+    """Run from the command line; return 1 if a message was lost or refused."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--old", type=Path, required=True)
-    parser.add_argument("--new", type=Path, required=True)
-    parser.add_argument("--cells", default="quick", help=f"of: {', '.join(CELLS)}")
-    parser.add_argument("--durability", default="none", help="one, or that of the old and that of the new side")
-    parser.add_argument("--seconds", type=float, default=6.0, help="how long producers post")
-    parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--nodes", type=int, default=1, help="of a cluster on each side, with clients at a replica")
+    parser.add_argument("--old", type=Path, required=True, help="command of the old broker")
+    parser.add_argument("--new", type=Path, required=True, help="command of the new broker")
+    parser.add_argument("--cells", default="quick", help=f"quick, all, or names of cells: {', '.join(CELLS)}")
+    parser.add_argument("--durability", default="none", help="durability, or two: of the old and the new side")
+    parser.add_argument("--seconds", type=float, default=6.0, help="posting time per turn (default: %(default)s)")
+    parser.add_argument("--turns", type=int, default=5, help="turns per cell (default: %(default)s)")
+    parser.add_argument(
+        "--nodes", type=int, default=1, help="nodes of each side; clients at a replica (default: %(default)s)"
+    )
     parser.add_argument("--json", type=Path, help="append one JSON object for each measurement to this file")
     options = parser.parse_args()
     _print(tuple(name for name, _ in _COLUMNS))
@@ -146,7 +147,7 @@ def main() -> int:
     complete = True
     for cell in choose(options.cells):
         rows: dict[str, list[dict[str, Any]]] = {side: [] for side in SIDES}
-        measure = _one_by_one if cell.rate else _by_turns
+        measure = _measure_in_sequence if cell.rate else _measure_alternating
         for turn in range(options.turns):
             order = SIDES if turn % 2 == 0 else SIDES[::-1]
             for side, row in measure(sides, order, cell, options.nodes, options.seconds).items():
@@ -154,7 +155,7 @@ def main() -> int:
                 rows[side].append(row)
                 if options.json:
                     with options.json.open("a") as file:
-                        file.write(json.dumps({"which": side, "turn": turn} | row) + "\n")
+                        file.write(json.dumps({"side": side, "turn": turn} | row) + "\n")
         _print(_row(cell, rows["old"], rows["new"]))
     return 0 if complete else 1
 

@@ -1,11 +1,11 @@
-"""The least a broker on Twisted can do, as a yardstick for the machine: `bench.run --floor` measures it like the real one.
+"""Baseline server: the least work that a broker on Twisted can do, measured by `bench.run --floor`.
 
-It knows one queue and one consumer, checks nothing, forgets nothing and recovers nothing: control messages are answered,
-a PUT is copied into a memory-mapped file, acknowledged and pushed, a CONFIRM is looked up. What the real broker costs
-beyond this is the price of being a broker; what this costs is the price of the sockets, the reactor and the client.
+It has one queue and one consumer, without checks, persistence guarantees or recovery: control messages get a response, a PUT
+is copied to a memory-mapped file, acknowledged and pushed, and a CONFIRM is looked up. Its cost is that of sockets, reactor
+and client; the difference of the broker is the cost of its functions.
 
-`python -m bench.floor PORT` serves until it is killed. `python -m bench.floor PORT TARGET` passes the frames of its clients
-on to a broker at another port, and those of that one back, and decides nothing: what it costs to be a node in between.
+`python -m bench.floor PORT` serves until it is killed. `python -m bench.floor PORT TARGET` relays the frames between its
+clients and a broker at the port TARGET: the baseline of a node between client and broker.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ _FILE_BYTES = 1 << 30
 
 
 def serve(port: int) -> None:
-    """Run the server."""
+    """Run the baseline server."""
     from twisted.internet import epollreactor
 
     epollreactor.install()
     from twisted.internet import reactor
     from twisted.internet.protocol import Factory, Protocol
 
-    file = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
+    file = tempfile.TemporaryFile()  # noqa: SIM115 - open until the process ends
     file.truncate(_FILE_BYTES)
     store = mmap.mmap(file.fileno(), _FILE_BYTES)
     outstanding: dict[bytes, int] = {}
@@ -120,7 +120,7 @@ def serve(port: int) -> None:
 
 
 def relay(port: int, target: int) -> None:
-    """Run the server that passes frames on."""
+    """Run the baseline relay."""
     from twisted.internet import epollreactor
 
     epollreactor.install()
@@ -166,7 +166,7 @@ def relay(port: int, target: int) -> None:
 
 
 class FloorBroker(Broker):
-    """The yardstick in the place of our broker; it can only do priority cells with one queue."""
+    """The baseline server as a target; it supports only priority cells with one queue."""
 
     name = "floor"
 
@@ -179,23 +179,23 @@ class FloorBroker(Broker):
         self.pid = self._process.pid
         while STARTED not in self.output():
             if self._process.poll() is not None or time.monotonic() - begin > seconds:
-                raise RuntimeError("the yardstick did not start")
+                raise RuntimeError("the baseline server did not start")
             time.sleep(0.01)
         return time.monotonic() - begin
 
     @property
     def arguments(self) -> list[int]:
-        """Of the command."""
+        """Arguments of the command."""
         return [self.port]
 
     def stop(self) -> int:
-        """It has nothing to lose."""
+        """Kill the process."""
         self.kill()
         return -signal.SIGKILL
 
 
 class FloorRelay(FloorBroker):
-    """A yardstick behind one that passes on; clients are at the latter."""
+    """A baseline server with a baseline relay in front of it, to which clients connect."""
 
     name = "floor behind a relay"
 
@@ -205,20 +205,20 @@ class FloorRelay(FloorBroker):
 
     @property
     def arguments(self) -> list[int]:
-        """Of the command."""
+        """Arguments of the command."""
         return [self.port, self._floor.port]
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Both processes."""
+        """Ids of both processes."""
         return self.pid, self._floor.pid
 
     def start(self, seconds: float = 60) -> float:
-        """Start both."""
+        """Start both processes."""
         return self._floor.start(seconds) + super().start(seconds)
 
     def stop(self) -> int:
-        """Both."""
+        """Kill both processes."""
         self._floor.stop()
         return super().stop()
 

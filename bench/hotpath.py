@@ -1,13 +1,13 @@
-"""The way of a message through session, queue and partition in this very process: no sockets, no reactor, real files.
+"""Benchmark of the message path through session, queue and partition in one process: real files, no sockets or reactor.
 
-    python -m bench.hotpath [--messages 200000] [--size 1024] [--profile FILE] [--beside TREE [--rounds 60]]
+    python -m bench.hotpath [--messages 200000] [--size 1024] [--profile FILE] [--compare TREE [--rounds 60]]
 
-Prebuilt PUT events go into a producer's session and CONFIRM events into a consumer's, with a turn after each chunk, for
-several numbers of events per chunk. What is printed is CPU time per message, so that it means something on a busy
-machine too; `py-spy record -- python -m bench.hotpath` or `--profile` (cProfile) show where it goes.
+Feeds prebuilt PUT events to a producer's session and CONFIRM events to a consumer's, with a turn after each chunk, for
+several numbers of events per chunk, and prints the CPU time per message. `py-spy record -- python -m bench.hotpath` or
+`--profile` (cProfile) profile it.
 
-`--beside` is the checkout of another commit, with its compiled broker as this one has it (`make fast` in both). The two take
-turns on one processor, some hundredths of a second each, so that whatever changes on the machine hits both.
+`--compare`: the checkout of another commit, with a compiled broker in both (`make fast`). They alternate on one processor,
+some hundredths of a second each, so that changes of the machine affect both.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 from statistics import median
 
 HERE = Path(__file__).resolve().parent.parent
-ROOT = Path(os.environ.get("BMQ_TREE", HERE))  # whose test kit builds the broker
+ROOT = Path(os.environ.get("BMQ_TREE", HERE))  # checkout whose test kit builds the broker
 sys.path.insert(0, str(ROOT / "tests"))
 
 from crc32c import crc32c  # noqa: E402
@@ -40,23 +40,23 @@ from bmqtwist.wire.fast import (  # noqa: E402
     put_message,
 )
 
-# (what it is, PUT events per chunk, messages per PUT event, CONFIRMs per event)
+# (name, PUT events per chunk, messages per PUT event, CONFIRMs per event)
 SHAPES = (("1 event per chunk", 1, 1, 1), ("5 events per chunk", 5, 1, 1), ("20 events per chunk", 20, 1, 1),
           ("events of 20", 1, 20, 20))
-ROUND_MESSAGES = 2000  # of one turn beside another commit
+ROUND_MESSAGES = 2000  # per round of a comparison
 WARM_UP_ROUNDS = 2
 
 
-class NullLink(MemoryLink):
-    """A link whose output is thrown away."""
+class DiscardingLink(MemoryLink):
+    """A link that discards its output."""
 
     def write(self, data: bytes) -> int:
-        """The broker wrote; everything is taken."""
+        """From the broker: accept and discard output."""
         return 0
 
 
 def build(folder: str) -> tuple[MemoryWorld, MemoryLink, MemoryLink]:
-    """A broker on real files with a producer and a consumer."""
+    """Return a broker on real files, with the links of a producer and a consumer."""
     world = MemoryWorld(Path(folder), start=False, app={"bmqtwist": {"durability": "none"}}, cluster={
         "partition": {"maxDataFileSize": 4 << 30, "maxJournalFileSize": 1 << 30}})
     world.disk = RealDisk()  # type: ignore[assignment]
@@ -65,13 +65,13 @@ def build(folder: str) -> tuple[MemoryWorld, MemoryLink, MemoryLink]:
     producer, consumer = world.producer("bmq://d/q"), world.consumer("bmq://d/q", m=1 << 30, b=1 << 40)
     links = producer.client.link, consumer.client.link
     for link in links:
-        link.__class__ = NullLink  # type: ignore[assignment]
+        link.__class__ = DiscardingLink  # type: ignore[assignment]
     return world, links[0], links[1]  # type: ignore[return-value]
 
 
 def run(world: MemoryWorld, producer: MemoryLink, consumer: MemoryLink, size: int, count: int, events: int, batch: int,
         confirms: int, first: int) -> float:
-    """CPU seconds of `count` messages in chunks of `events` events of `batch` messages."""
+    """Return the CPU seconds of `count` messages in chunks of `events` events of `batch` messages."""
     payload = b"x" * size
     crc = crc32c(payload)
     per_chunk = events * batch
@@ -89,7 +89,7 @@ def run(world: MemoryWorld, producer: MemoryLink, consumer: MemoryLink, size: in
     clock = time.monotonic
     wall = int(world.now + world.clock.wall_offset)
     gc.collect()
-    gc.freeze()  # as a broker does when it has started
+    gc.freeze()  # as a broker does after its start
     began = time.process_time()
     for puts, done in chunks:
         posting.receive(puts, clock(), wall)
@@ -100,7 +100,7 @@ def run(world: MemoryWorld, producer: MemoryLink, consumer: MemoryLink, size: in
 
 
 def serve(size: int) -> None:
-    """Each line of stdin is a shape and how many messages of it to run; one of stdout tells its us CPU per message."""
+    """For each line of stdin, a shape and a number of messages, print the CPU time per message in microseconds."""
     with tempfile.TemporaryDirectory(prefix="bmq-hotpath-") as folder:
         world, producer, consumer = build(folder)
         first = 0
@@ -112,8 +112,8 @@ def serve(size: int) -> None:
             first += messages
 
 
-def beside(tree: Path, size: int, rounds: int) -> None:
-    """Print what this commit takes, compiled, and what the other one does."""
+def compare(tree: Path, size: int, rounds: int) -> None:
+    """Print the CPU times of this commit and of the one at `tree`, both compiled."""
     processes = []
     for root in (tree.resolve(), HERE):
         command = [str(root / ".venv-fast/bin/python"), "-P", str(HERE / "bench/hotpath.py"), "--serve", "--size", str(size)]
@@ -121,42 +121,42 @@ def beside(tree: Path, size: int, rounds: int) -> None:
                                           stdin=subprocess.PIPE, stdout=subprocess.PIPE))
         os.sched_setaffinity(processes[-1].pid, {max(os.sched_getaffinity(0))})
 
-    def ask(side: int, shape: int) -> float:
-        questions, answers = processes[side].stdin, processes[side].stdout
-        assert questions is not None and answers is not None
-        questions.write(f"{shape} {ROUND_MESSAGES}\n")
-        questions.flush()
-        return float(answers.readline())
+    def measure(side: int, shape: int) -> float:
+        requests, results = processes[side].stdin, processes[side].stdout
+        assert requests is not None and results is not None
+        requests.write(f"{shape} {ROUND_MESSAGES}\n")
+        requests.flush()
+        return float(results.readline())
 
     times: list[tuple[list[float], list[float]]] = [([], []) for _ in SHAPES]
     for turn in range(-WARM_UP_ROUNDS, rounds):
         for shape, sides in enumerate(times):
             for side in (0, 1) if turn % 2 else (1, 0):
-                took = ask(side, shape)
+                took = measure(side, shape)
                 if turn >= 0:
                     sides[side].append(took)
     for (name, *_), (theirs, ours) in zip(SHAPES, times, strict=True):
         ratio = median(one / other for one, other in zip(ours, theirs, strict=True))
-        print(f"{name:<22} {median(theirs):7.2f} us there {median(ours):7.2f} us here, median of the ratios {ratio:.3f}, "
-              f"least {min(theirs):.2f} and {min(ours):.2f} us")
+        print(f"{name:<22} {median(theirs):7.2f} us other {median(ours):7.2f} us this, median ratio {ratio:.3f}, "
+              f"minima {min(theirs):.2f} and {min(ours):.2f} us")
     for process in processes:
         process.communicate()
 
 
 def main() -> None:
-    """Command line."""
+    """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--messages", type=int, default=100_000)
-    parser.add_argument("--size", type=int, default=1024)
-    parser.add_argument("--profile", help="write a cProfile of the last shape but one to this file")
-    parser.add_argument("--beside", type=Path, help="the checkout of another commit to compare with")
-    parser.add_argument("--rounds", type=int, default=60, help="turns that each of both has (default %(default)s)")
+    parser.add_argument("--messages", type=int, default=100_000, help="messages per shape (default: %(default)s)")
+    parser.add_argument("--size", type=int, default=1024, help="payload bytes (default: %(default)s)")
+    parser.add_argument("--profile", help="write a cProfile of 5 events per chunk to this file")
+    parser.add_argument("--compare", type=Path, help="the checkout of another commit to compare with")
+    parser.add_argument("--rounds", type=int, default=60, help="rounds of each side (default: %(default)s)")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
         return serve(options.size)
-    if options.beside:
-        return beside(options.beside, options.size, options.rounds)
+    if options.compare:
+        return compare(options.compare, options.size, options.rounds)
     with tempfile.TemporaryDirectory(prefix="bmq-hotpath-") as folder:
         world, producer, consumer = build(folder)
         first = 0

@@ -1,9 +1,9 @@
-"""What many queues cost that nobody uses: memory, and processor time while nothing happens.
+"""Benchmark of idle queues: memory per queue, and CPU of the broker without traffic.
 
     python -m bench.idle_queues [--queues 10000] [--held]
 
-Opens that many queues, posts one message to each and consumes it, closes them (or keeps them open with `--held`), lets
-the broker rest and prints one JSON object.
+Opens the queues, posts one message to each and consumes it, closes them (`--held`: keeps them open), waits for 5 s without
+traffic and prints one JSON object; then restarts the broker and prints its start time and memory.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from bench.gauge import cpu_seconds, memory_mib
 from bench.rawclient import READ, WRITE, RawClient, confirm_event, pushes
 from bmqtwist.wire.fast import EventType
 
-_REST_SECONDS = 5.0
+_IDLE_SECONDS = 5.0
 
 
-def use(client: RawClient, uri: str, q_id: int, held: bool) -> None:
-    """Open a queue, have one message through it, close it."""
+def use_queue(client: RawClient, uri: str, q_id: int, held: bool) -> None:
+    """Open a queue, post and consume one message, and close it unless `held`."""
     client.open(uri, q_id, READ | WRITE)
     client.consume(q_id, q_id + 1)
     client.send(client.put_event(q_id, [b"x" * 100])[0])
@@ -39,22 +39,22 @@ def use(client: RawClient, uri: str, q_id: int, held: bool) -> None:
 
 
 def main() -> int:
-    """Command line."""
+    """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--queues", type=int, default=10_000)
-    parser.add_argument("--held", action="store_true", help="leave the queues open")
-    parser.add_argument("--durability", default="none")
+    parser.add_argument("--queues", type=int, default=10_000, help="number of queues (default: %(default)s)")
+    parser.add_argument("--held", action="store_true", help="keep the queues open")
+    parser.add_argument("--durability", default="none", help="none, group or always (default: %(default)s)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bmq-idle-") as name, Broker(Path(name), options.durability) as broker:
         empty = memory_mib(broker.pid)["now"]
         client = RawClient(broker.port, "bench-idle")
         began = time.monotonic()
         for number in range(options.queues):
-            use(client, f"bmq://{DOMAINS['priority']}/idle.{number}", number, options.held)
+            use_queue(client, f"bmq://{DOMAINS['priority']}/idle.{number}", number, options.held)
         seconds = time.monotonic() - began
         before = sum(cpu_seconds(broker.pid))
-        time.sleep(_REST_SECONDS)
-        idle = (sum(cpu_seconds(broker.pid)) - before) / _REST_SECONDS
+        time.sleep(_IDLE_SECONDS)
+        idle = (sum(cpu_seconds(broker.pid)) - before) / _IDLE_SECONDS
         memory = memory_mib(broker.pid)
         print(json.dumps({"queues": options.queues, "held": options.held, "seconds": round(seconds, 1),
                           "rss_empty_mib": empty, "rss_mib": memory,

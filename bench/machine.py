@@ -1,8 +1,8 @@
-"""How long the machine itself stood still: no turn of a broker is shorter, whatever it does.
+"""Monitor of pauses of the machine itself, which limit the turn times of any broker.
 
-One process for each processor, with precedence over all others, sleeps for two milliseconds at a time. How much later than
-that it wakes up is what the machine was away: a virtual one waits for its host, or for the memory that it touches for the
-first time. Without the permission for SCHED_FIFO the processes would wait for other processes as well; then None is told.
+One process per processor, with real-time priority, sleeps for 2 ms at a time; the delay of its wake-up is a pause of the
+machine: of a virtual machine by its host, or by the first access to memory. Without the permission for SCHED_FIFO the delays
+would include other processes, and the monitor reports None.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import time
 from typing import Any, Self
 
 _TICK_S = 0.002
-_PRIORITY = 1  # of SCHED_FIFO, the least
+_PRIORITY = 1  # lowest of SCHED_FIFO
 
 
-def _watch(processor: int, longest: Any, ready: Any) -> None:
+def _measure_delays(processor: int, longest: Any, ready: Any) -> None:
     os.sched_setaffinity(0, {processor})
     try:
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(_PRIORITY))
@@ -33,18 +33,18 @@ def _watch(processor: int, longest: Any, ready: Any) -> None:
             longest.value = late
 
 
-class Machine:
-    """Watched while the context lasts."""
+class HostPauseMonitor:
+    """Measures pauses while its context is active."""
 
     def __init__(self) -> None:
         context, processors = multiprocessing.get_context("fork"), os.sched_getaffinity(0)
         self._ready = context.Semaphore(0)
         self._longest = [context.RawValue("d", -1.0) for _ in processors]
-        self._processes = [context.Process(target=_watch, args=(processor, longest, self._ready), daemon=True)
+        self._processes = [context.Process(target=_measure_delays, args=(processor, longest, self._ready), daemon=True)
                            for processor, longest in zip(processors, self._longest, strict=True)]
 
     def longest_ms(self) -> float | None:
-        """The longest time that a processor was away since the last call; None: nobody knows."""
+        """Return the longest pause of a processor since the last call; None = unknown."""
         found = max(each.value for each in self._longest)
         for each in self._longest:
             each.value = min(each.value, 0.0)

@@ -1,4 +1,4 @@
-"""Several nodes as one target: a cluster of ours and one of RabbitMQ, with clients at a node that does not lead queues."""
+"""Clusters as benchmark targets: of bmqtwist and of RabbitMQ, with clients at a node that is not the leader."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _POLL_S = 0.1
 
 
 class BrokerCluster:
-    """`count` brokers below one directory; their domains are strongly consistent, all clients are at one replica."""
+    """`count` brokers below one directory, with strongly consistent domains; all clients connect to one replica."""
 
     name = "bmqtwist"
 
@@ -31,7 +31,7 @@ class BrokerCluster:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Their processes."""
+        """Ids of the broker processes."""
         return tuple(broker.pid for broker in self.brokers)
 
     def __enter__(self) -> Self:
@@ -49,7 +49,7 @@ class BrokerCluster:
         self._stack.close()
 
     def _leader(self) -> str:
-        """The name of the node that leads all partitions; "" while there is none."""
+        """Return the name of the leader, which is primary of all partitions; "" = no active leader."""
         try:
             with AdminClient("127.0.0.1", self.brokers[0].port) as client:
                 client.negotiate()
@@ -59,25 +59,25 @@ class BrokerCluster:
         elector = answer["clusterStatus"]["electorInfo"]
         return str(elector["leaderNode"]).strip("[]").partition(",")[0] if elector["leaderStatus"] == "ACTIVE" else ""
 
-    def stalls_ms(self) -> dict[str, float]:
-        """As of `Broker`, the worst of all."""
-        found = [broker.stalls_ms() for broker in self.brokers]
+    def loop_stalls_ms(self) -> dict[str, float]:
+        """Return the longest stalls of all nodes, as `Broker.loop_stalls_ms`."""
+        found = [broker.loop_stalls_ms() for broker in self.brokers]
         return {name: max(each[name] for each in found) for name in found[0]}
 
     @property
     def leader(self) -> Broker:
-        """The node that leads all partitions."""
+        """The leader, which is primary of all partitions."""
         return self.brokers[int(self._leader().removeprefix("n")) - 1]
 
-    def commands(self, cell: Cell, seconds: float, board: Path, directory: Path) -> Plan:
-        """Client processes, all at the first node that is not the leader."""
+    def commands(self, cell: Cell, seconds: float, counters: Path, directory: Path) -> Plan:
+        """Return the client processes of a cell, all at the first node that is not the leader."""
         leader = self.leader
         replica = next(broker for broker in self.brokers if broker is not leader)
-        return replica.commands(cell, seconds, board, directory)
+        return replica.commands(cell, seconds, counters, directory)
 
 
 class RabbitCluster:
-    """`count` nodes of RabbitMQ with quorum queues, led by the first; all clients are at the second."""
+    """`count` nodes of RabbitMQ with quorum queues; the first is the leader, all clients connect to the second."""
 
     name = "rabbitmq"
 
@@ -92,7 +92,7 @@ class RabbitCluster:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Their processes."""
+        """Ids of the broker processes."""
         return tuple(node.pid for node in self.nodes)
 
     def __enter__(self) -> Self:
@@ -103,8 +103,8 @@ class RabbitCluster:
     def __exit__(self, *error: object) -> None:
         self._stack.close()
 
-    def commands(self, cell: Cell, seconds: float, board: Path, directory: Path) -> Plan:
-        """Client processes at the second node."""
+    def commands(self, cell: Cell, seconds: float, counters: Path, directory: Path) -> Plan:
+        """Return the client processes of a cell, all at the second node."""
         client = self.nodes[1]
         client.leader_port, client.quorum = self.nodes[0].port, True
-        return client.commands(cell, seconds, board, directory)
+        return client.commands(cell, seconds, counters, directory)

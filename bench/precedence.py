@@ -1,4 +1,4 @@
-"""Brokers go before their clients where both share a few processors, as they do where a load is made on one machine."""
+"""Process priority of brokers above their clients, for machines on which both share few processors."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 
-def may_precede(nice: int) -> bool:
-    """Whether the system lets us give a process this niceness."""
+def can_set_nice(nice: int) -> bool:
+    """Return whether this user may give a process this nice value."""
     code = f"import os; os.setpriority(os.PRIO_PROCESS, 0, {nice})"
     return subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
 
 
-def give_precedence(pids: Iterable[int], nice: int) -> None:
-    """To these processes, all of their threads; those that they start later have it, too."""
+def set_nice(pids: Iterable[int], nice: int) -> None:
+    """Set the nice value of all threads of the processes; threads that they start later inherit it."""
     for pid in pids:
         for thread in Path(f"/proc/{pid}/task").iterdir():
             os.setpriority(os.PRIO_PROCESS, int(thread.name), nice)

@@ -1,12 +1,11 @@
-"""Does a broker take more messages when its clients are at other processes? A node alone, and the same with a proxy between.
+"""Benchmark of a proxy: the CPU cost of a message at a node, with clients at the node and with clients at a proxy.
 
     python -m bench.proxy [--cells 1q1p1c-1k,10q10p10c-1k,1q1p1c-x20-1k] [--seconds 4] [--repeat 3]
 
-A proxy takes what concerns sessions (frames, flow control, what is told to whom) away from the node, and joins what its
-clients say into few events. What is printed for each cell is what a message costs each process, and how many messages a
-second a core could then take at the node: that tells whether more cores would be of use before one has them. One JSON
-object a line, of the median run.
-"""
+A proxy does the work of client sessions (frames, flow control, ACKs and PUSHes) and sends the messages of its clients in
+fewer events. For each cell the benchmark prints the CPU time per message of each process, and the messages per second that
+one core of the node could process: whether a further core for a proxy would help. One JSON object per line, of the median
+run. """
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ from bench.load import run_cell
 
 
 class Proxy(Broker):
-    """A proxy to one node."""
+    """A proxy of one node."""
 
     def __init__(self, root: Path, node: Broker) -> None:
         super().__init__(root)
@@ -49,15 +48,15 @@ def _measure(cell: Cell, proxied: bool, seconds: float) -> dict[str, Any]:
                 for role, broker in processes.items()}
     return {"cell": cell.name, "clients_at": list(processes)[-1], "messages_per_s": row["messages_per_s"],
             "p50_ms": row["latency_ms"]["p50"], "cpu_us_per_message": {role: round(us, 1) for role, us in cost.items()},
-            "node_messages_per_core_second": round(1e6 / cost["node"]), "foreign_cores": row["foreign_cores"]}
+            "node_messages_per_core_second": round(1e6 / cost["node"]), "other_cores": row["other_cores"]}
 
 
 def main() -> int:
-    """Command line."""
+    """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cells", default="1q1p1c-1k,10q10p10c-1k,1q1p1c-x20-1k")
-    parser.add_argument("--seconds", type=float, default=4.0)
-    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--cells", default="1q1p1c-1k,10q10p10c-1k,1q1p1c-x20-1k", help="cells (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=4.0, help="posting time per run (default: %(default)s)")
+    parser.add_argument("--repeat", type=int, default=3, help="runs per cell (default: %(default)s)")
     options = parser.parse_args()
     for cell in choose(options.cells):
         for proxied in (False, True):

@@ -1,4 +1,4 @@
-"""RabbitMQ beside us: its own node in a temporary directory on a free port, and the C client compiled on the spot."""
+"""RabbitMQ as a benchmark target: a node in a temporary directory on a free port, and a C client that is compiled here."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from bench.cells import Cell
 from bench.load import Plan
 
 HERE = Path(__file__).parent
-PREFETCH = 2000  # messages a consumer may hold; more was not faster
+PREFETCH = 2000  # unconfirmed messages of a consumer; more was not faster
 _SERVER = "/usr/lib/rabbitmq/lib"
 
 
 class Missing(Exception):
-    """RabbitMQ, or what its client needs, is not on this machine: a sentence that says what to install."""
+    """RabbitMQ or a library of its client is not installed; the text names the packages."""
 
 
 def free_port() -> int:
-    """A TCP port nobody listens on at this moment."""
+    """Return a free TCP port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
 
 
 def find_server() -> Path:
-    """The server's start script, run directly: the system's wrapper insists on its own user and directories."""
+    """Return the start script of the server; the wrapper of the system requires its own user and directories."""
     scripts = sorted(Path(_SERVER).glob("rabbitmq_server-*/sbin/rabbitmq-server"))
     if not scripts:
         raise Missing("RabbitMQ is not installed: apt-get install rabbitmq-server librabbitmq-dev gcc")
@@ -40,7 +40,7 @@ def find_server() -> Path:
 
 
 def build_client(directory: Path) -> Path:
-    """Compile rabbit_client.c into `directory`."""
+    """Compile rabbit_client.c to `directory` and return the program."""
     target = directory / "rabbit_client"
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
@@ -53,9 +53,9 @@ def build_client(directory: Path) -> Path:
 
 
 class Rabbit:
-    """One RabbitMQ node. `pid` is the process that does the work (beam.smp).
+    """A RabbitMQ node. `pid`: its process beam.smp.
 
-    `epmd_port`: of the name server that it starts or shares; `others`: the names of the nodes that it joins.
+    `epmd_port`: port of the name server that it starts or shares; `others`: names of the nodes of its cluster.
     """
 
     name = "rabbitmq"
@@ -122,11 +122,14 @@ class Rabbit:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Its process."""
+        """Id of the process."""
         return (self.pid,)
 
-    def commands(self, cell: Cell, seconds: float, board: Path, directory: Path) -> Plan:
-        """Durable queues, persistent messages and publisher confirms; transient and unacknowledged for broadcast.
+    def commands(self, cell: Cell, seconds: float, counters: Path, directory: Path) -> Plan:
+        """Return the client processes of a cell.
+
+        Queues are durable, messages persistent, with publisher confirms; broadcast is transient and without
+        acknowledgements.
 
         Each message is acknowledged on its own, or every `batch` messages with `multiple` set.
         """
@@ -144,13 +147,13 @@ class Rabbit:
                 plan.samples.append(samples)
                 plan.consumers[slot] = queue
                 name = f"q{queue}.{slot if exchange else 0}.{cell.name}"
-                add("consume", self.port, board, len(plan.commands), slot, exchange, name, durable, PREFETCH,
+                add("consume", self.port, counters, len(plan.commands), slot, exchange, name, durable, PREFETCH,
                     ack_every, samples, self.leader_port)
         for queue in range(cell.queues):
             exchange = "" if cell.mode == "priority" else f"x{queue}.{cell.name}"
             slots = [slot for slot, producer in plan.consumers.items() if producer == queue]
             plan.producers.append(queue)
-            add("produce", self.port, board, len(plan.commands), queue, exchange, f"q{queue}.0.{cell.name}", cell.size,
+            add("produce", self.port, counters, len(plan.commands), queue, exchange, f"q{queue}.0.{cell.name}", cell.size,
                 cell.batch, cell.rate / cell.queues, cell.window, int(durable > 0), ",".join(map(str, slots)), seconds)
         return plan
 
@@ -163,7 +166,7 @@ class Rabbit:
 
 
 def _worker(pid: int) -> int:
-    """The descendant called beam.smp."""
+    """Return the id of the descendant process beam.smp."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:

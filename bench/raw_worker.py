@@ -1,6 +1,6 @@
-"""One client process of a run, on the raw client: posts prebuilt PUT events, or consumes and confirms in batches.
+"""Client process of a run with the raw client: posts prebuilt PUT events, or consumes and confirms in batches.
 
-`python -m bench.raw_worker JSON`: `port`, `board`, `worker` (slot), `role`, `batch` and the fields of the role. A PUT
+`python -m bench.raw_worker JSON`: `port`, `counters`, `worker` (slot), `role`, `batch` and the fields of the role. A PUT
 event is built once; for every use only the GUIDs, the time stamp and the checksum of its messages are replaced.
 """
 
@@ -15,11 +15,11 @@ from typing import Any
 
 from crc32c import crc32c
 
-from bench.gauge import ACKED, DONE, GO, POSTED, READY, RECEIVED, STAMP, STOP, Board
+from bench.gauge import ACKED, DONE, GO, POSTED, READY, RECEIVED, STAMP, STOP, SharedCounters
 from bench.rawclient import READ, WRITE, RawClient, acks, confirm_event, pushes
 from bmqtwist.wire.fast import PUT_HEADER_BYTES, EventType
 
-_PAUSE_SECONDS = 0.001  # a full window is looked at again after so long
+_PAUSE_SECONDS = 0.001  # delay before a full window is checked again
 
 
 class PutTemplate:
@@ -33,7 +33,7 @@ class PutTemplate:
         self.size, self.tail, self.counter = size, guids[0][3:], 0
 
     def stamp(self, now_ns: int) -> bytearray:
-        """The event for messages posted now."""
+        """Return the event with time stamps, GUIDs and checksums of messages posted now."""
         event, counter = self.event, self.counter
         stamp = STAMP.pack(now_ns)
         begin = self.starts[0] + PUT_HEADER_BYTES
@@ -51,17 +51,17 @@ class PutTemplate:
         return event
 
 
-def produce(board: Board, port: int, worker: int, batch: int, slot: int, uri: str, size: int, rate: float, window: int,
-            consumers: list[int], seconds: float) -> dict[str, Any]:
-    """Post until the time is up, at most `window` messages ahead of the slowest consumer."""
+def produce(counters: SharedCounters, port: int, worker: int, batch: int, slot: int, uri: str, size: int, rate: float,
+            window: int, consumers: list[int], seconds: float) -> dict[str, Any]:
+    """Post until the end of the posting time, at most `window` messages ahead of the slowest consumer."""
     client = RawClient(port, "bench-raw-producer")
     client.open(uri, 0, WRITE)
     template = PutTemplate(client, batch, size)
-    page, unpack, clock = board.page, STAMP.unpack_from, time.monotonic_ns
+    page, unpack, clock = counters.page, STAMP.unpack_from, time.monotonic_ns
     offsets = [(RECEIVED + consumer) * 8 for consumer in consumers]
     acked = refused = posted = 0
 
-    def take_acks(timeout: float) -> None:
+    def receive_acks(timeout: float) -> None:
         nonlocal acked, refused
         for buffer, (kind, _, start, end) in client.events(timeout):
             if kind == EventType.ACK:
@@ -69,43 +69,43 @@ def produce(board: Board, port: int, worker: int, batch: int, slot: int, uri: st
                 acked += good
                 refused += (end - start) // 24 - good
 
-    board.set(READY + worker, 1)
-    while not board.get(GO):
+    counters.set(READY + worker, 1)
+    while not counters.get(GO):
         time.sleep(0.0005)
     start_ns = clock()
     deadline, interval_ns = start_ns + int(seconds * 1e9), 1e9 / rate if rate else 0.0
     while (now := clock()) < deadline:
         if posted + batch - min([unpack(page, offset)[0] for offset in offsets]) > window:
-            take_acks(_PAUSE_SECONDS)
+            receive_acks(_PAUSE_SECONDS)
             continue
         if interval_ns and (due := start_ns + posted * interval_ns) > now:
-            take_acks((due - now) / 1e9)
+            receive_acks((due - now) / 1e9)
             continue
         client.send(template.stamp(now))
         posted += batch
-        board.set(POSTED + slot, posted)
-        take_acks(0.0)
-    board.set(DONE + slot, posted or 1)
-    give_up = time.monotonic() + 60
-    while acked + refused < posted and time.monotonic() < give_up:
-        take_acks(0.01)
-    board.set(ACKED + slot, acked)
-    while not board.get(STOP):
-        take_acks(0.01)
+        counters.set(POSTED + slot, posted)
+        receive_acks(0.0)
+    counters.set(DONE + slot, posted or 1)
+    ack_deadline = time.monotonic() + 60
+    while acked + refused < posted and time.monotonic() < ack_deadline:
+        receive_acks(0.01)
+    counters.set(ACKED + slot, acked)
+    while not counters.get(STOP):
+        receive_acks(0.01)
     return {"posted": posted, "acked": acked, "nacked": refused}
 
 
-def consume(board: Board, port: int, worker: int, batch: int, slot: int, uri: str, app_id: str, samples: str,
+def consume(counters: SharedCounters, port: int, worker: int, batch: int, slot: int, uri: str, app_id: str, samples: str,
             confirms: bool) -> dict[str, Any]:
-    """Take what is pushed and confirm it, up to `batch` messages per event."""
+    """Receive messages and confirm them, up to `batch` per event."""
     client = RawClient(port, "bench-raw-consumer")
     sub_id = 1 if app_id else 0
     client.open(uri, 0, READ, app_id, sub_id)
     client.consume(0, 1, app_id or "__default")
     times, unpack, clock = array("Q"), STAMP.unpack_from, time.monotonic_ns
-    received, held = 0, []
-    board.set(READY + worker, 1)
-    while not board.get(STOP):
+    received, unconfirmed = 0, []
+    counters.set(READY + worker, 1)
+    while not counters.get(STOP):
         events = client.events(0.002)
         for buffer, (kind, _, start, end) in events:
             if kind != EventType.PUSH:
@@ -113,14 +113,14 @@ def consume(board: Board, port: int, worker: int, batch: int, slot: int, uri: st
             now = clock()
             for guid, data in pushes(buffer, start, end):
                 times.extend((unpack(buffer, data)[0], now))
-                held.append(guid)
-        if held:
-            received += len(held)
+                unconfirmed.append(guid)
+        if unconfirmed:
+            received += len(unconfirmed)
             if confirms:
-                client.send(b"".join([confirm_event(0, held[at:at + batch], sub_id)
-                                      for at in range(0, len(held), batch)]))
-            held.clear()
-            board.set(RECEIVED + slot, received)
+                client.send(b"".join([confirm_event(0, unconfirmed[at:at + batch], sub_id)
+                                      for at in range(0, len(unconfirmed), batch)]))
+            unconfirmed.clear()
+            counters.set(RECEIVED + slot, received)
     client.disconnect()
     Path(samples).write_bytes(times.tobytes())
     return {"received": received}
@@ -129,9 +129,9 @@ def consume(board: Board, port: int, worker: int, batch: int, slot: int, uri: st
 def main(text: str) -> None:
     """Run one worker."""
     fields = json.loads(text)
-    board = Board(Path(fields.pop("board")))
+    counters = SharedCounters(Path(fields.pop("counters")))
     role = {"produce": produce, "consume": consume}[fields.pop("role")]
-    report = role(board, **fields)
+    report = role(counters, **fields)
     print(json.dumps({**report, "cpu_seconds": time.process_time()}))
 
 

@@ -1,8 +1,7 @@
-"""A small blocking client on `bmqtwist.wire`: what the official SDK cannot do, such as many messages per event.
+"""Small blocking client on `bmqtwist.wire`, for loads that the official SDK cannot produce, such as many messages per event.
 
-It speaks BER, makes its own GUIDs and leaves reading and deciding to its user: `events()` gives the whole events that
-have arrived, `pushes()` and `acks()` walk their bodies without an object per message.
-"""
+It uses BER and generates GUIDs. The caller reads: `events()` returns complete received events, `pushes()` and `acks()`
+iterate over their bodies without an object per message. """
 
 from __future__ import annotations
 
@@ -78,7 +77,7 @@ class RawClient:
         self._poll = select.poll()  # `select` takes no descriptor above 1023
         self._poll.register(self.socket, select.POLLIN)
         self._frames = FrameBuffer(_EVENT_BYTES_MAX)
-        self._kept: list[tuple[bytes, Span]] = []  # events that came while a request was waited for
+        self._deferred: list[tuple[bytes, Span]] = []  # events received while a request was pending
         self._r_id, self._guids, self._client = 0, 0, os.urandom(6)
         self._start_ns = time.time_ns()
         identity = ClientIdentity(
@@ -93,17 +92,17 @@ class RawClient:
     # -- bytes -------------------------------------------------------------------------------------------------------
 
     def fileno(self) -> int:
-        """For select."""
+        """Return the file descriptor, for `select`."""
         return self.socket.fileno()
 
     def send(self, data: bytes) -> None:
-        """Send all of it, however long it takes."""
+        """Send all bytes, without a time limit."""
         self.socket.settimeout(None)
         self.socket.sendall(data)
 
     def events(self, timeout: float | None = 0.0) -> list[tuple[bytes, Span]]:
-        """Whole events that are here or come within `timeout` seconds (None = for ever); heartbeats are answered."""
-        found, self._kept = self._kept, []
+        """Return complete events received within `timeout` seconds (None = no limit); answer heartbeats."""
+        found, self._deferred = self._deferred, []
         if found:
             timeout = 0.0
         if self._poll.poll(None if timeout is None else timeout * 1000):
@@ -126,18 +125,18 @@ class RawClient:
 
     def _next_control(self) -> tuple[bytes, Span]:
         deadline = time.monotonic() + self.timeout
-        aside: list[tuple[bytes, Span]] = []
+        others: list[tuple[bytes, Span]] = []
         while time.monotonic() < deadline:
             events = self.events(0.2)
             for index, (buffer, span) in enumerate(events):
                 if span[0] == EventType.CONTROL:
-                    self._kept = aside + events[index + 1:]
+                    self._deferred = others + events[index + 1:]
                     return buffer, span
-                aside.append((buffer, span))
+                others.append((buffer, span))
         raise TimeoutError("no answer to a request")
 
     def request(self, choice: str, value: Any) -> ControlMessage:
-        """Send a request and wait for its answer; Refusal when it is a status."""
+        """Send a request and return the response; raise Refusal for a status."""
         self._r_id += 1
         self.send(encode_event(ControlMessage(self._r_id, choice, value)))
         while True:
@@ -157,32 +156,32 @@ class RawClient:
 
     def consume(self, q_id: int, s_id: int, app_id: str = "__default", credit: int = 1 << 20,
                 credit_bytes: int = 1 << 32) -> None:
-        """Configure one subscription that wants everything."""
+        """Configure one subscription that matches all messages."""
         consumer = ConsumerInfo(credit, credit_bytes, 0, 1)
         self.request("configureStream", ConfigureStream(q_id, StreamParameters(app_id, [
             Subscription(s_id, consumers=[consumer])])))
 
     def close_queue(self, uri: str, q_id: int, flags: int) -> None:
-        """Give a queue without substreams up."""
+        """Close a queue without substreams."""
         self.request("closeQueue", CloseQueue(QueueHandleParameters(
             uri, q_id, None, flags, int(flags & READ > 0), int(flags & WRITE > 0), 0), True))
 
     def disconnect(self) -> None:
-        """Leave in good order."""
+        """Disconnect gracefully."""
         self.request("disconnect", Disconnect())
         self.close()
 
     # -- data --------------------------------------------------------------------------------------------------------
 
     def guid(self) -> bytes:
-        """The next message GUID."""
+        """Return a new GUID."""
         counter = self._guids
         self._guids += 1
         timer = time.time_ns() - self._start_ns & (1 << 56) - 1
         return _GUID.pack((1 << 22 | counter & 0x3FFFFF).to_bytes(3, "big"), timer.to_bytes(7, "big"), self._client)
 
     def put_event(self, q_id: int, payloads: list[bytes]) -> tuple[bytes, list[bytes]]:
-        """One PUT event that wants ACKs, and the GUIDs of its messages."""
+        """Return a PUT event with ACKs requested, and the GUIDs of its messages."""
         guids = [self.guid() for _ in payloads]
         body = b"".join([put_message(q_id, guid, payload, crc32c(payload), ACK_REQUESTED)
                          for guid, payload in zip(guids, payloads, strict=True)])
@@ -190,7 +189,7 @@ class RawClient:
 
 
 def pushes(buffer: bytes, start: int, end: int) -> Iterator[tuple[bytes, int]]:
-    """(GUID, where the application data begins) of the messages of a PUSH event."""
+    """Yield (GUID, offset of the application data) of each message of a PUSH event."""
     while start < end:
         first, second, guid = _PUSH.unpack_from(buffer, start)
         yield guid, start + ((second & 31) + (second >> 8) << 2)
@@ -198,11 +197,11 @@ def pushes(buffer: bytes, start: int, end: int) -> Iterator[tuple[bytes, int]]:
 
 
 def acks(buffer: bytes, start: int, end: int) -> Iterator[tuple[int, bytes]]:
-    """(status, GUID) of the messages of an ACK event."""
+    """Yield (status, GUID) of each message of an ACK event."""
     for word, guid, _ in ACK_MESSAGE.iter_unpack(buffer[start + ITEMS_HEADER_BYTES:end]):
         yield word >> 24 & 15, guid
 
 
 def confirm_event(q_id: int, guids: list[bytes], sub_id: int = 0) -> bytes:
-    """One CONFIRM event."""
+    """Return a CONFIRM event."""
     return items_event(EventType.CONFIRM, [CONFIRM_MESSAGE.pack(q_id, guid, sub_id) for guid in guids])

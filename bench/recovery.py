@@ -1,9 +1,9 @@
-"""How long a broker takes to come back with a million outstanding messages after kill -9.
+"""Benchmark of a restart with a million unconfirmed messages after kill -9.
 
     python -m bench.recovery [--messages 1000000] [--size 1024] [--durability none]
 
-Posts the messages, kills the broker, starts it again and measures: until it says that it serves, until the first
-message is delivered, and with `--drain` until the last one is. Prints one JSON object.
+Posts the messages, kills the broker, starts it again, and measures the time until it accepts clients, until the first
+delivery, and with `--drain` until the last one. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BATCH, _WINDOW, _CREDIT = 50, 5000, 1000
 
 
 def fill(port: int, count: int, size: int) -> float:
-    """Post and have acknowledged `count` messages; seconds."""
+    """Post `count` messages, wait for all ACKs, and return the seconds."""
     client = RawClient(port, "bench-recovery")
     client.open(URI, 0, WRITE)
     template = PutTemplate(client, _BATCH, size)
@@ -46,7 +46,7 @@ def fill(port: int, count: int, size: int) -> float:
 
 
 def receive(port: int, count: int) -> float:
-    """Consume `count` messages, confirming them unless it is only one; seconds."""
+    """Consume `count` messages and return the seconds; a single one is not confirmed."""
     client = RawClient(port, "bench-recovery", timeout=120)
     began = time.monotonic()
     client.open(URI, 0, READ)
@@ -64,12 +64,12 @@ def receive(port: int, count: int) -> float:
 
 
 def main() -> int:
-    """Command line."""
+    """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--messages", type=int, default=1_000_000)
-    parser.add_argument("--size", type=int, default=1024)
-    parser.add_argument("--durability", default="none")
-    parser.add_argument("--drain", action="store_true", help="also deliver everything")
+    parser.add_argument("--messages", type=int, default=1_000_000, help="messages (default: %(default)s)")
+    parser.add_argument("--size", type=int, default=1024, help="payload bytes (default: %(default)s)")
+    parser.add_argument("--durability", default="none", help="none, group or always (default: %(default)s)")
+    parser.add_argument("--drain", action="store_true", help="also consume all messages")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bmq-recovery-") as name:
         broker = Broker(Path(name), options.durability)

@@ -1,20 +1,25 @@
-"""The load harness: cells against our broker and against RabbitMQ in one run, as a table and as JSON lines.
+"""Load benchmark: runs cells on bmqtwist and on RabbitMQ, and prints a table and JSON lines.
 
     python -m bench.run [--cells quick|all|NAME,PREFIX*] [--durability none] [--seconds 8] [--repeat 1]
                         [--nodes 1] [--no-rabbit] [--nice -20] [--json FILE]
 
-With `--nodes 3` the brokers are clusters: queues of ours are strongly consistent, RabbitMQ's are quorum queues, and clients
-are at a node that does not lead them. CPU is then that of all nodes together, memory that of the largest.
+With `--nodes 3` the brokers are clusters: queues of bmqtwist are strongly consistent, those of RabbitMQ are quorum queues,
+and clients connect to a node that is not the leader. CPU is then the sum of all nodes, memory that of the largest node.
 
-Every cell runs against a fresh broker, ours and RabbitMQ's in turn, so that a ratio joins neighbours in time. With
-several repetitions the row of a cell is the one with the median rate. `turn` and `late`: the longest turn of our brokers
-since their start, and how late they were at most for what was due, in all repetitions; `machine`: how long the machine was
-away at most meanwhile (`bench.machine`). `foreign` says how many cores were busy with anything else.
+Each cell runs on a new broker, bmqtwist and RabbitMQ in turn. With several repetitions the row of a cell is the one with the
+median rate. Columns:
 
-All brokers, RabbitMQ too, have precedence over their clients, as `--nice` says and if the system allows it; the first line
-tells it. At `--nice 0` twenty busy clients share a few processors with them, and what a turn takes is mostly waiting.
+    broker us/msg, client us/msg   CPU time per message of the broker, and of all clients
+    broker cores                   average number of cores that the broker used
+    max turn ms, max delay ms      longest turn of the broker's event loop, and longest delay of a timer, in all repetitions
+    host pause ms                  longest pause of the machine itself meanwhile (`bench.machine`)
+    other cores                    average number of cores that other processes used
+    vs RabbitMQ                    messages/s relative to RabbitMQ
 
-BMQBRKR names another command for our broker.
+Brokers, RabbitMQ too, get a higher priority than their clients if the system allows `--nice`; the first line shows it. With
+`--nice 0` the brokers compete with twenty busy clients for a few processors, and turns are mostly waiting.
+
+The environment variable BMQBRKR names another command for the broker.
 """
 
 from __future__ import annotations
@@ -30,18 +35,18 @@ from bench.broker import Broker
 from bench.cells import CELLS, Cell, choose
 from bench.floor import FloorBroker, FloorRelay
 from bench.load import run_cell
-from bench.machine import Machine
+from bench.machine import HostPauseMonitor
 from bench.nodes import BrokerCluster, RabbitCluster
-from bench.precedence import give_precedence, may_precede
+from bench.precedence import can_set_nice, set_nice
 from bench.rabbit import Missing, Rabbit
 
-_COLUMNS = (("cell", 18), ("broker", 18), ("msg/s", 8), ("p50 ms", 9), ("p99 ms", 9), ("p99.9 ms", 9), ("us/msg", 7),
-            ("client us", 9),
-            ("cores", 6), ("RSS MiB", 8), ("turn ms", 8), ("late ms", 8), ("machine", 8), ("foreign", 7), ("x rabbit", 9))
+_COLUMNS = (("cell", 18), ("broker", 18), ("msg/s", 8), ("p50 ms", 9), ("p99 ms", 9), ("p99.9 ms", 9), ("broker us/msg", 13),
+            ("client us/msg", 13), ("broker cores", 12), ("RSS MiB", 8), ("max turn ms", 11), ("max delay ms", 12),
+            ("host pause ms", 13), ("other cores", 11), ("vs RabbitMQ", 11))
 
 
 def _target(root: Path, durability: str | None, nodes: int) -> Broker | BrokerCluster | Rabbit | RabbitCluster:
-    """What is measured; durability None means RabbitMQ, `floor` the yardstick."""
+    """Return the target of a run: RabbitMQ for durability None, the baseline server for "floor"."""
     if durability is None:
         return Rabbit(root) if nodes == 1 else RabbitCluster(root, nodes)
     if durability == "floor":
@@ -50,13 +55,13 @@ def _target(root: Path, durability: str | None, nodes: int) -> Broker | BrokerCl
 
 
 def _measure(cell: Cell, durability: str | None, seconds: float, nodes: int, nice: int) -> dict[str, Any]:
-    """One cell once."""
+    """Run one cell once and return its row."""
     with tempfile.TemporaryDirectory(prefix="bmq-bench-broker-") as name:
-        with _target(Path(name), durability, nodes) as target, Machine() as machine:
-            give_precedence(target.pids, nice)
+        with _target(Path(name), durability, nodes) as target, HostPauseMonitor() as pauses:
+            set_nice(target.pids, nice)
             row = run_cell(target, cell, seconds)
             if isinstance(target, Broker | BrokerCluster) and not isinstance(target, FloorBroker):
-                row["stalls_ms"] = {**target.stalls_ms(), "machine": machine.longest_ms()}
+                row["loop_stalls_ms"] = {**target.loop_stalls_ms(), "host_pause": pauses.longest_ms()}
     row["durability"], row["nice"] = durability or "confirms", nice
     return row
 
@@ -65,8 +70,8 @@ def _median(rows: list[dict[str, Any]]) -> dict[str, Any]:
     ordered = sorted(rows, key=lambda row: row["messages_per_s"])
     row = ordered[len(ordered) // 2]
     row["all_messages_per_s"] = [each["messages_per_s"] for each in rows]
-    for name in row.get("stalls_ms", ()):
-        row["stalls_ms"][name] = max((each["stalls_ms"][name] for each in rows), key=lambda ms: ms or 0.0)
+    for name in row.get("loop_stalls_ms", ()):
+        row["loop_stalls_ms"][name] = max((each["loop_stalls_ms"][name] for each in rows), key=lambda ms: ms or 0.0)
     return row
 
 
@@ -76,26 +81,26 @@ def _print(values: tuple[object, ...]) -> None:
 
 
 def _line(row: dict[str, Any]) -> None:
-    latency, stalls = row["latency_ms"], row.get("stalls_ms", {})
+    latency, stalls = row["latency_ms"], row.get("loop_stalls_ms", {})
     label = f"{row['target']} {row['durability']}" if row["target"] == "bmqtwist" else row["target"]
     _print((row["cell"], label, row["messages_per_s"] if row["complete"] else "LOST", latency["p50"], latency["p99"],
             latency["p99.9"], row["broker_cpu_us_per_message"], row["client_cpu_us_per_message"],
-            row["broker_cpu_share"], row["rss_mib"]["peak"], stalls.get("turn", ""), stalls.get("late", ""),
-            stalls.get("machine", ""), row["foreign_cores"], row.get("rate_vs_rabbit", "")))
+            row["broker_cpu_share"], row["rss_mib"]["peak"], stalls.get("max_turn", ""), stalls.get("max_delay", ""),
+            stalls.get("host_pause", ""), row["other_cores"], row.get("rate_vs_rabbit", "")))
 
 
 def main() -> int:
-    """Command line; the exit code says whether every cell was complete."""
+    """Run from the command line; return 1 if a message was lost or refused."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cells", default="quick", help=f"of: {', '.join(CELLS)}")
-    parser.add_argument("--durability", default="none", help="none, group, always; several separated by commas")
-    parser.add_argument("--seconds", type=float, default=8.0, help="how long producers post")
-    parser.add_argument("--repeat", type=int, default=1)
-    parser.add_argument("--nodes", type=int, default=1)
-    parser.add_argument("--no-rabbit", action="store_true")
-    parser.add_argument("--only-rabbit", action="store_true")
-    parser.add_argument("--floor", action="store_true", help="also measure bench.floor, the yardstick")
-    parser.add_argument("--nice", type=int, default=-20, help="of the brokers; clients have 0")
+    parser.add_argument("--cells", default="quick", help=f"quick, all, or names of cells: {', '.join(CELLS)}")
+    parser.add_argument("--durability", default="none", help="none, group or always; several separated by commas")
+    parser.add_argument("--seconds", type=float, default=8.0, help="posting time per cell (default: %(default)s)")
+    parser.add_argument("--repeat", type=int, default=1, help="runs per cell (default: %(default)s)")
+    parser.add_argument("--nodes", type=int, default=1, help="nodes per broker cluster (default: %(default)s)")
+    parser.add_argument("--no-rabbit", action="store_true", help="without RabbitMQ")
+    parser.add_argument("--only-rabbit", action="store_true", help="only RabbitMQ")
+    parser.add_argument("--floor", action="store_true", help="also measure the baseline server (bench.floor)")
+    parser.add_argument("--nice", type=int, default=-20, help="nice value of the brokers (default: %(default)s)")
     parser.add_argument("--json", type=Path, help="append one JSON object per row to this file")
     options = parser.parse_args()
     durabilities: list[str | None] = [] if options.only_rabbit else list(options.durability.split(","))
@@ -108,8 +113,8 @@ def main() -> int:
             durabilities.append(None)
         except Missing as reason:
             print(f"Without RabbitMQ: {reason}", file=sys.stderr)
-    nice = options.nice if may_precede(options.nice) else 0
-    print(f"brokers: nice {nice}" + (", since the system allows no other" if nice != options.nice else ""))
+    nice = options.nice if can_set_nice(options.nice) else 0
+    print(f"brokers: nice {nice}" + (", the system does not allow another value" if nice != options.nice else ""))
     _print(tuple(name for name, _ in _COLUMNS))
     complete = True
     for cell in choose(options.cells):

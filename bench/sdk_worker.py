@@ -1,6 +1,6 @@
-"""One client process of a run, on the official SDK: posts, or consumes and confirms, or both.
+"""Client process of a run with the official SDK: posts, or consumes and confirms, or both.
 
-`python -m bench.sdk_worker JSON`: `broker` (URI), `board` (path), `worker` (slot), `producers` and `consumers` (lists
+`python -m bench.sdk_worker JSON`: `broker` (URI), `counters` (path), `worker` (slot), `producers` and `consumers` (lists
 of the fields below). Every message is acknowledged to a callback; every message but those of broadcast queues is
 confirmed from the delivery callback. The first 8 bytes of a payload say when it was posted (monotonic, ns).
 Prints one JSON object at the end and leaves a file of samples per consumer (gauge.Samples).
@@ -18,9 +18,9 @@ from typing import Any
 
 import blazingmq
 
-from bench.gauge import ACKED, DONE, GO, POSTED, READY, RECEIVED, STAMP, STOP, Board
+from bench.gauge import ACKED, DONE, GO, POSTED, READY, RECEIVED, STAMP, STOP, SharedCounters
 
-_PAUSE_SECONDS = 0.001  # a full window is looked at again after so long
+_PAUSE_SECONDS = 0.001  # delay before a full window is checked again
 
 
 def _session(broker: str, on_message: Any = None) -> blazingmq.Session:
@@ -32,10 +32,10 @@ def _session(broker: str, on_message: Any = None) -> blazingmq.Session:
 class Consumer:
     """A session with one queue open for reading."""
 
-    def __init__(self, board: Board, broker: str, slot: int, uri: str, app_id: str, samples: str,
+    def __init__(self, counters: SharedCounters, broker: str, slot: int, uri: str, app_id: str, samples: str,
                  confirms: bool) -> None:
         self.samples, self.path, self.received = array("Q"), Path(samples), 0
-        page, offset = board.page, (RECEIVED + slot) * 8
+        page, offset = counters.page, (RECEIVED + slot) * 8
         extend, unpack, pack, clock = self.samples.extend, STAMP.unpack_from, STAMP.pack_into, time.monotonic_ns
 
         def on_message(message: Any, handle: Any) -> None:
@@ -50,7 +50,7 @@ class Consumer:
             max_unconfirmed_messages=100_000, max_unconfirmed_bytes=1 << 30))
 
     def stop(self) -> None:
-        """Leave the samples and the session."""
+        """Stop the session and write the latency samples."""
         self.session.stop()
         self.path.write_bytes(self.samples.tobytes())
 
@@ -58,9 +58,9 @@ class Consumer:
 class Producer:
     """A session with one queue open for writing."""
 
-    def __init__(self, board: Board, broker: str, slot: int, uri: str, size: int, rate: float, window: int,
+    def __init__(self, counters: SharedCounters, broker: str, slot: int, uri: str, size: int, rate: float, window: int,
                  consumers: list[int], seconds: float) -> None:
-        self.board, self.slot, self.uri, self.size, self.rate = board, slot, uri, size, rate
+        self.counters, self.slot, self.uri, self.size, self.rate = counters, slot, uri, size, rate
         self.window, self.consumers, self.seconds = window, consumers, seconds
         self.posted = self.acked = self.refused = 0
         self.session = _session(broker)
@@ -73,8 +73,8 @@ class Producer:
             self.refused += 1
 
     def run(self) -> None:
-        """Post until the time is up, at most `window` messages ahead of the slowest consumer."""
-        page, unpack, pack, clock, sleep = (self.board.page, STAMP.unpack_from, STAMP.pack, time.monotonic_ns,
+        """Post until the end of the posting time, at most `window` messages ahead of the slowest consumer."""
+        page, unpack, pack, clock, sleep = (self.counters.page, STAMP.unpack_from, STAMP.pack, time.monotonic_ns,
                                             time.sleep)
         post, uri, on_ack, filler = self.session.post, self.uri, self._on_ack, b"x" * (self.size - 8)
         offsets = [(RECEIVED + slot) * 8 for slot in self.consumers]
@@ -93,22 +93,22 @@ class Producer:
             post(uri, pack(clock()) + filler, on_ack=on_ack)
             posted += 1
         self.posted = posted
-        self.board.set(POSTED + self.slot, posted)
-        self.board.set(DONE + self.slot, posted or 1)
-        give_up = time.monotonic() + 60
-        while self.acked + self.refused < posted and time.monotonic() < give_up:
+        self.counters.set(POSTED + self.slot, posted)
+        self.counters.set(DONE + self.slot, posted or 1)
+        ack_deadline = time.monotonic() + 60
+        while self.acked + self.refused < posted and time.monotonic() < ack_deadline:
             sleep(0.002)
-        self.board.set(ACKED + self.slot, self.acked)
+        self.counters.set(ACKED + self.slot, self.acked)
 
 
 def main(text: str) -> None:
     """Run one worker."""
     spec = json.loads(text)
-    board = Board(Path(spec["board"]))
-    consumers = [Consumer(board, spec["broker"], **fields) for fields in spec["consumers"]]
-    producers = [Producer(board, spec["broker"], **fields) for fields in spec["producers"]]
-    board.set(READY + spec["worker"], 1)
-    while not board.get(GO):
+    counters = SharedCounters(Path(spec["counters"]))
+    consumers = [Consumer(counters, spec["broker"], **fields) for fields in spec["consumers"]]
+    producers = [Producer(counters, spec["broker"], **fields) for fields in spec["producers"]]
+    counters.set(READY + spec["worker"], 1)
+    while not counters.get(GO):
         time.sleep(0.0005)
     threads = [threading.Thread(target=producer.run) for producer in producers]
     begun = time.process_time()
@@ -116,7 +116,7 @@ def main(text: str) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    while not board.get(STOP):
+    while not counters.get(STOP):
         time.sleep(0.001)
     cpu = time.process_time() - begun
     for consumer in consumers:

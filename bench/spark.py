@@ -1,13 +1,13 @@
-"""Spark over a journal and over a queue, against the ways there would be without our formats. One JSON object a line.
+"""Benchmark of the Spark data sources for storage files and queues, against alternatives. One JSON object per line.
 
     python -m bench.spark [--records 10000000] [--messages 200000] [--rounds 3] [--only scan|source] [--large]
 
-scan: the columns that a journal has in every record and the GUID (`_SCANNED`), to nowhere and aggregated by queue, type and
-minute, on local[1] and local[2], against `sc.binaryRecords` with unpacking in Python into the same columns; all columns,
-too. A task on local[1] keeps more than one processor busy, since Python prepares what the virtual machine takes: so local[2]
-is compared with local[1] on a single processor as well, and both with many small tasks, between which nothing is prepared.
-source: messages a second through a streaming query, against consumers of the client libraries, the official one
-and ours. `--large`: the report on 10,000,000 records, on local[2]: seconds of one run, without a warm-up.
+scan: rows per second of the columns common to all journal records and the GUID (`_SCANNED`), without output and aggregated
+by queue, type and minute, on local[1] and local[2], against `sc.binaryRecords` with unpacking in Python; also all columns.
+A task on local[1] uses more than one processor, because Python prepares batches for the JVM; therefore local[2] is also
+compared with local[1] on a single processor, and both with many small tasks, between which nothing is prepared.
+source: messages per second of a streaming query, against consumers with the official client library and that of bmqtwist.
+`--large`: seconds of one run of the report on 10,000,000 records on local[2], without warm-up.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ from bmqtwist.storage.store import JOURNAL_HEADER_BYTES
 
 _QUEUES, _CHUNK = 16, 1 << 20
 _SCANNED = "type,lease,sequence,time,queueKey,guid,refCount"
-_TASKS, _SMALL_TASKS = 8, 40  # of a scan, on any number of cores
-_OVER_TCP = "aggregated, workers over TCP"  # as Spark does by itself; `bmqtwist.spark.session` asks for Unix sockets
+_TASKS, _SMALL_TASKS = 8, 40  # tasks of a scan, on any number of cores
+_OVER_TCP = "aggregated, workers over TCP"  # the default of Spark; `bmqtwist.spark.session` configures Unix sockets
 _BATCH, _WINDOW = 100_000, 400_000  # messages
 _LARGE = 10_000_000
 
@@ -57,7 +57,7 @@ _GUIDS = {int(kind): of.offset("guid") for kind, of in _OF_KIND.items()}
 
 
 def make_journal(path: Path, count: int) -> None:
-    """A journal of so many records: a sync point, then messages of a few queues, each confirmed and deleted."""
+    """Write a journal of `count` records: a sync point, then messages of 16 queues, each confirmed and deleted."""
     header = layout.FILE_HEADER.build(version=1, header_words=layout.FILE_HEADER.words, wide=1, type=int(FileType.JOURNAL),
                                       partition_id=0)
     sizes = layout.JOURNAL_FILE_HEADER.build(header_words=layout.JOURNAL_FILE_HEADER.words, record_words=RECORD_BYTES >> 2,
@@ -96,12 +96,12 @@ def make_journal(path: Path, count: int) -> None:
 def _session(cores: int, adaptive: bool = False, unix_sockets: bool = True) -> Any:
     from bmqtwist.spark import session
 
-    made = session(f"local[{cores}]", "bench", **{
+    created = session(f"local[{cores}]", "bench", **{
         "spark.python.unix.domain.socket.enabled": str(unix_sockets).lower(),
         "spark.sql.shuffle.partitions": cores, "spark.driver.memory": "2g", "spark.ui.showConsoleProgress": "false",
         "spark.sql.adaptive.enabled": str(adaptive).lower()})
-    made.sparkContext.setLogLevel("ERROR")
-    return made
+    created.sparkContext.setLogLevel("ERROR")
+    return created
 
 
 def _best(rounds: int, work: Any) -> float:
@@ -114,7 +114,7 @@ def _best(rounds: int, work: Any) -> float:
 
 
 def scan(way: str, cores: int, tasks: int, path: str, count: int, rounds: int) -> float:
-    """Seconds of the best round; the first scan is not counted."""
+    """Return the seconds of the fastest round, after two scans as warm-up."""
     from pyspark.sql import functions as F
 
     spark = _session(cores, way == "report", way != _OVER_TCP)
@@ -145,14 +145,14 @@ def scan(way: str, cores: int, tasks: int, path: str, count: int, rounds: int) -
             _OVER_TCP: aggregated, "binaryRecords": raw, "report": report}[way]
     if way != "report":
         work()
-        work()  # the virtual machine is still compiling
+        work()  # second warm-up: the JVM still compiles
     seconds = _best(rounds, work)
     spark.stop()
     return seconds
 
 
 def _unpacked(data: bytes) -> tuple[Any, ...]:
-    """A record as the row that `bmq-storage` makes of it."""
+    """Unpack a record to the same row as `bmq-storage`."""
     from datetime import UTC, datetime
     from struct import unpack
 
@@ -166,7 +166,7 @@ def _unpacked(data: bytes) -> tuple[Any, ...]:
 
 
 def source(count: int, rounds: int) -> dict[str, float]:
-    """Messages a second: clients alone, and through a query into nowhere."""
+    """Return messages per second of both client libraries, and of a query without output."""
     from bench.broker import DOMAINS, Broker
     from bmqtwist.sdk.simple import Session
 
@@ -238,14 +238,14 @@ def _stream(spark: Any, url: str, uri: str, root: Path, count: int) -> float:
     query = rows.writeStream.format("noop").option("checkpointLocation", str(root / "checkpoint")).trigger(
         availableNow=True).start()
     query.awaitTermination()
-    seconds = time.monotonic() - began - 1.0  # it waits that long for more in the end
+    seconds = time.monotonic() - began - 1.0  # availableNow.idle
     taken = sum(each["numInputRows"] for each in query.recentProgress)
     assert taken == count, f"{taken} of {count} messages"
     return count / seconds
 
 
 def child(arguments: list[str], processors: int | None = None) -> float:
-    """One measurement in a process of its own, which may be on so many processors only."""
+    """Run one measurement in a separate process, limited to some processors, and return its result."""
     mine = sorted(os.sched_getaffinity(0))[:processors]
     ended = subprocess.run([sys.executable, "-m", "bench.spark", "--child", *arguments], capture_output=True,
                            text=True, check=False, preexec_fn=lambda: os.sched_setaffinity(0, mine))
@@ -255,33 +255,33 @@ def child(arguments: list[str], processors: int | None = None) -> float:
 
 
 def scans(path: Path, count: int, rounds: list[str]) -> None:
-    """All scans of a journal, a line for each, and how they compare."""
+    """Run and print all scans of a journal, and their ratios."""
     def seconds(way: str, cores: int, tasks: int = _TASKS, processors: int | None = None) -> float:
         took = child([way, str(cores), str(tasks), str(path), str(count), *rounds], processors)
         print(json.dumps({"scan": way, "cores": cores, "tasks": tasks, "processors": processors or "all",
                           "rows/s": round(count / took)}), flush=True)
         return took
 
-    alone = {}
+    single_core = {}
     for way in ("table", "aggregated"):
         two, one = seconds(way, 2), seconds(way, 1)
-        alone[way] = one
+        single_core[way] = one
         ratios = {"2/1": one / two, "2/1 on one processor": seconds(way, 1, processors=1) / two,
                   f"2/1, {_SMALL_TASKS} tasks": seconds(way, 1, _SMALL_TASKS) / seconds(way, 2, _SMALL_TASKS)}
         print(json.dumps({"scan": way, **{name: round(each, 2) for name, each in ratios.items()}}), flush=True)
     print(json.dumps({"scan": _OVER_TCP, "2/1": round(seconds(_OVER_TCP, 1) / seconds(_OVER_TCP, 2), 2)}), flush=True)
     seconds("all columns", 2)
-    print(json.dumps({"table/binaryRecords": round(seconds("binaryRecords", 1) / alone["table"], 1)}), flush=True)
+    print(json.dumps({"table/binaryRecords": round(seconds("binaryRecords", 1) / single_core["table"], 1)}), flush=True)
 
 
 def main() -> None:
-    """Command line."""
+    """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--records", type=int, default=10_000_000)
-    parser.add_argument("--messages", type=int, default=1_000_000)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", choices=["scan", "source"])
-    parser.add_argument("--large", action="store_true")
+    parser.add_argument("--records", type=int, default=10_000_000, help="records of a scan (default: %(default)s)")
+    parser.add_argument("--messages", type=int, default=1_000_000, help="messages of a query (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds; the fastest counts (default: %(default)s)")
+    parser.add_argument("--only", choices=["scan", "source"], help="run only this part")
+    parser.add_argument("--large", action="store_true", help="only the report on 10,000,000 records")
     parser.add_argument("--child", nargs=5, metavar=("WAY", "CORES", "TASKS", "PATH", "COUNT"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:

@@ -1,9 +1,9 @@
-"""The jobs on a standalone Spark cluster on this machine: a master and two workers from the pip-installed Spark.
+"""Test of the Spark jobs on a standalone Spark cluster of this machine: a master and two workers.
 
     python -m bench.spark_cluster [--messages 2000]
 
-Ships this package as a zip (to the tasks with --py-files, to the driver by PYTHONPATH), runs bench/spark_job.py there and
-with local[2], and prints as JSON which workers did what, and whether the results are the same.
+Ships this package as a zip (to tasks by --py-files, to the driver by PYTHONPATH), runs bench/spark_job.py on the cluster and
+with local[2], and prints as JSON the executors of each part and whether the results are equal.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MASTER, _WORKER = "org.apache.spark.deploy.master.Master", "org.apache.spark.de
 
 @contextlib.contextmanager
 def cluster(root: Path, environment: dict[str, str]) -> Iterator[str]:
-    """A master and two workers with one core each; the URL of the master."""
+    """Run a master and two workers with one core each; yield the URL of the master."""
     import pyspark
 
     command = [str(Path(pyspark.__file__).parent / "bin" / "spark-class")]
@@ -52,7 +52,7 @@ def cluster(root: Path, environment: dict[str, str]) -> Iterator[str]:
     try:
         start("master", _MASTER, "--host", "127.0.0.1", "--port", str(port), "--webui-port", str(free_port()))
         expect("master", "New state: ALIVE")
-        for number in (1, 2):  # each a host of its own for Spark, which does not begin a task again on the same
+        for number in (1, 2):  # separate hosts for Spark: it retries a task on another host
             start(f"worker{number}", _WORKER, "--host", f"127.0.0.{number}", "--cores", "1", "--memory", "1g",
                   "--webui-port", str(free_port()), "--work-dir", str(root / f"work{number}"), url)
         for number in (1, 2):
@@ -66,7 +66,7 @@ def cluster(root: Path, environment: dict[str, str]) -> Iterator[str]:
 
 
 def submit(master: str, root: Path, environment: dict[str, str], *arguments: str) -> dict[str, object]:
-    """Run the job; what it says."""
+    """Run the job with spark-submit and return its result."""
     import pyspark
 
     command = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", master, "--driver-memory", "1g",
@@ -80,15 +80,15 @@ def submit(master: str, root: Path, environment: dict[str, str], *arguments: str
                     "--conf", "spark.sql.execution.arrow.maxRecordsPerBatch=10", "--py-files", str(root / PACKAGE)]
     ended = subprocess.run([*command, str(ROOT / "bench" / "spark_job.py"), *arguments], env=environment, cwd=root,
                            capture_output=True, text=True, timeout=600, check=False)
-    said = re.findall(r"^RESULT (.*)$", ended.stdout, re.MULTILINE)
-    if ended.returncode or not said:
+    results = re.findall(r"^RESULT (.*)$", ended.stdout, re.MULTILINE)
+    if ended.returncode or not results:
         raise RuntimeError(f"the job on {master} has failed:\n{ended.stdout[-2000:]}\n{ended.stderr[-4000:]}")
-    found: dict[str, object] = json.loads(said[-1])
+    found: dict[str, object] = json.loads(results[-1])
     return found
 
 
 def run(messages: int) -> dict[str, object]:
-    """On the cluster and here; what both said."""
+    """Run the job on the cluster and locally, and return the comparison."""
     check_java()
     with tempfile.TemporaryDirectory(prefix="bmq-spark-cluster-") as name:
         root = Path(name)
@@ -97,28 +97,30 @@ def run(messages: int) -> dict[str, object]:
         with BrokerProcess(root / "broker", samples=False) as broker:
             broker.domain("spark")
             began = time.monotonic()
-            bare = {name: value for name, value in environment.items() if name != "PYTHONPATH"}  # tasks get what is shipped
+            # without PYTHONPATH, so that tasks use the shipped package
+            bare = {name: value for name, value in environment.items() if name != "PYTHONPATH"}
             with cluster(root, bare) as url:
                 up = time.monotonic() - began
-                there = submit(url, root, environment, broker.url, str(root / "there"), str(messages),
+                on_cluster = submit(url, root, environment, broker.url, str(root / "on_cluster"), str(messages),
                                str(ROOT / "tests" / "vectors" / "storage-recorded" / "rollover" / "n1"))
-            here = submit("local[2]", root, environment, broker.url, str(root / "here"), str(messages),
+            locally = submit("local[2]", root, environment, broker.url, str(root / "locally"), str(messages),
                           str(ROOT / "tests" / "vectors" / "storage-recorded" / "rollover" / "n1"))
-            twice = sum("Duplicate PUT message queue [bmq://spark/there-twice]" in line for line in broker.log())
-    same = {name: there[name] == here[name] for name in ("records", "messages", "posted", "each once")}
-    return {"cluster up s": round(up, 1), "executors": there["executors"], "same": same, "results": there["messages"],
-            "attempts": there["attempts"], "each once": there["each once"], "lines of the broker about duplicates": twice}
+            twice = sum("Duplicate PUT message queue [bmq://spark/on_cluster-twice]" in line for line in broker.log())
+    same = {name: on_cluster[name] == locally[name] for name in ("records", "messages", "posted", "each_once")}
+    return {"cluster_start_s": round(up, 1), "executors": on_cluster["executors"], "same": same,
+            "results": on_cluster["messages"],
+            "attempts": on_cluster["attempts"], "each_once": on_cluster["each_once"], "duplicates_logged_by_broker": twice}
 
 
 def main() -> int:
-    """Command line; 1 if the results differ or one worker did nothing."""
+    """Run from the command line; return 1 if the results differ or only one worker took part."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--messages", type=int, default=2000)
+    parser.add_argument("--messages", type=int, default=2000, help="messages (default: %(default)s)")
     found = run(parser.parse_args().messages)
     print(json.dumps(found))
     executors = found["executors"]
     assert isinstance(executors, dict) and isinstance(found["same"], dict)
-    good = all(found["same"].values()) and found["each once"] and all(len(each) > 1 for each in executors.values())
+    good = all(found["same"].values()) and found["each_once"] and all(len(each) > 1 for each in executors.values())
     return 0 if good else 1
 
 

@@ -1,8 +1,8 @@
-"""What bench/spark_cluster.py runs on a cluster and here, under spark-submit: BROKER DIRECTORY MESSAGES STORAGE.
+"""Spark job of bench/spark_cluster.py, run by spark-submit with the arguments BROKER DIRECTORY MESSAGES STORAGE.
 
-Reads storage files, posts a table to a queue, consumes the queue, and says for each of them which executors had a part.
-Posts another table of which one task posts most of its rows and then does not come to its end: on a cluster with
-speculation another executor begins it again, and posts the same rows.
+Reads storage files, posts a table to a queue, consumes the queue, and reports the executors of each part. It also posts a
+table of which one task stalls after most of its rows: on a cluster with speculation another executor runs the task again and
+posts the same rows, which the broker must deduplicate.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ import bmqtwist
 from bmqtwist.spark import register, session
 
 
-def who(rows: Any) -> list[str]:
-    """The directories of the executors that worked on it."""
+def executors_of(rows: Any) -> list[str]:
+    """Return the working directories of the executors that process `rows`."""
     from pyspark.sql import functions as F
 
     here = F.udf(os.getcwd, "string").asNondeterministic()
     return sorted({row["where"] for row in rows.select(here().alias("where")).distinct().collect()})
 
 
-_SLOW_S = 30.0  # that the first attempt of one task takes longer than the others
-_ROWS, _TASKS = 20_000, 4  # of each task; a few hundred would wait in buffers on their way to the sink
+_SLOW_S = 30.0  # delay of the first attempt of one task
+_ROWS, _TASKS = 20_000, 4  # rows per task; a few hundred would stay in buffers before the sink
 
 
-def slowly(directory: str, number: int) -> str:
-    """A number as text, and a file for each attempt of a task; the first attempt of the first task stops at its last row."""
+def text_with_delay(directory: str, number: int) -> str:
+    """Return a number as text; creates a file per task attempt, and delays the first attempt of a task at its last row."""
     from pyspark import TaskContext
 
     task: Any = TaskContext.get()
@@ -43,13 +43,13 @@ def slowly(directory: str, number: int) -> str:
     return str(number)
 
 
-def post_twice(spark: Any, sink: dict[str, str], directory: str) -> tuple[list[str], dict[int, int]]:
-    """The attempts of the tasks, and how often each number is in the queue then."""
+def post_with_speculation(spark: Any, sink: dict[str, str], directory: str) -> tuple[list[str], dict[int, int]]:
+    """Post the table; return the task attempts, and how often each number is in the queue."""
     from pyspark.sql import functions as F
 
     attempts = Path(directory, "attempts")
     attempts.mkdir(parents=True)
-    slow = F.udf(lambda number: slowly(str(attempts), number), "string").asNondeterministic()
+    slow = F.udf(lambda number: text_with_delay(str(attempts), number), "string").asNondeterministic()
     rows = spark.range(0, _TASKS * _ROWS, 1, _TASKS).select(slow("id").alias("value"))
     rows.write.format("bmq").options(**sink, maxUnackedMessages="100").mode("append").save()
     found: Counter[int] = Counter()
@@ -63,11 +63,11 @@ def post_twice(spark: Any, sink: dict[str, str], directory: str) -> tuple[list[s
 
 
 def main(broker: str, directory: str, count: int, storage: str) -> None:
-    """All of it."""
+    """Run all parts and print the result."""
     spark = session(name="bmqtwist-cluster")
     register(spark)
     spark.sparkContext.setLogLevel("ERROR")
-    assert ".zip" in bmqtwist.__file__, f"the package is not the one that was shipped: {bmqtwist.__file__}"
+    assert ".zip" in bmqtwist.__file__, f"not the shipped package: {bmqtwist.__file__}"
     uri = f"bmq://spark/{os.path.basename(directory)}"
     records = spark.read.format("bmq-storage").options(includeArchive="true", maxPartitionRecords="20").load(storage)
     by_type = {row["type"]: row["count"] for row in records.groupBy("type").count().collect()}
@@ -79,16 +79,16 @@ def main(broker: str, directory: str, count: int, storage: str) -> None:
     got: list[int] = []
 
     def batch(rows: Any, number: int) -> None:
-        workers.update(who(rows))
+        workers.update(executors_of(rows))
         got.append(rows.selectExpr("sum(cast(cast(value as string) as bigint))").first()[0] or 0)
 
     query = spark.readStream.format("bmq").options(**options).load().writeStream.foreachBatch(batch).option(
         "checkpointLocation", f"{directory}/checkpoint").trigger(availableNow=True).start()
     query.awaitTermination()
-    attempts, times = post_twice(spark, {"bmq.bootstrap.servers": broker, "queue": f"{uri}-twice"}, directory)
+    attempts, times = post_with_speculation(spark, {"bmq.bootstrap.servers": broker, "queue": f"{uri}-twice"}, directory)
     print("RESULT " + json.dumps({"records": by_type, "messages": sum(got), "posted": count, "attempts": attempts,
-                                  "each once": times == dict.fromkeys(range(_TASKS * _ROWS), 1),
-                                  "executors": {"storage": who(records), "queue": sorted(workers)}}), flush=True)
+                                  "each_once": times == dict.fromkeys(range(_TASKS * _ROWS), 1),
+                                  "executors": {"storage": executors_of(records), "queue": sorted(workers)}}), flush=True)
     spark.stop()
 
 

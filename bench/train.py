@@ -1,4 +1,4 @@
-"""What a profile-guided build is trained with: short loads of every kind, on our own SDK and, in batches, the raw client.
+"""Training loads of a profile-guided build: short loads of every kind, with the SDK of bmqtwist and the raw client.
 
     BMQBRKR=PATH/bmqbrkr python -m bench.train [--seconds 2]
 
@@ -23,9 +23,9 @@ LOADS = (("one-process-5000", "none", 1), ("1q1p1c-5000", "none", 1), ("1q1p1c-1
 
 
 def main() -> int:
-    """Command line; the exit code says whether every message arrived."""
+    """Run from the command line; return 1 if a message was lost."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each load (default %(default)s)")
+    parser.add_argument("--seconds", type=float, default=2.0, help="posting time per load (default: %(default)s)")
     seconds, complete = parser.parse_args().seconds, True
     for name, durability, nodes in LOADS:
         with tempfile.TemporaryDirectory(prefix="bmq-bench-broker-") as folder:
