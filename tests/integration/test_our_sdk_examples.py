@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 from kit.certificates import certificate
-from kit.children import mortal
+from kit.children import time_limited
 from kit.markdown import BROKER, RUN, Block, blocks
 from kit.process import STARTED, BrokerProcess, free_port
 
@@ -125,7 +125,7 @@ def test_the_example_consumer_prints_the_messages_of_the_example_producer(node: 
     assert posted.stdout == "2 message(s) acknowledged\n"
     consumer = subprocess.Popen([sys.executable, str(official / "consumer.py"), uri, node.broker.uri], text=True,
                                 stdout=subprocess.PIPE)
-    with mortal(consumer, 2 * DEADLINE):
+    with time_limited(consumer, 2 * DEADLINE):
         assert consumer.stdout is not None
         lines = [consumer.stdout.readline() for _ in range(2)]
         consumer.send_signal(signal.SIGINT)
@@ -150,7 +150,7 @@ def test_the_example_consumer_ends_at_a_signal_while_idle(node: Node, official: 
     uri = f"bmq://bmq.test.persistent.priority/unheard-{official.name}"
     consumer = subprocess.Popen([sys.executable, "-c", UNHEARD, str(official / "consumer.py"), uri, node.broker.uri],
                                 text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    with mortal(consumer, 2 * DEADLINE):
+    with time_limited(consumer, 2 * DEADLINE):
         posted = subprocess.run([sys.executable, str(official / "producer.py"), uri, node.broker.uri], input="a\n",
                                 capture_output=True, text=True, timeout=DEADLINE, check=True)
         assert posted.stdout == "1 message(s) acknowledged\n"

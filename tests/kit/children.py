@@ -1,4 +1,4 @@
-"""Child processes that tests talk to: however such a process behaves, whoever waits for it comes to an end."""
+"""Time limit for child processes of tests, so that no test waits for output of a process that hangs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import AnyStr
 
 
 @contextmanager
-def mortal(process: subprocess.Popen[AnyStr], seconds_max: float) -> Iterator[subprocess.Popen[AnyStr]]:
-    """A process that is killed after so many seconds, so that its output ends, and killed in the end if it still runs."""
+def time_limited(process: subprocess.Popen[AnyStr], seconds_max: float) -> Iterator[subprocess.Popen[AnyStr]]:
+    """Kill a process at the end of the `with` block, or after `seconds_max`, which ends its output."""
     timer = threading.Timer(seconds_max, process.kill)
     timer.daemon = True
     timer.start()

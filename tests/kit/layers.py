@@ -1,6 +1,6 @@
-"""How the package is laid out: its rooms and their ranks, what imports what, and where imports go in a circle.
+"""Structure of the package: ranks of its subpackages, imports of its modules, and cycles of imports.
 
-tests/test_tidy.py holds the package to it, docs/make_pictures.py draws it.
+tests/test_tidy.py checks the package against it; docs/make_pictures.py draws it.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 PACKAGE = ROOT / "bmqtwist"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
-# A module imports only from its own rank or a lower number.
+# A module imports only from modules of the same or a lower rank.
 RANKS: dict[str, float] = {
     "limits": 0, "alarms": 0, "errors": 0, "ids": 0, "report": 0, "compiled": 0, "textformat": 0, "steps": 0, "machine": 0,
     "wire": 1, "storage": 2,
     "queue": 3, "cluster": 4, "config": 4.5, "link": 5, "sdk": 5.5, "security": 5.6, "logs": 5.7, "loop": 5.8, "peers": 5.9,
     "relay": 6, "member": 6.1, "broker": 6.2, "storagetool": 6.25, "view": 6.3, "admin": 6.4, "reactor": 6.7,
     "daemon": 6.8, "console": 7, "cli": 7, "kombu": 7, "spark": 7, "testing": 8, "tap": 8}
-# Modules that do instead of deciding. Everything else is pure.
+# Modules that perform input and output. All other modules are pure.
 IO_MODULES = {"storage.files", "reactor.tcp", "reactor.incoming", "config.load", "security.tls", "logs.observer",
               "logs.background", "daemon.service", "daemon.directories", "reactor.performer", "reactor.epoll_round",
               "daemon.control_pipe", "reactor.disk_threads", "daemon.process", "daemon.rehearsal", "daemon.statistics_log",

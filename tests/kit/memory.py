@@ -1,7 +1,7 @@
-"""A broker in this process without sockets, files, threads or a real clock: everything happens when asked for.
+"""A broker in this process without sockets, storage files, threads or a real clock; it runs only when a test calls it.
 
-The broker is `bmqtwist.testing.node`, with configuration files on the real disk. A link's `receive` runs it until
-nothing moves any more; what has not come then will not come by waiting.
+The broker is `bmqtwist.testing.node`, with configuration files on the real disk. `receive` of a link runs it until it is
+idle, so that no wait is needed after it.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from kit.client import DEADLINE, Client, Expired
 from kit.config import ConfigDirectory
 from kit.world import World
 
-PORT = 30114  # nobody listens there; it only has to be named
+PORT = 30114  # in the configuration only; no process listens on it
 
 
 class MemoryLink:
-    """The client's end of a session."""
+    """Client end of a connection to a broker in memory; also the transport of the broker's session."""
 
     def __init__(self, world: MemoryWorld, peer: str) -> None:
         self._world, self.closed = world, False
         self._arrived: deque[bytes] = deque()
-        self._ended = False  # the broker closed it; what arrived before can still be read
+        self._ended = False  # the broker has closed it; data that arrived before can still be read
         self.session: Session | None = world.broker.sessions.connect(peer, world.now)
         self.session.transport = self
 
     def send(self, data: bytes) -> None:
-        """Hand bytes to the session; nothing is processed further before somebody receives."""
+        """Pass bytes to the session; the broker handles them at the next `receive`."""
         if self.session is not None:
             self._world.broker.sessions.received(self.session, data, self._world.now)
             self._world.turn_requested = True
 
     def receive(self, deadline: float) -> bytes:
-        """Run the broker until it rests, then what has arrived."""
+        """Run the broker until it is idle, and return the bytes that have arrived."""
         self._world.run()
         data = b"".join(self._arrived)
         self._arrived.clear()
@@ -53,10 +53,10 @@ class MemoryLink:
         self.lose()
         self._world.run()
 
-    # What the broker's side does
+    # Transport of the session
 
     def write(self, data: bytes) -> int:
-        """The broker wrote; everything is taken at once."""
+        """Store bytes that the broker writes; 0 bytes are pending."""
         self._arrived.append(data)
         return 0
 
@@ -66,10 +66,10 @@ class MemoryLink:
         self.lose()
 
     def set_reading(self, wanted: bool) -> None:
-        """Nobody is slowed down here."""
+        """Ignore flow control: the client end has no limit."""
 
     def lose(self) -> None:
-        """Tell the session that its channel is gone."""
+        """Report the end of the connection to the session."""
         session, self.session = self.session, None
         if session is not None:
             self._world.broker.sessions.lost(session, self._world.now)
@@ -77,7 +77,7 @@ class MemoryLink:
 
 
 class MemoryWorld(ImmediateNode, World):
-    """A world in memory."""
+    """A world whose broker runs in this process, with a virtual clock and disk."""
 
     def __init__(self, root: Path, *, app: dict[str, Any] | None = None, cluster: dict[str, Any] | None = None,
                  start: bool = True) -> None:
@@ -86,15 +86,15 @@ class MemoryWorld(ImmediateNode, World):
         self.config = ConfigDirectory(root, PORT, app=app, cluster=cluster)
         ImmediateNode.__init__(self, lambda: load(str(self.config.etc), environment={}).configuration,
                       lambda configuration: DomainReader(configuration.directory))
-        self._peers = self._told = 0
+        self._peers = self._lines_checked = 0
         self.allow_internal_errors = False  # else a test fails if the broker logs INTERNAL_ERROR
         if start:
             self.start()
 
     def run(self) -> None:
-        """A mistake that the broker contains is a failure of the test all the same."""
+        """Run the broker until it is idle; an internal error fails the test, unless the test allows them."""
         super().run()
-        lines, self._told = self.report.lines[self._told:], len(self.report.lines)
+        lines, self._lines_checked = self.report.lines[self._lines_checked:], len(self.report.lines)
         assert self.allow_internal_errors or not any("[INTERNAL_ERROR]" in text for _, text in lines), lines
 
     @contextmanager
@@ -108,12 +108,12 @@ class MemoryWorld(ImmediateNode, World):
             self.run()
 
     def link(self, listener: int = 0) -> MemoryLink:
-        """A session without a socket."""
+        """Open a connection without a socket."""
         self._peers += 1
         return MemoryLink(self, f"127.0.0.1:{40000 + self._peers}")
 
     def expect_log(self, *texts: str, since: int = 0, deadline: float = DEADLINE) -> str:
-        """It is there or it is not."""
+        """Run the broker until it is idle and return the first matching record; raises Expired without waiting."""
         self.run()
         for record in self.log()[since:]:
             if all(text in record for text in texts):
@@ -121,5 +121,5 @@ class MemoryWorld(ImmediateNode, World):
         raise Expired("no log record with " + repr(texts) + ":\n" + "\n".join(self.log()[-60:]))
 
     def gone(self, client: Client) -> None:
-        """The broker learned of it at once."""
+        """Run the broker until it is idle: it has the end of the connection already."""
         self.run()

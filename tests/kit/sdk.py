@@ -1,4 +1,7 @@
-"""The official SDK with everything it hears kept in queues, in this process or in one that can be killed."""
+"""Sessions of the official SDK for tests: in this process, or in a child process that a test can kill.
+
+Messages, ACKs and session events are collected in queues.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +18,16 @@ from typing import Any
 import blazingmq
 from blazingmq import session_events
 
-from kit.children import mortal
+from kit.children import time_limited
 from kit.client import DEADLINE, Expired
 
 SCRIPT_SECONDS_MAX = 200.0
 
-os.environ.pop("BMQ_BROKER_URI", None)  # it would override every address given here
+os.environ.pop("BMQ_BROKER_URI", None)  # it would override the addresses of the tests
 
 
 class Application:
-    """One session: `messages` of (message, handle), `acks`, `events`."""
+    """A session of the official SDK; collects `messages` as (message, handle), `acks` and `events`."""
 
     def __init__(self, broker: str, **options: Any) -> None:
         self.messages: queue.Queue[tuple[blazingmq.Message, blazingmq.MessageHandle]] = queue.Queue()
@@ -34,19 +37,19 @@ class Application:
                                          broker=broker, **options)
 
     def post(self, uri: str, payload: bytes, wait: bool = True, **kwargs: Any) -> blazingmq.Ack | None:
-        """Post; with `wait` the ACK of it (post one at a time then)."""
+        """Post a message; with `wait`, return its ACK (then only one post may be outstanding)."""
         self.session.post(uri, payload, on_ack=self.acks.put, **kwargs)
         return self.next_ack() if wait else None
 
     def next_ack(self, deadline: float = DEADLINE) -> blazingmq.Ack:
-        """The next ACK."""
+        """Wait for an ACK and return it; raises Expired after `deadline` seconds."""
         try:
             return self.acks.get(timeout=deadline)
         except queue.Empty:
             raise Expired(f"no ACK; events: {self.events}") from None
 
     def take(self, count: int = 1, *, confirm: bool = True, deadline: float = DEADLINE) -> list[blazingmq.Message]:
-        """The next messages."""
+        """Wait for `count` messages and return them; raises Expired if one takes more than `deadline` seconds."""
         taken: list[blazingmq.Message] = []
         for _ in range(count):
             try:
@@ -59,7 +62,7 @@ class Application:
         return taken
 
     def wait_event(self, kind: type[session_events.SessionEvent], deadline: float = 30.0) -> None:
-        """Wait until there was an event of that kind."""
+        """Wait for a session event of a kind; raises Expired after `deadline` seconds."""
         end = time.monotonic() + deadline
         while time.monotonic() < end:
             if any(isinstance(event, kind) for event in self.events):
@@ -70,7 +73,7 @@ class Application:
 
 @contextmanager
 def application(broker: str, **options: Any) -> Iterator[Application]:
-    """A session that is stopped in the end."""
+    """Run a session, and stop it at the end of the `with` block."""
     app = Application(broker, **options)
     try:
         yield app
@@ -93,16 +96,19 @@ def make(**options):
 
 @contextmanager
 def script(broker: str, text: str) -> Iterator[subprocess.Popen[str]]:
-    """A process running a script with `make`, `messages` and `say`; killed in the end, or when it takes too long."""
+    """Run a script with `make`, `messages` and `say` in a child process.
+
+    The process is killed at the end of the `with` block, or after `SCRIPT_SECONDS_MAX`.
+    """
     process = subprocess.Popen([sys.executable, "-c", PREAMBLE + textwrap.dedent(text), broker], text=True,
                                stdout=subprocess.PIPE, stdin=subprocess.PIPE)
-    with mortal(process, SCRIPT_SECONDS_MAX):
+    with time_limited(process, SCRIPT_SECONDS_MAX):
         yield process
 
 
 def heard(process: subprocess.Popen[str], expected: str) -> str:
-    """The next line a script says; it must begin as expected (a script that dies says nothing)."""
+    """Return the next line of output of a script, which must start with `expected` (empty if the script has ended)."""
     assert process.stdout is not None
     line = process.stdout.readline().rstrip("\n")
-    assert line.startswith(expected), f"the script said {line!r}"
+    assert line.startswith(expected), f"the script printed {line!r}"
     return line

@@ -1,6 +1,6 @@
-"""One scenario, written once with `await`, on each front that waits: asyncio, Twisted, blocking; all in virtual time.
+"""Runs one scenario, written with `await`, on the asyncio, Twisted and blocking fronts of the SDK, in virtual time.
 
-Calls of the blocking front give values, not awaitables: a scenario writes `await w(queue.post(...))`.
+Calls of the blocking front return values, not awaitables: a scenario writes `await w(queue.post(...))`.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ Scenario = Callable[[], Coroutine[Any, Any, None]]
 
 
 async def w(value: Any) -> Any:
-    """What an awaitable gives; a plain value as it is."""
+    """Return the result of an awaitable, or the value itself if it is none."""
     return await value if inspect.isawaitable(value) else value
 
 
 class Front(ABC):
-    """A broker and sessions of one front with it; `events` are those of all sessions, in order."""
+    """A broker and sessions of one front; `events` has the events of all sessions, in order."""
 
     name: str
 
     def __init__(self) -> None:
         self.broker = Broker()
         self.events: list[SessionEvent] = []
-        self.unhandled: list[Any] = []  # types of what was reported to the loop, asyncio only
+        self.unhandled: list[Any] = []  # types of exceptions reported to the loop; asyncio only
 
     @abstractmethod
     def run(self, scenario: Scenario) -> None:
@@ -45,41 +45,41 @@ class Front(ABC):
 
     @abstractmethod
     def make(self, **options: Any) -> Any:
-        """A session; the blocking one is started with that."""
+        """Create a session; a blocking one is started, too."""
 
     @abstractmethod
     async def pass_time(self, seconds: float) -> None:
-        """Let time pass."""
+        """Advance the virtual time."""
 
     @abstractmethod
     def begin(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Run a coroutine beside; what it gives can be awaited and cancelled."""
+        """Start a coroutine in the background; the result can be awaited and cancelled."""
 
     async def start(self, **options: Any) -> Any:
-        """A session that is connected."""
+        """Create a session and connect it."""
         session = self.make(**{"on_event": self.events.append, **options})
         if self.name != "simple":
             await session.start()
         return session
 
     async def until(self, condition: Callable[[], object], seconds: float = 120.0) -> None:
-        """Let time pass until something is so."""
+        """Advance the virtual time until a condition is true, at most `seconds`."""
         for _ in range(int(seconds * 100)):
             if condition():
                 return
             await self.pass_time(0.01)
-        raise AssertionError("it has not come so")
+        raise AssertionError("the condition is still false")
 
     def kinds(self) -> list[EventKind]:
-        """Kinds of all events."""
+        """Return the kinds of all events, in order."""
         return [event.kind for event in self.events]
 
     def requester(self, session: Any, **more: Any) -> Any:
-        """A requester of this front."""
+        """Create a requester of this front."""
         return rpc.Requester(session, DOMAIN, **more)
 
     def responder(self, session: Any) -> Any:
-        """A responder of this front."""
+        """Create a responder of this front."""
         return rpc.Responder(session)
 
 
@@ -89,7 +89,7 @@ class Asyncio(Front):
     name = "aio"
 
     def run(self, scenario: Scenario) -> None:
-        """In a virtual loop; what is left over there is a leak."""
+        """Run a scenario in a loop with virtual time; a remaining task fails the test."""
         async def main() -> None:
             asyncio.get_running_loop().set_exception_handler(
                 lambda _, context: self.unhandled.append(type(context.get("exception"))))
@@ -100,15 +100,15 @@ class Asyncio(Front):
         run(main(), seconds_max=SECONDS_MAX)
 
     def make(self, **options: Any) -> Any:
-        """A session."""
+        """Create a session."""
         return self.broker.session(**options)
 
     async def pass_time(self, seconds: float) -> None:
-        """Sleep."""
+        """Sleep in virtual time."""
         await asyncio.sleep(seconds)
 
     def begin(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """A task."""
+        """Start the coroutine as a task."""
         return asyncio.ensure_future(coroutine)
 
 
@@ -118,27 +118,27 @@ class Twisted(Front):
     name = "tx"
 
     def run(self, scenario: Scenario) -> None:
-        """On a clock."""
+        """Run a scenario on a `twisted.internet.task.Clock`."""
         self.clock = Clock()
         outcome(Deferred.fromCoroutine(scenario()), self.clock, SECONDS_MAX)
 
     def make(self, **options: Any) -> Any:
-        """A session."""
+        """Create a session."""
         return self.broker.tx_session(self.clock, **options)
 
     async def pass_time(self, seconds: float) -> None:
-        """A delayed call."""
-        promise: Deferred[None] = Deferred()
-        self.clock.callLater(seconds, promise.callback, None)
-        await promise
+        """Wait for a delayed call of the clock."""
+        timer: Deferred[None] = Deferred()
+        self.clock.callLater(seconds, timer.callback, None)
+        await timer
 
     def begin(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """A Deferred."""
+        """Start the coroutine as a Deferred."""
         return Deferred.fromCoroutine(coroutine)
 
 
 class Blocking(Front):
-    """The blocking front: a scenario never really waits, its calls do."""
+    """The blocking front: the calls of a scenario block, `await` never suspends it."""
 
     name = "simple"
 
@@ -147,7 +147,7 @@ class Blocking(Front):
         self.sessions: list[Any] = []
 
     def run(self, scenario: Scenario) -> None:
-        """At one go."""
+        """Run a scenario without suspension."""
         coroutine = scenario()
         try:
             coroutine.send(None)
@@ -156,28 +156,28 @@ class Blocking(Front):
         raise AssertionError("a scenario of the blocking front has awaited something")
 
     def make(self, **options: Any) -> Any:
-        """A session."""
+        """Create a session."""
         session = self.broker.blocking_session(**options)
         self.sessions.append(session)
         return session
 
     async def pass_time(self, seconds: float) -> None:
-        """Let all sessions work."""
+        """Run all sessions for a time."""
         for session in self.sessions:
             if session.running:
                 session.wait(lambda: False, seconds, quiet=True)
 
     def begin(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Not without a loop."""
+        """Fail: the blocking front has no loop for a second coroutine."""
         coroutine.close()
-        raise AssertionError("the blocking front does one thing at a time")
+        raise AssertionError("the blocking front cannot run two coroutines")
 
     def requester(self, session: Any, **more: Any) -> Any:
-        """A requester of this front."""
+        """Create a requester of this front."""
         return rpc.BlockingRequester(session, DOMAIN, **more)
 
     def responder(self, session: Any) -> Any:
-        """A responder of this front."""
+        """Create a responder of this front."""
         return rpc.BlockingResponder(session)
 
 

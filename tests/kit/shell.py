@@ -1,4 +1,4 @@
-"""`bmq shell` as a user runs it: a process with pipes, or in a terminal of its own; its output is read as it comes."""
+"""Processes of `bmq shell` for tests: with pipes or in a pseudo-terminal; a thread collects the output."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ BMQ = str(Path(sys.executable).parent / "bmq")
 
 
 class ShellProcess:
-    """One run. `capture` waits for the next place in the output that a pattern fits, behind the one found before."""
+    """A process of `bmq shell`. `capture` searches the output from the end of the previous match on."""
 
     def __init__(self, *arguments: str, terminal: bool = False, environment: dict[str, str] | None = None,
                  program: tuple[str, ...] = (BMQ, "shell")) -> None:
         command = [*program, *arguments]
-        known = {**os.environ, "BMQ_SHELL_HISTORY": "", "TERM": "dumb", **(environment or {})}
+        variables = {**os.environ, "BMQ_SHELL_HISTORY": "", "TERM": "dumb", **(environment or {})}
         self.output = ""
         self._at = 0
-        self._news = threading.Condition()
-        self._over = False
+        self._changed = threading.Condition()
+        self._at_end = False
         if terminal:
-            self._end, theirs = pty.openpty()
-            self.process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=known,
+            self._end, child_end = pty.openpty()
+            self.process = subprocess.Popen(command, stdin=child_end, stdout=child_end, stderr=child_end, env=variables,
                                             start_new_session=True, preexec_fn=_take_terminal)  # noqa: PLW1509
-            os.close(theirs)
+            os.close(child_end)
             reading = writing = self._end
         else:
             self._end = -1
             self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                            stderr=subprocess.STDOUT, env=known, start_new_session=True)
+                                            stderr=subprocess.STDOUT, env=variables, start_new_session=True)
             assert self.process.stdin is not None and self.process.stdout is not None
             reading, writing = self.process.stdout.fileno(), self.process.stdin.fileno()
         self._writing = writing
@@ -52,65 +52,65 @@ class ShellProcess:
         while True:
             try:
                 data = os.read(reading, 1 << 16)
-            except OSError:  # a terminal whose other end is closed
+            except OSError:  # the child has closed the pseudo-terminal
                 data = b""
-            with self._news:
+            with self._changed:
                 self.output += data.decode("utf-8", "backslashreplace")
-                self._over = not data
-                self._news.notify_all()
+                self._at_end = not data
+                self._changed.notify_all()
             if not data:
                 return
 
     def send(self, *lines: str) -> None:
-        """Type lines."""
+        """Write lines to the standard input of the shell."""
         self.type("".join(f"{line}\n" for line in lines))
 
     def type(self, text: str) -> None:
-        """Type text as it is."""
+        """Write text to the standard input of the shell, without a newline."""
         os.write(self._writing, text.encode())
 
     def capture(self, pattern: str, deadline: float = DEADLINE) -> re.Match[str]:
-        """Wait for the pattern; `.` fits no end of line."""
+        """Wait for a match of the pattern (`.` matches no newline); raises Expired after `deadline` seconds."""
         end = time.monotonic() + deadline
-        with self._news:
+        with self._changed:
             while True:
                 found = re.compile(pattern).search(self.output, self._at)
                 if found is not None:
                     self._at = found.end()
                     return found
-                left = end - time.monotonic()
-                if self._over or left <= 0:
-                    raise Expired(f"nothing fits {pattern!r} in {self.output[self._at:]!r}, behind "
+                remaining = end - time.monotonic()
+                if self._at_end or remaining <= 0:
+                    raise Expired(f"no match of {pattern!r} in {self.output[self._at:]!r}, after "
                                   f"{self.output[:self._at]!r}")
-                self._news.wait(left)
+                self._changed.wait(remaining)
 
     def interrupt(self, pattern: str) -> None:
-        """Ctrl-C until the pattern comes: Python's line editor misses a signal that comes while it handles a key."""
+        """Send Ctrl-C until the pattern matches: readline misses a signal that arrives while it handles a key."""
         for _ in range(20):
             self.type("\x03")
             with contextlib.suppress(Expired):
                 self.capture(pattern, DEADLINE / 20)
                 return
-        raise Expired(f"nothing fits {pattern!r} after Ctrl-C")
+        raise Expired(f"no match of {pattern!r} after Ctrl-C")
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal."""
+        """Send a signal to the process."""
         self.process.send_signal(number)
 
     def end(self) -> int:
-        """Close its input; the exit code."""
+        """Close the standard input, wait for the end of the process and return its exit code."""
         if self.process.stdin is not None:
             self.process.stdin.close()
         return self.wait()
 
     def wait(self) -> int:
-        """Wait until it ends; the exit code."""
+        """Wait for the end of the process and return its exit code."""
         code = self.process.wait(DEADLINE)
         self._reader.join(DEADLINE)
         return code
 
     def cleanup(self) -> None:
-        """Leave nothing running and nothing open."""
+        """Kill the process if it still runs, and close all descriptors."""
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait(DEADLINE)
@@ -123,7 +123,7 @@ class ShellProcess:
 
 
 def _take_terminal() -> None:
-    """In the child: standard input is the terminal that Ctrl-C comes from."""
+    """Make standard input the controlling terminal of the child, so that Ctrl-C sends a signal to it."""
     import fcntl
     import termios
 
@@ -131,17 +131,17 @@ def _take_terminal() -> None:
 
 
 def until(condition: Callable[[], object]) -> None:
-    """Ask again and again until it is so."""
+    """Wait until a condition is true; raises Expired after `DEADLINE` seconds."""
     end = time.monotonic() + DEADLINE
     while not condition():
         if time.monotonic() > end:
-            raise Expired("it has not become so")
+            raise Expired("the condition is still false")
 
 
 @contextmanager
 def shell(*arguments: str, terminal: bool = False, environment: dict[str, str] | None = None,
           program: tuple[str, ...] = (BMQ, "shell")) -> Iterator[ShellProcess]:
-    """A run that is over in the end."""
+    """Run `bmq shell`; the process is ended with the `with` block."""
     process = ShellProcess(*arguments, terminal=terminal, environment=environment, program=program)
     try:
         yield process
@@ -150,7 +150,7 @@ def shell(*arguments: str, terminal: bool = False, environment: dict[str, str] |
 
 
 def run(*arguments: str, text: str = "", environment: dict[str, str] | None = None) -> tuple[int, str]:
-    """Run with a script as its input; exit code and output."""
+    """Run `bmq shell` with a script as standard input; return exit code and output."""
     with shell(*arguments, environment=environment) as process:
         threading.Thread(target=_feed, args=(process, text), daemon=True).start()
         code = process.wait()

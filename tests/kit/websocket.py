@@ -1,4 +1,4 @@
-"""The client's side of a WebSocket, byte by byte: enough of RFC 6455 to watch a console."""
+"""Client side of a WebSocket (RFC 6455), as bytes: requests and frames that the tests of the console need."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TEXT, CLOSE, PING, PONG = 1, 8, 9, 10
 
 
 def request(path: str, headers: Mapping[str, str]) -> bytes:
-    """The request that opens it."""
+    """Encode the HTTP request that opens a WebSocket."""
     lines = [f"GET {path} HTTP/1.1", "Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Version: 13",
              f"Sec-WebSocket-Key: {b64encode(os.urandom(16)).decode()}",
              *(f"{name}: {value}" for name, value in headers.items())]
@@ -21,7 +21,7 @@ def request(path: str, headers: Mapping[str, str]) -> bytes:
 
 
 def frame(payload: bytes, opcode: int = TEXT) -> bytes:
-    """One masked frame, as clients send them."""
+    """Encode one masked frame, as clients send it."""
     mask, size = os.urandom(4), len(payload)
     head = bytes([0x80 | opcode]) + (bytes([0x80 | size]) if size < 126 else struct.pack(">BH", 0x80 | 126, size)
                                      if size < 1 << 16 else struct.pack(">BQ", 0x80 | 127, size))
@@ -29,18 +29,18 @@ def frame(payload: bytes, opcode: int = TEXT) -> bytes:
 
 
 def say(**message: Any) -> bytes:
-    """One message."""
+    """Encode a JSON message as a text frame."""
     return frame(json.dumps(message).encode())
 
 
 class Frames:
-    """Takes frames out of what comes."""
+    """Decodes frames from received bytes."""
 
     def __init__(self) -> None:
         self._data = b""
 
     def feed(self, data: bytes) -> list[tuple[int, bytes]]:
-        """(opcode, payload) of those that are whole."""
+        """Append received bytes and return the complete frames as (opcode, payload)."""
         self._data += data
         found = []
         while (place := self._payload()) is not None:

@@ -1,4 +1,7 @@
-"""The recorded streams of tests/vectors, cut into events by nothing but the length in their headers."""
+"""Recorded streams of tests/vectors, split into events by the length in the event headers.
+
+The split uses no product code except the numbers of event types.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +18,17 @@ CLIENT = VECTORS / "client"
 RECORDINGS = sorted([*(VECTORS / "real").glob("*.jsonl"), *(VECTORS / "real-cluster").glob("*.jsonl"),
                      *(VECTORS / "cluster-run").glob("*.jsonl")])
 FILES = [*sorted(CLIENT.glob("*.bin")), *RECORDINGS]
-MALFORMED = "reject_and_malformed"  # sends nonsense on purpose
+MALFORMED = "reject_and_malformed"  # the recording that contains malformed events
 
 
 def name_of(path: Path) -> str:
+    """Return the name of a recording in test ids: directory and file name without suffix."""
     return f"{path.parent.name}/{path.name.rsplit('.', 1)[0]}"
 
 
 @dataclass(frozen=True)
 class Stream:
-    """One direction of one connection."""
+    """Bytes of one direction of one connection."""
 
     name: str
     data: bytes
@@ -36,7 +40,7 @@ class Stream:
 
 @dataclass(frozen=True)
 class Event:
-    """One event; `first_control`: the first CONTROL event of its direction, a NegotiationMessage."""
+    """Bytes of one event; `first_control`: it is the first CONTROL event of its direction, a NegotiationMessage."""
 
     raw: bytes
     first_control: bool = False
@@ -56,6 +60,7 @@ class Event:
 
 @cache
 def streams(path: Path) -> list[Stream]:
+    """Return the streams of a recording."""
     if path.suffix == ".bin":
         return [Stream(name_of(path), path.read_bytes())]
     joined: dict[tuple[int, int], bytearray] = defaultdict(bytearray)
@@ -65,15 +70,17 @@ def streams(path: Path) -> list[Stream]:
 
 
 def segments(path: Path) -> list[dict]:
+    """Return the recorded TCP segments of a .jsonl recording, as dictionaries."""
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def events(data: bytes) -> list[Event]:
+    """Split a stream into events."""
     found = []
     pos, first = 0, True
     while pos < len(data):
         length = int.from_bytes(data[pos:pos + 4], "big")
-        assert 8 <= length <= len(data) - pos, "recording does not split"
+        assert 8 <= length <= len(data) - pos, "the recording does not end with an event"
         raw = data[pos:pos + length]
         is_control = raw[4] & 0x3F == EventType.CONTROL
         found.append(Event(raw, is_control and first))
@@ -83,5 +90,5 @@ def events(data: bytes) -> list[Event]:
 
 
 def good_events(path: Path) -> list[Event]:
-    """All events of all streams of a file; without the streams that are broken on purpose."""
+    """Return all events of a file, without the streams that contain malformed events."""
     return [event for stream in streams(path) if not stream.is_malformed for event in events(stream.data)]

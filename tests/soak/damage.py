@@ -311,7 +311,7 @@ class Campaign:
             self.damages[way] += 1
         what = f"{source.name}: {done} ({', '.join(path.name for path in touched)})"
         since = len(world.report.lines)
-        world._told = since
+        world._lines_checked = since
         world.allow_internal_errors = True  # they are looked for here
         try:
             world.start()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.children import mortal
+from kit.children import time_limited
 from kit.config import ConfigDirectory
 from kit.process import STARTED, free_port
 from twisted.application.service import IServiceMaker
@@ -163,7 +163,7 @@ def test_twistd_runs_a_broker_with_pipe_and_console_and_stops_it_on_sigterm(dire
     port = free_port()
     process = subprocess.Popen([TWISTD, "-n", "--pidfile=", "bmq", "--config", "etc", "--http-port", str(port)],
                                cwd=directory.root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    with mortal(process, 120.0):
+    with time_limited(process, 120.0):
         assert process.stdout is not None
         lines = []
         for line in process.stdout:
