@@ -1,4 +1,4 @@
-"""A broker on a simulated disk, without connections: clients are stand-ins that collect what they are given."""
+"""A broker on a simulated disk, without connections: test clients record their deliveries and ACKs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SIZES = FileSizes(1 << 20, 4 << 20, 1 << 20)
 
 
 class Source:
-    """Files of domains in memory."""
+    """Domain files in memory."""
 
     def __init__(self) -> None:
         self.files: dict[str, str] = {}
@@ -58,7 +58,7 @@ class Source:
 
 
 class Shell:
-    """Performs nothing but writes of the metadata: there are no connections, and no sync is asked for."""
+    """Performer without connections and syncs: it performs the writes of the metadata at once."""
 
     broker: Broker
 
@@ -88,7 +88,7 @@ class Shell:
 
 
 class Reader:
-    """A client: what it was given is in `got`."""
+    """A client: `got` has the GUIDs of delivered messages, `acks` (GUID, status)."""
 
     def __init__(self, description: str) -> None:
         self.description, self.got, self.acks = description, [], []  # type: ignore[var-annotated]
@@ -103,7 +103,7 @@ class Reader:
 
 
 class Bench:
-    """The broker, and a hand on its clock: `now` is of the monotonic clock."""
+    """A broker with a clock that tests advance; `now` is monotonic time in s."""
 
     def __init__(self, **cluster: Any) -> None:
         storage = Path("/l")
@@ -139,11 +139,11 @@ class Bench:
 
     @property
     def now(self) -> float:
-        """The clock."""
+        """Return the monotonic time in s."""
         return self.broker.loop.now
 
     def advance(self, seconds: float) -> None:
-        """Let time pass, timer by timer."""
+        """Advance the clock, stopping at each deadline of the broker."""
         end = self.now + seconds
         while (deadline := self.broker.next_deadline()) is not None and deadline <= end:
             self.broker.tick(deadline)
@@ -158,7 +158,7 @@ class Bench:
         self.source.files[name] = text
 
     def queue(self, uri: str = "bmq://d/q") -> RootQueue:
-        """A queue, created if need be."""
+        """Return a queue; create it if it does not exist."""
         parsed = parse_uri(uri)
         domain = self.broker.domains.domain(parsed.domain)
         if domain.removing:
@@ -173,7 +173,7 @@ class Bench:
 
     def open(self, uri: str = "bmq://d/q", app: str | None = None, *, read: bool = False, name: str = "task:1",
              limit: int = 1000, expression: str = "") -> Handle:
-        """A handle of a client of its own; a reader is configured."""
+        """Open a handle for a new client; a reader is configured, too."""
         self._q_id += 1
         request = OpenRequest(self._q_id, 0, app, 2 if read else 4, int(read), int(not read), 0)
         handle = open_queue(self.queue(uri), Reader(name), None, request)
@@ -184,14 +184,14 @@ class Bench:
         return handle
 
     def close(self, handle: Handle, crashed: bool = False) -> None:
-        """The client of a handle is gone."""
+        """Close a handle, as at the end of its client."""
         drop_handle(handle, crashed, self.broker.loop.wall(self.now))
         if not handle.queue.handles:
             handle.queue.idle_since = self.now
         self.turn()
 
     def post(self, handle: Handle, *payloads: bytes, properties: bool = False) -> list[bytes]:
-        """PUTs that want an ACK; their GUIDs."""
+        """Post messages that request ACKs; return their GUIDs."""
         guids = []
         for payload in payloads:
             self._guid += 1
@@ -210,11 +210,11 @@ class Bench:
         self.turn()
 
     def turn(self) -> None:
-        """Write, release, deliver."""
+        """Run a turn of the broker: write, release, deliver."""
         self.broker.turn(self.now)
 
     def run(self, command: str) -> str:
-        """An admin command's answer."""
+        """Run an admin command and return its answer."""
         answer = at_once(self.admin.execute(command, "test")).text
         self.turn()
         return answer

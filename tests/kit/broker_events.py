@@ -1,7 +1,7 @@
 """Data events of the original's brokers as objects: STORAGE, PARTITION_SYNC, RECOVERY, REPLICATION_RECEIPT, CLUSTER_STATE.
 
-Brokers of this product replicate with messages of their own; recordings of the original hold these. Journal, DATA and QLIST
-records are carried as they are on disk and not looked into here.
+Brokers of this product replicate with other messages; only recordings of the original contain these. Journal, DATA and
+QLIST records in them have the format of the files, and are not decoded here.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _RECEIPT = layout.RECEIPT.struct
 
 
 class StorageType(IntEnum):
-    """What a STORAGE message carries."""
+    """Type of the record in a STORAGE message."""
 
     DATA = 1
     QLIST = 2
@@ -69,7 +69,7 @@ class StorageType(IntEnum):
 
 
 class RecoveryFile(IntEnum):
-    """Which file a RECOVERY chunk is of."""
+    """File of a RECOVERY chunk."""
 
     DATA = 1
     JOURNAL = 2
@@ -78,9 +78,9 @@ class RecoveryFile(IntEnum):
 
 @dataclass(slots=True)
 class StorageMessage:
-    """One journal record (60 bytes) on its way to a replica, with the DATA or QLIST record that belongs to it.
+    """A replicated journal record (60 bytes), with its DATA or QLIST record.
 
-    `journal_words`: where the record lies in the sender's journal, in words.
+    `journal_words`: offset of the record in the sender's journal, in words.
     """
 
     type: StorageType
@@ -93,7 +93,7 @@ class StorageMessage:
 
 @dataclass(slots=True)
 class RecoveryChunk:
-    """A piece of a file, a multiple of four bytes; `digest`: its MD5."""
+    """A part of a file, a multiple of four bytes; `digest`: MD5 of the part."""
 
     file: RecoveryFile
     partition_id: int
@@ -105,7 +105,7 @@ class RecoveryChunk:
 
 @dataclass(slots=True)
 class Receipt:
-    """A replica holds everything of a partition up to this position."""
+    """Position up to which a replica has all records of a partition."""
 
     partition_id: int
     sequence_number: int
@@ -113,7 +113,7 @@ class Receipt:
 
 
 def decode_storage(buffer: bytes, start: int, end: int) -> tuple[list[StorageMessage], PeerError | None]:
-    """Messages of a STORAGE or PARTITION_SYNC event whose body is buffer[start:end]."""
+    """Decode a STORAGE or PARTITION_SYNC event whose body is buffer[start:end]; return messages and error."""
     found: list[StorageMessage] = []
     pos = start
     while pos < end:
@@ -138,7 +138,7 @@ _STORAGE_TYPES = {int(each): each for each in StorageType}
 
 
 def encode_storage(messages: Sequence[StorageMessage], kind: EventType = EventType.STORAGE) -> bytes:
-    """One STORAGE or PARTITION_SYNC event."""
+    """Encode a STORAGE or PARTITION_SYNC event."""
     parts: list[bytes] = []
     for each in messages:
         words = (STORAGE_HEADER.size + len(each.record) + len(each.payload)) // 4
@@ -148,7 +148,7 @@ def encode_storage(messages: Sequence[StorageMessage], kind: EventType = EventTy
 
 
 def decode_recovery(buffer: bytes, start: int, end: int) -> tuple[list[RecoveryChunk], PeerError | None]:
-    """Chunks of a RECOVERY event whose body is buffer[start:end]. Digests are not checked here."""
+    """Decode a RECOVERY event whose body is buffer[start:end], without a check of digests; return chunks and error."""
     found: list[RecoveryChunk] = []
     pos = start
     while pos < end:
@@ -172,7 +172,7 @@ _RECOVERY_FILES = {int(each): each for each in RecoveryFile}
 
 
 def encode_recovery(chunks: Iterable[RecoveryChunk]) -> bytes:
-    """One RECOVERY event."""
+    """Encode a RECOVERY event."""
     parts: list[bytes] = []
     for each in chunks:
         words = (RECOVERY_HEADER.size + len(each.data)) // 4
@@ -183,20 +183,20 @@ def encode_recovery(chunks: Iterable[RecoveryChunk]) -> bytes:
 
 
 def decode_receipt(buffer: bytes, start: int, end: int) -> tuple[list[Receipt], PeerError | None]:
-    """The receipt of a REPLICATION_RECEIPT event whose body is buffer[start:end]; at most one."""
+    """Decode the receipt of a REPLICATION_RECEIPT event whose body is buffer[start:end]; return at most one, and error."""
     if end - start < _RECEIPT.size:
         return [], PeerError("event cut short", "REPLICATION_RECEIPT", start)
     return [Receipt(*_RECEIPT.unpack_from(buffer, start))], None
 
 
 def encode_receipt(receipt: Receipt) -> bytes:
-    """One REPLICATION_RECEIPT event."""
+    """Encode a REPLICATION_RECEIPT event."""
     body = _RECEIPT.pack(receipt.partition_id, receipt.sequence_number, receipt.lease)
     return event_header(EventType.REPLICATION_RECEIPT, len(body)) + body
 
 
 def encode_cluster_state(records: Iterable[ClusterStateRecord]) -> bytes:
-    """One CLUSTER_STATE event."""
+    """Encode a CLUSTER_STATE event."""
     return _event(EventType.CLUSTER_STATE, [encode_cluster_state_record(record) for record in records])
 
 

@@ -1,4 +1,4 @@
-"""Counts calls of functions: the cost of an operation as a number that is the same on every machine."""
+"""Counter of function calls: a measure of the cost of an operation that does not depend on the machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def count_calls(operation: Callable[[], Any]) -> Counter[str]:
-    """The names of all functions that it calls, with how often, those in C included."""
+    """Run an operation; return the number of calls of each function by name, including functions in C."""
     counts: Counter[str] = Counter()
 
     def on_event(frame: FrameType, event: str, function: Any) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def certificate(directory: Path) -> tuple[Path, Path]:
-    """(certificate, key) in PEM of a self-signed `localhost`, 127.0.0.1, which is an authority for itself."""
+    """Write a self-signed certificate of `localhost` and 127.0.0.1; return the paths of (certificate, key) in PEM."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec

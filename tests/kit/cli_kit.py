@@ -1,4 +1,4 @@
-"""`bmq` as a user runs it: the installed command in a process of its own, against a broker in a process of its own."""
+"""Runs the installed command `bmq` against a broker process, for tests of the command line."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ DEADLINE = 30.0
 
 
 def in_pipe(pipe: IO[bytes] | None) -> int:
-    """Bytes that wait in a pipe."""
+    """Return the number of unread bytes in a pipe."""
     assert pipe is not None
     return int(struct.unpack("i", fcntl.ioctl(pipe.fileno(), termios.FIONREAD, b"1234"))[0])
 
 
 @dataclass(frozen=True)
 class Done:
-    """How a command ended."""
+    """Exit code and output of a command."""
 
     code: int
     out: bytes
@@ -44,36 +44,36 @@ class Done:
 
     @property
     def lines(self) -> list[str]:
-        """Standard output, line by line."""
+        """Return the lines of standard output."""
         return self.out.decode().splitlines()
 
     @property
     def tree(self) -> Any:
-        """Standard output as JSON."""
+        """Return standard output, decoded from JSON."""
         return json.loads(self.out)
 
 
 class Started:
-    """A command that runs."""
+    """A running command."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.process = process
         self.seen = b""
 
     def say(self, data: bytes) -> None:
-        """Write to its standard input."""
+        """Write to the standard input of the command."""
         assert self.process.stdin is not None
         self.process.stdin.write(data)
         self.process.stdin.flush()
 
     def expect(self, text: bytes, stream: str = "stdout") -> bytes:
-        """Wait until its output contains `text`; the output so far."""
+        """Wait until the output contains `text`; return the output read by this call."""
         pipe = getattr(self.process, stream)
         end = time.monotonic() + DEADLINE
         seen = b""
         while text not in seen:
-            left = end - time.monotonic()
-            ready = select.select([pipe], [], [], max(left, 0.0))[0]
+            remaining = end - time.monotonic()
+            ready = select.select([pipe], [], [], max(remaining, 0.0))[0]
             data = os.read(pipe.fileno(), 1 << 16) if ready else b""
             assert data, f"no {text!r} in {seen!r}"
             seen += data
@@ -82,17 +82,17 @@ class Started:
         return seen
 
     def signal(self, number: int = signal.SIGINT) -> None:
-        """Send it a signal."""
+        """Send a signal to the command."""
         self.process.send_signal(number)
 
     def end(self, deadline: float = DEADLINE) -> Done:
-        """Wait for its end; what it wrote since the start."""
+        """Wait for the end of the command; return exit code and all output."""
         out, err = self.process.communicate(timeout=deadline)
         return Done(self.process.returncode, self.seen + (out or b""), (err or b"").decode())
 
 
 class Cli:
-    """Runs commands; `broker` is where they find their broker, unless they say so themselves."""
+    """Runs commands; `broker` is the address of the broker, unless a command has the option for it."""
 
     def __init__(self, broker: str) -> None:
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("BMQ_")}
@@ -101,17 +101,17 @@ class Cli:
 
     def __call__(self, *arguments: str, stdin: bytes | None = b"", env: dict[str, str] | None = None,
                  cwd: Path | None = None, seconds_max: float = DEADLINE) -> Done:
-        """Run a command to its end."""
+        """Run a command and return its exit code and output."""
         done = subprocess.run([BMQ, *arguments], input=stdin, capture_output=True, timeout=seconds_max, cwd=cwd,
                               env={**self.environment, **(env or {})}, check=False)
         assert b"Traceback" not in done.stderr, done.stderr.decode()
         return Done(done.returncode, done.stdout, done.stderr.decode())
 
     def inside(self, *arguments: str, env: dict[str, str] | None = None) -> Done:
-        """The same in this process, which is faster: for tables of command lines."""
-        nothing = {name: None for name in os.environ if name.startswith("BMQ_")}
-        known = {name: value for name, value in self.environment.items() if name.startswith("BMQ_")}
-        result = CliRunner().invoke(main, list(arguments), env={**nothing, **known, **(env or {})})
+        """Run a command in this process, which is faster, for tables of command lines."""
+        removed = {name: None for name in os.environ if name.startswith("BMQ_")}
+        added = {name: value for name, value in self.environment.items() if name.startswith("BMQ_")}
+        result = CliRunner().invoke(main, list(arguments), env={**removed, **added, **(env or {})})
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
         return Done(result.exit_code, result.stdout_bytes, result.stderr)
 
@@ -123,19 +123,22 @@ class Cli:
         return Started(process)
 
     def watched(self, *arguments: str) -> tuple[Done, bytes]:
-        """Run a command whose standard error is a terminal; what the terminal saw. Its output has to fit a pipe."""
-        near, far = pty.openpty()
-        started = self.start(*arguments, stderr=far)
-        os.close(far)
+        """Run a command whose standard error is a terminal; return its outcome and the bytes written to the terminal.
+
+        Standard output must fit into a pipe.
+        """
+        controller, terminal = pty.openpty()
+        started = self.start(*arguments, stderr=terminal)
+        os.close(terminal)
         seen = b""
-        with contextlib.suppress(OSError):  # the command has closed the other end
-            while select.select([near], [], [], DEADLINE)[0]:
-                seen += os.read(near, 1 << 16)
-        os.close(near)
+        with contextlib.suppress(OSError):  # the command has closed the terminal
+            while select.select([controller], [], [], DEADLINE)[0]:
+                seen += os.read(controller, 1 << 16)
+        os.close(controller)
         return started.end(), seen
 
     def cleanup(self) -> None:
-        """Leave nothing running."""
+        """Kill the commands that still run."""
         for process in self._started:
             if process.poll() is None:
                 process.kill()
@@ -143,7 +146,7 @@ class Cli:
                 process.communicate()
 
     def stored(self, uri: str) -> int:
-        """How many messages the broker keeps for a queue."""
+        """Return the number of messages stored for a queue."""
         domain, _, queue = uri.removeprefix("bmq://").partition("/")
         answer = self("admin", "--json", "DOMAINS", "DOMAIN", domain, "QUEUE", queue, "LIST", "0", "0")
         return int(answer.tree["queueContents"]["totalQueueMessages"])
@@ -151,7 +154,7 @@ class Cli:
 
 @contextlib.contextmanager
 def running_broker(root: Path, **parameters: Any) -> Iterator[tuple[BrokerProcess, Cli]]:
-    """A broker with a domain of each kind, and the command that talks to it."""
+    """Run a broker with a domain of each mode; yield it, and the command with its address."""
     broker = BrokerProcess(root, **parameters)
     for mode in ("priority", "fanout"):
         broker.config.domain(f"d.{mode}", mode)

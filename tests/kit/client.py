@@ -1,8 +1,8 @@
-"""A client of the wire protocol for tests: says exactly what it is told, keeps everything it hears.
+"""Client of the wire protocol for tests: sends exactly the requested messages, and keeps all received events.
 
-A `ClientLink` moves bytes; `Client` is one session on it; `Queue` is one (queue id, sub-queue id) of a session. Everything
-that waits has a deadline; nothing sleeps. `Client.barrier()` is a request whose answer comes after everything the
-broker had for this session before: what has not arrived by then was not sent.
+A `ClientLink` transports bytes; `Client` is one session on it; `Queue` is one (queue id, sub-queue id) of a session. All
+waits have a deadline and none sleeps. `Client.barrier()` is a request: when its answer arrives, all messages that the broker
+had for the session before have arrived.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from bmqtwist.testing.process import NotInTime as Expired
 from kit import codec
 from kit.codec import Ack, Event, Push
 
-DEADLINE = 10.0  # seconds, of everything that waits for the broker
-OTHERS_SECONDS_MAX = 100.0  # as long as it says something else
+DEADLINE = 10.0  # s for the next bytes of the broker
+OTHERS_SECONDS_MAX = 100.0  # s for an event while other events arrive
 READ, WRITE, ACK = 2, 4, 8
 INT_MIN = -(1 << 31)
 FEATURES = "PROTOCOL_ENCODING:BER,JSON;MPS:MESSAGE_PROPERTIES_EX"
 
 
 class Closed(AssertionError):
-    """The broker closed the connection while something was waited for."""
+    """The broker closed the connection during a wait."""
 
 
 class RequestRefused(AssertionError):
-    """A request was answered with a status."""
+    """The broker answered a request with a status."""
 
     def __init__(self, status: dict[str, Any]) -> None:
         super().__init__(status)
@@ -39,28 +39,28 @@ class RequestRefused(AssertionError):
 
 
 class ClientLink(Protocol):
-    """One connection, seen from the client's end."""
+    """Client end of a connection."""
 
-    closed: bool  # the broker closed it, or we did
+    closed: bool  # closed by the broker or the client
 
     def send(self, data: bytes) -> None:
-        """Hand bytes to the broker."""
+        """Send bytes to the broker."""
 
     def receive(self, deadline: float) -> bytes:
-        """Bytes from the broker; b"" if none came within `deadline` seconds or the connection is closed."""
+        """Return bytes from the broker; b"" if none arrive within `deadline` seconds, or if the connection is closed."""
 
     def drop(self) -> None:
-        """Cut the connection without a word."""
+        """Close the connection without a message."""
 
 
 def consumer_info(priority: int = 0, count: int = 1, m: int = 1000, b: int = 33554432) -> dict[str, int]:
-    """One ConsumerInfo."""
+    """Create a ConsumerInfo."""
     return {"maxUnconfirmedMessages": m, "maxUnconfirmedBytes": b, "consumerPriority": priority,
             "consumerPriorityCount": count}
 
 
 class Client:
-    """One session."""
+    """A session with a broker; methods that wait raise Expired after `deadline` seconds."""
 
     def __init__(self, link: ClientLink, name: str, *, client_type: str = "E_TCPCLIENT", encoding: str = "BER",
                  features: str = FEATURES, sdk_version: int = 11300, language: str = "E_CPP", pid: int = 4242,
@@ -90,11 +90,11 @@ class Client:
     # Bytes
 
     def send(self, data: bytes) -> None:
-        """Send bytes as they are."""
+        """Send bytes unchanged."""
         self.link.send(data)
 
     def pump(self, deadline: float = DEADLINE) -> bool:
-        """Take what the link has; False if it had nothing within the deadline."""
+        """Read the link and decode its events; return False if no bytes arrived within `deadline` seconds."""
         data = self.link.receive(deadline)
         if not data:
             return False
@@ -111,7 +111,10 @@ class Client:
         return True
 
     def wait(self, wanted: Callable[[Event], bool], what: str, deadline: float = DEADLINE) -> Event:
-        """Take the first event that is wanted out of the inbox; others stay there, and are waited through for a while."""
+        """Wait for an event, remove it from the inbox and return it.
+
+        Other events stay in the inbox; while they arrive, the wait continues up to `OTHERS_SECONDS_MAX`.
+        """
         seen = 0
         end = time.monotonic() + max(deadline, OTHERS_SECONDS_MAX)
         while True:
@@ -127,23 +130,23 @@ class Client:
     # Requests
 
     def negotiate(self) -> dict[str, Any]:
-        """Introduce ourselves; the broker's response, accepted or not."""
+        """Negotiate and return the response of the broker, which may be a refusal."""
         self.send(codec.control_frame({"clientIdentity": self.identity}, self.encoding))
         self.wait(lambda e: e.kind == "control" and "brokerResponse" in e.control, "no brokerResponse")
         return self.broker_response
 
     def authenticate(self, mechanism: str, data: bytes | None = None) -> dict[str, Any]:
-        """Send an authenticationRequest; the response's members."""
+        """Send an authenticationRequest and return the members of the response."""
         self.send_authentication(mechanism, data)
         return self.wait(lambda e: e.kind == "authentication", "no authenticationResponse").control[
             "authenticationResponse"]
 
     def send_authentication(self, mechanism: str, data: bytes | None = None) -> None:
-        """Send an authenticationRequest without waiting."""
+        """Send an authenticationRequest without a wait for the response."""
         self.send(codec.authentication_frame(mechanism, data, self.encoding))
 
     def send_request(self, choice: dict[str, Any], rid: int | None = None) -> int:
-        """Send a request; its id."""
+        """Send a request and return its id."""
         if rid is None:
             self._rid += 1
             rid = self._rid
@@ -151,7 +154,7 @@ class Client:
         return rid
 
     def response(self, rid: int, deadline: float = DEADLINE) -> dict[str, Any]:
-        """The response to a request that was sent; raises RequestRefused if it is a status."""
+        """Wait for the response to a request; raises RequestRefused if it is a status."""
         event = self.wait(lambda e: e.kind == "control" and e.control.get("rId") == rid, f"no answer to {rid}",
                           deadline)
         if "status" in event.control:
@@ -159,11 +162,11 @@ class Client:
         return {key: value for key, value in event.control.items() if key != "rId"}
 
     def request(self, choice: dict[str, Any], deadline: float = DEADLINE) -> dict[str, Any]:
-        """Send a request and wait for its response."""
+        """Send a request and return its response; raises RequestRefused."""
         return self.response(self.send_request(choice), deadline)
 
     def barrier(self) -> None:
-        """Return when everything the broker had for this session before this request has arrived."""
+        """Return when all events that the broker had for this session before this request have arrived."""
         if self.link.closed:
             return
         try:
@@ -174,25 +177,25 @@ class Client:
             return
 
     def heartbeat(self) -> None:
-        """Ask for a sign of life and wait for it."""
+        """Send a heartbeat request and wait for the response."""
         self.send(codec.heartbeat())
         self.wait(lambda e: e.kind == "heartbeat_rsp", "no heartbeat response")
 
     def admin(self, command: str) -> str:
-        """Run an admin command (admin sessions only); the answer's text."""
+        """Run an admin command (admin sessions only) and return the text of the answer."""
         return str(self.request({"adminCommand": {"command": command}})["adminCommandResponse"]["text"])
 
     def disconnect(self) -> None:
-        """Leave politely and close."""
+        """Send a disconnect request, wait for the response and close the connection."""
         self.request({"disconnect": {}})
         self.drop()
 
     def kill(self) -> None:
-        """Leave without a word, as a crashed process does."""
+        """Close the connection without a disconnect request, as a crashed process does."""
         self.drop()
 
     def drop(self) -> None:
-        """Cut the connection."""
+        """Close the connection and report it to the owner."""
         if not self.link.closed:
             self.link.drop()
         if self._on_drop:
@@ -209,7 +212,7 @@ class Client:
 
     def handle_parameters(self, uri: str, q_id: int, *, read: int = 0, write: int = 0, admin: int = 0,
                           flags: int | None = None, app_id: str | None = None, sub_id: int = 0) -> dict[str, Any]:
-        """QueueHandleParameters with flags that agree with the counts unless given."""
+        """Create QueueHandleParameters; flags follow from the counts unless given."""
         if flags is None:
             flags = (READ if read else 0) | (WRITE | ACK if write else 0) | (1 if admin else 0)
         parameters: dict[str, Any] = {"uri": uri, "qId": q_id, "flags": flags, "readCount": read,
@@ -220,7 +223,7 @@ class Client:
 
     def open(self, uri: str, *, read: int = 0, write: int = 0, admin: int = 0, flags: int | None = None,
              app_id: str | None = None, sub_id: int | None = None, q_id: int | None = None) -> Queue:
-        """Open a queue; raises RequestRefused. Same URI, same queue id, unless `q_id` says otherwise."""
+        """Open a queue; raises RequestRefused. Opens of the same URI have the same queue id, unless `q_id` is given."""
         if q_id is None:
             q_id = next((q for q, opened in self.queues.items() if opened and opened[0].uri == uri), None)
             if q_id is None:
@@ -235,24 +238,24 @@ class Client:
         return queue
 
     def consume(self, uri: str, app: str | None = None, *, sub_id: int | None = None, **options: Any) -> Queue:
-        """Open for reading and configure; options as of Queue.configure."""
+        """Open a queue for reading and configure it; options as of Queue.configure."""
         queue = self.open(uri, read=1, app_id=app, sub_id=sub_id)
         queue.configure(**options)
         return queue
 
     def new_s_id(self) -> int:
-        """A subscription id that this session has not used."""
+        """Return an unused subscription id."""
         self._next_s_id += 1
         return self._next_s_id
 
     def new_guid(self) -> bytes:
-        """A message GUID that this session has not used."""
+        """Return an unused message GUID."""
         self._guid_counter += 1
         return codec.make_guid(self._guid_counter, self.client_id or b"\0" * 6)
 
 
 class Queue:
-    """One opened queue, or one substream of it."""
+    """An opened queue, or one substream of it."""
 
     def __init__(self, client: Client, uri: str, q_id: int, app_id: str | None, sub_id: int,
                  parameters: dict[str, Any], answer: dict[str, Any]) -> None:
@@ -264,14 +267,14 @@ class Queue:
     # Producing
 
     def put(self, payload: bytes = b"x", *, ack: bool = True, guid: bytes | None = None, **shape: Any) -> bytes:
-        """Send one PUT and wait for nothing; its GUID. `shape` as of codec.put_message."""
+        """Send one PUT without a wait for its ACK; return its GUID. `shape` as of codec.put_message."""
         if guid is None:
             guid = self.client.new_guid()
         self.client.send(codec.put_frame([codec.put_message(self.q_id, guid, payload, ack=ack, **shape)]))
         return guid
 
     def next_ack(self, guid: bytes | None = None, deadline: float = DEADLINE) -> Ack:
-        """The next ACK of this queue (of that message)."""
+        """Wait for the next ACK of this queue (of the message `guid`)."""
         event = self.client.wait(
             lambda e: e.kind == "ack" and e.ack.q_id == self.q_id and guid in (None, e.ack.guid),
             f"no ACK of {guid.hex() if guid else 'anything'}", deadline)
@@ -279,22 +282,22 @@ class Queue:
         return event.ack
 
     def post(self, payload: bytes = b"x", **shape: Any) -> bytes:
-        """Send one PUT and require its ACK to be a success; its GUID."""
+        """Send one PUT, require a successful ACK, and return the GUID."""
         guid = self.put(payload, **shape)
         ack = self.next_ack(guid)
         assert ack.status == 0, ack
         return guid
 
     def post_all(self, *payloads: bytes, **shape: Any) -> list[bytes]:
-        """Post several, one after the other."""
+        """Post several messages, one after the other; return their GUIDs."""
         return [self.post(payload, **shape) for payload in payloads]
 
     def status_of(self, payload: bytes = b"x", **shape: Any) -> int:
-        """Send one PUT, return the status of its ACK."""
+        """Send one PUT and return the status of its ACK."""
         return self.next_ack(self.put(payload, **shape)).status
 
     def acks(self) -> list[Ack]:
-        """The ACKs that arrived before a barrier and were not taken yet."""
+        """Return the ACKs that arrived before a barrier and were not returned before."""
         self.client.barrier()
         return [e.ack for e in self._take("ack", lambda e: e.ack.q_id == self.q_id)]
 
@@ -302,8 +305,10 @@ class Queue:
 
     def stream_parameters(self, priority: int = 0, count: int = 1, m: int = 1000, b: int = 33554432,
                           x: str | None = None, subscriptions: list[dict[str, Any]] | None = None) -> dict[str, Any]:
-        """StreamParameters with fresh subscription ids: one subscription, or those given (each a dict of the same
-        keywords). `x` is an expression's text; None = undefined, matches everything."""
+        """Create StreamParameters with new subscription ids, for one subscription or several.
+
+        `subscriptions`: dicts of the same keywords, one per subscription; `x`: text of the expression; None: undefined, it matches all messages.
+        """
         given = [{"priority": priority, "count": count, "m": m, "b": b, "x": x}] if subscriptions is None \
             else subscriptions
         return {"appId": self.app_id or "__default", "subscriptions": [
@@ -313,12 +318,12 @@ class Queue:
              "consumers": [consumer_info(**one)]} for one in (dict(o) for o in given)]}
 
     def configure(self, **options: Any) -> dict[str, Any]:
-        """configureStream; options as of stream_parameters. The response. Replaces the former configuration."""
+        """Replace the configuration with configureStream; options as of stream_parameters. Return the response."""
         return self.configure_stream(self.stream_parameters(**options))
 
     def configure_stream(self, parameters: dict[str, Any]) -> dict[str, Any]:
-        """configureStream with these parameters."""
-        # Until the response the old subscription ids count, after it the new ones.
+        """Send configureStream with these parameters and return the response."""
+        # Until the response the old subscription ids are valid, after it the new ones.
         fresh = {s["sId"] for s in parameters["subscriptions"]}
         self.s_ids |= fresh
         try:
@@ -329,11 +334,11 @@ class Queue:
         return answer["configureStreamResponse"]  # type: ignore[no-any-return]
 
     def deconfigure(self) -> dict[str, Any]:
-        """Consume nothing, keep the substream."""
+        """Configure the substream without subscriptions."""
         return self.configure(subscriptions=[])
 
     def configure_old(self, priority: int = 0, count: int = 1, m: int = 1000, b: int = 33554432) -> dict[str, Any]:
-        """configureQueueStream, the old form."""
+        """Configure with configureQueueStream, the old form; return the response."""
         self.old_form = True
         parameters: dict[str, Any] = consumer_info(priority, count, m, b)
         if self.app_id is not None:
@@ -342,24 +347,24 @@ class Queue:
         return answer["configureQueueStreamResponse"]  # type: ignore[no-any-return]
 
     def mine(self, event: Event) -> bool:
-        """Is this PUSH for this substream?"""
+        """Return whether an event is a PUSH for this substream."""
         if event.kind != "push" or event.push.q_id != self.q_id:
             return False
         ids = event.push.ids
         return self.sub_id in ids if self.old_form else bool(self.s_ids.intersection(ids))
 
     def next_push(self, deadline: float = DEADLINE) -> Push:
-        """The next PUSH for this substream. Do not use it where several substreams share one PUSH: see `pushes`."""
+        """Wait for the next PUSH for this substream; where several substreams share a PUSH, use `pushes`."""
         event = self.client.wait(self.mine, "no PUSH", deadline)
         assert event.push is not None
         return event.push
 
     def take(self, count: int, deadline: float = DEADLINE) -> list[Push]:
-        """The next `count` PUSHes."""
+        """Wait for the next `count` PUSHes."""
         return [self.next_push(deadline) for _ in range(count)]
 
     def pushes(self) -> list[Push]:
-        """What arrived before a barrier and was not taken yet. A PUSH naming several substreams is taken by each."""
+        """Return the PUSHes that arrived before a barrier and were not returned before; a shared PUSH for each substream."""
         self.client.barrier()
         taken = []
         for event in list(self.client.inbox):
@@ -372,18 +377,18 @@ class Queue:
         return taken
 
     def confirm(self, *messages: Push | bytes) -> None:
-        """CONFIRM, one event for all."""
+        """Confirm messages with one CONFIRM event."""
         guids = [m if isinstance(m, bytes) else m.guid for m in messages]
         self.client.send(codec.confirm_frame([(self.q_id, guid, self.sub_id) for guid in guids]))
 
     def close(self, *, final: bool = True, read: int | None = None, write: int | None = None) -> None:
-        """Close as an SDK does: a reader deconfigures first; the counts given up are those it opened with."""
+        """Close as an SDK does: a reader deconfigures first; the counts are by default those of the open."""
         if self.parameters["readCount"] and read is None and not self.old_form:
             self.deconfigure()
         self.close_only(final=final, read=read, write=write)
 
     def close_only(self, *, final: bool = True, read: int | None = None, write: int | None = None) -> None:
-        """closeQueue alone; raises RequestRefused."""
+        """Send closeQueue only; raises RequestRefused."""
         self.client.request({"closeQueue": self.close_parameters(final=final, read=read, write=write)})
         opened = self.client.queues.get(self.q_id, [])
         if self in opened:
@@ -391,7 +396,7 @@ class Queue:
 
     def close_parameters(self, *, final: bool = True, read: int | None = None,
                          write: int | None = None) -> dict[str, Any]:
-        """A CloseQueue."""
+        """Create a CloseQueue."""
         parameters = dict(self.parameters)
         if read is not None or write is not None:
             parameters["readCount"], parameters["writeCount"] = read or 0, write or 0
@@ -405,13 +410,13 @@ class Queue:
 
 
 def payloads(messages: list[Push]) -> list[bytes]:
-    """Their payloads, inflated, without properties."""
+    """Return the payloads, decompressed and without properties."""
     return [message.payload for message in messages]
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """What a refused request said."""
+    """Status of a refused request."""
 
     category: str
     code: int
@@ -419,7 +424,7 @@ class Refusal:
 
 
 def refusal(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Refusal:
-    """Call something that must be refused; what was said."""
+    """Call a function whose request must be refused; return the status."""
     try:
         call(*args, **kwargs)
     except RequestRefused as error:

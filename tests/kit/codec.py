@@ -1,6 +1,6 @@
-"""Bytes of the protocol as a client needs them, written apart from bmqtwist.wire so that a shared mistake shows.
+"""Codec of the wire protocol for test clients, independent of bmqtwist.wire so that it finds errors of that package.
 
-Only the schema codec (BER and JSON bodies of control messages) is the package's own; it has golden vectors.
+Only the schema codec (BER and JSON bodies of control messages) is that of the package; golden vectors test it.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ TYPES = {"BOOL": 1, "CHAR": 2, "SHORT": 3, "INT32": 4, "INT64": 5, "STRING": 6, 
 _SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8}
 
 Value = bool | int | str | bytes | tuple[str, Any]
-"""A property: its Python type says the wire type; ("SHORT", -5) names another one."""
+"""Value of a property: its Python type selects the wire type, or a tuple names it: ("SHORT", -5)."""
 
 
 @dataclass
 class Push:
-    """One PUSH message as it came; `payload` inflated and without properties, `raw` as it stood."""
+    """A PUSH message; `payload` is decompressed and without properties, `raw` the application data as received."""
 
     q_id: int
     ids: list[int]
@@ -52,13 +52,13 @@ class Push:
 
     @property
     def values(self) -> dict[str, Any]:
-        """The properties without their types."""
+        """Return the properties without their types."""
         return {name: value for name, (_, value) in (self.properties or {}).items()}
 
 
 @dataclass
 class Ack:
-    """One ACK message."""
+    """Decoded ACK message."""
 
     q_id: int
     guid: bytes
@@ -68,7 +68,7 @@ class Ack:
 
 @dataclass
 class Event:
-    """One thing heard from the broker: `kind` says which member counts."""
+    """A message or heartbeat from the broker; `kind` selects the member that is set."""
 
     kind: str  # control, authentication, push, ack, heartbeat_req, heartbeat_rsp, or the number of another type
     control: dict[str, Any] = field(default_factory=dict)
@@ -78,25 +78,25 @@ class Event:
 
 
 class Unreadable(AssertionError):
-    """What a producer posted is not what its message says it is: no broker looks inside, a reader has to."""
+    """Application data do not match the header of their message; brokers do not check this, consumers do."""
 
 
 # -- framing
 
 
 def pad(data: bytes, unit: int = 4) -> bytes:
-    """At least one byte of padding, each saying how many there are."""
+    """Pad to a multiple of `unit` bytes, with at least one byte; each padding byte is their number."""
     count = unit - len(data) % unit
     return data + bytes([count]) * count
 
 
 def frame(kind: int, body: bytes, type_specific: int = 0) -> bytes:
-    """An event with its header."""
+    """Encode an event with its header."""
     return _EVENT.pack(8 + len(body), 0x40 | kind, 2, type_specific, 0) + body
 
 
 def split_frames(data: bytes) -> tuple[list[bytes], bytes]:
-    """Whole events, and the rest."""
+    """Split off the complete events; return them and the remaining bytes."""
     frames, start = [], 0
     while len(data) - start >= 4:
         length = int.from_bytes(data[start:start + 4], "big")
@@ -109,7 +109,7 @@ def split_frames(data: bytes) -> tuple[list[bytes], bytes]:
 
 
 def heartbeat(response: bool = False) -> bytes:
-    """A bare header."""
+    """Encode a heartbeat request or response."""
     return frame(HEARTBEAT_RSP if response else HEARTBEAT_REQ, b"")
 
 
@@ -124,14 +124,14 @@ def _body(schema: type, message: Mapping[str, Any], encoding: str) -> tuple[byte
 
 
 def control_frame(message: Mapping[str, Any], encoding: str = "BER") -> bytes:
-    """A control message given in its JSON shape; negotiation messages by their own names."""
+    """Encode a control message, or a negotiation message, from its JSON form."""
     schema = NegotiationMessage if "clientIdentity" in message or "brokerResponse" in message else ControlMessage
     body, type_specific = _body(schema, message, encoding)
     return frame(CONTROL, body, type_specific)
 
 
 def authentication_frame(mechanism: str, data: bytes | None, encoding: str = "BER") -> bytes:
-    """An authenticationRequest."""
+    """Encode an authenticationRequest."""
     request: dict[str, Any] = {"mechanism": mechanism}
     if data is not None:
         request["data"] = base64.b64encode(data).decode()
@@ -140,7 +140,7 @@ def authentication_frame(mechanism: str, data: bytes | None, encoding: str = "BE
 
 
 def decode_control(kind: int, body: bytes, type_specific: int, negotiated: bool) -> dict[str, Any]:
-    """A schema message in its JSON shape, defaults filled in."""
+    """Decode a schema message to its JSON form, with defaults filled in."""
     schema: type = AuthenticationMessage if kind == AUTHENTICATION else (
         ControlMessage if negotiated else NegotiationMessage)
     text = body[:-body[-1]]
@@ -162,7 +162,7 @@ def _typed(value: Value) -> tuple[int, bytes]:
 
 
 def encode_properties(properties: Mapping[str, Value], v2: bool = True) -> bytes:
-    """A properties area, in the order given."""
+    """Encode a properties area, in the given order."""
     headers, data = b"", b""
     for name, value in properties.items():
         kind, raw = _typed(value)
@@ -174,7 +174,7 @@ def encode_properties(properties: Mapping[str, Value], v2: bool = True) -> bytes
 
 
 def decode_properties(area: bytes, v2: bool) -> tuple[dict[str, tuple[str, Any]], int]:
-    """({name: (type, value)}, size of the area with padding)."""
+    """Decode a properties area; return ({name: (type, value)}, size of the area with padding)."""
     first, high, low, _, count = struct.unpack_from(">BBHBB", area)
     assert first == 0x1B
     size = (high << 16 | low) * 4
@@ -187,7 +187,7 @@ def decode_properties(area: bytes, v2: bool) -> tuple[dict[str, tuple[str, Any]]
     for index, (top, word, length) in enumerate(heads):
         kind, x = top >> 10 & 31, (top & 0x3FF) << 16 | word
         if v2:
-            assert x == at - start, "a property offset is not where the one before ends"
+            assert x == at - start, "the offset of a property differs from the end of the previous one"
             upto = end if index + 1 == count else start + ((heads[index + 1][0] & 0x3FF) << 16 | heads[index + 1][1])
         else:
             upto = at + (length & 0xFFF) + x
@@ -197,7 +197,7 @@ def decode_properties(area: bytes, v2: bool) -> tuple[dict[str, tuple[str, Any]]
             bool(raw[0]) if kind == TYPES["BOOL"] else int.from_bytes(raw, "big", signed=True)
         found[name] = (names[kind], value)
         at = upto
-    assert at == end, "the last property does not end where the area does"
+    assert at == end, "the last property does not end at the end of the area"
     return found, size
 
 
@@ -205,18 +205,18 @@ def decode_properties(area: bytes, v2: bool) -> tuple[dict[str, tuple[str, Any]]
 
 
 def client_id(name: str) -> bytes:
-    """Six bytes that make a client's GUIDs its own."""
+    """Return the six bytes that distinguish the GUIDs of a client."""
     return hashlib.md5(name.encode()).digest()[:6]
 
 
 def make_guid(counter: int, client: bytes, timer: int = 0x123456789ABC) -> bytes:
-    """A version 1 GUID."""
+    """Create a GUID of version 1."""
     return (0x400000 | counter & 0x3FFFFF).to_bytes(3, "big") + timer.to_bytes(7, "big") + client
 
 
 def application_data(payload: bytes, properties: Mapping[str, Value] | None = None, *, v2: bool = True,
                      compress: bool = False) -> tuple[bytes, bool]:
-    """(what stands in the message, does it hold properties)."""
+    """Encode application data; return (data, whether they contain properties)."""
     area = encode_properties(properties, v2) if properties else b""
     if not compress:
         return area + payload, bool(area)
@@ -228,7 +228,7 @@ def application_data(payload: bytes, properties: Mapping[str, Value] | None = No
 def put_message(q_id: int, guid: bytes, payload: bytes = b"x", *, ack: bool = True,
                 properties: Mapping[str, Value] | None = None, v2: bool = True, compress: bool = False,
                 schema_id: int | None = None, crc: int | None = None, options: bytes = b"") -> bytes:
-    """One PUT message: header, options, application data, padding."""
+    """Encode a PUT message: header, options, application data, padding."""
     data, has_properties = application_data(payload, properties, v2=v2, compress=compress)
     if schema_id is None:
         schema_id = 1 if has_properties and v2 else 0
@@ -240,22 +240,22 @@ def put_message(q_id: int, guid: bytes, payload: bytes = b"x", *, ack: bool = Tr
 
 
 def put_frame(messages: list[bytes]) -> bytes:
-    """One PUT event."""
+    """Encode a PUT event."""
     return frame(PUT, b"".join(messages))
 
 
 def correlation(number: int) -> bytes:
-    """What stands in the place of the GUID for a client that makes none."""
+    """Encode a correlation id, which clients without GUIDs send in the place of the GUID."""
     return b"\0" + number.to_bytes(3, "big") + bytes(12)
 
 
 def confirm_frame(items: list[tuple[int, bytes, int]], kind: int = CONFIRM) -> bytes:
-    """One CONFIRM (or REJECT) event of (queue id, GUID, sub-queue id)."""
+    """Encode a CONFIRM (or REJECT) event of (queue id, GUID, sub-queue id)."""
     return frame(kind, b"\x16\0\0\0" + b"".join(_ITEM.pack(*item) for item in items))
 
 
 def decode_event(data: bytes, *, negotiated: bool) -> Iterator[Event]:
-    """What one event from the broker holds."""
+    """Decode the messages of an event from the broker."""
     _, type_byte, header_words, type_specific, _ = _EVENT.unpack_from(data)
     assert type_byte >> 6 == 1 and header_words == 2, data[:8].hex()
     kind, body = type_byte & 0x3F, data[8:]
@@ -275,7 +275,7 @@ def decode_event(data: bytes, *, negotiated: bool) -> Iterator[Event]:
 
 
 def decode_pushes(body: bytes) -> Iterator[Push]:
-    """The messages of a PUSH event."""
+    """Decode the messages of a PUSH event; raises Unreadable."""
     at = 0
     while at < len(body):
         first, second, q_id, guid, schema_id, _ = _PUSH.unpack_from(body, at)
@@ -289,7 +289,7 @@ def decode_pushes(body: bytes) -> Iterator[Push]:
         if options:
             word = int.from_bytes(options[:4], "big")
             option_type = word >> 26
-            assert option_type == 1 and (word & 0x1FFFFF) == option_words, "an SDK wants exactly the ids-old option"
+            assert option_type == 1 and (word & 0x1FFFFF) == option_words, "an SDK accepts only old sub-queue ids"
             ids = list(struct.unpack(f">{option_words - 1}I", options[4:]))
         has_properties, v2 = bool(flags & HAS_PROPERTIES), schema_id != 0
         try:
@@ -303,7 +303,7 @@ def decode_pushes(body: bytes) -> Iterator[Push]:
 
 def _opened(data: bytes, has_properties: bool, v2: bool, compressed: bool
             ) -> tuple[bytes, dict[str, tuple[str, Any]] | None]:
-    """Payload and properties of application data."""
+    """Decode application data; return (payload, properties)."""
     if not has_properties:
         return zlib.decompress(data) if compressed else data, None
     if compressed and not v2:

@@ -1,4 +1,4 @@
-"""A configuration directory for tests: that of `bmqtwist.testing`, under the name the scenarios know."""
+"""Configuration directories for tests: `bmqtwist.testing.config`, re-exported for scenarios."""
 
 from bmqtwist.testing.config import (
     APPS,

@@ -1,4 +1,4 @@
-"""Connections of the Twisted shell over scripted transports."""
+"""Connections of bmqtwist.reactor.tcp over scripted transports."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bmqtwist.reactor.tcp import Connection, ConnectionFactory
 
 
 class Socket:
-    """Below a transport; it takes nothing when the connection is lost."""
+    """Socket of a transport; `send` fails when the connection is lost."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = weakref.ref(transport)
@@ -70,7 +70,7 @@ class Transport(StringTransport):
 
 
 class Tls(Transport):
-    """A transport that does not let anybody write beside it."""
+    """A TLS transport: it has no socket for direct writes."""
 
     def __init__(self, room: int | None = None) -> None:
         super().__init__(room)
@@ -78,7 +78,7 @@ class Tls(Transport):
 
 
 class Driver:
-    """What runs the broker, as far as a connection knows."""
+    """Fake performer that records the calls of a connection in `heard`."""
 
     def __init__(self, accepts: bool = True) -> None:
         self.session: Any = "session" if accepts else None

@@ -1,4 +1,4 @@
-"""The console of a broker in memory: real requests through a real parser, no port, a clock that is moved by hand."""
+"""Console of a broker in memory for tests: requests pass its HTTP site without a port, with a clock that tests advance."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ ROLES = {"vera": "viewer", "olaf": "operator", "ada": "admin"}
 
 @cache
 def users() -> tuple[dict[str, str], ...]:
-    """One of each role, as they are configured; with the cheapest hashes that there are."""
+    """Return the configuration of one user of each role, with password hashes of minimal cost."""
     hasher = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
     return tuple({"name": name, "passwordHash": hasher.hash(password), "role": ROLES[name]}
                  for name, password in PASSWORDS.items())
 
 
 class InlinePool:
-    """A pool of threads that does its work at once."""
+    """A thread pool that calls functions in the current thread."""
 
     def callInThreadWithCallback(self, done: Callable[[bool, Any], None], work: Callable[..., Any], *args: Any,
                                  **options: Any) -> None:
-        """As of a real one."""
+        """Call `work`, then `done` with its result, as the pool of Twisted does."""
         try:
             result = work(*args, **options)
         except Exception:
@@ -49,21 +49,21 @@ class InlinePool:
             done(True, result)
 
 
-class HandReactor(Clock):
-    """Delays that are moved on by hand, and threads that are none."""
+class ManualReactor(Clock):
+    """A clock that tests advance, with a thread pool that uses no threads."""
 
     def getThreadPool(self) -> InlinePool:
-        """As of a real one."""
+        """Return the pool without threads."""
         return InlinePool()
 
     def callFromThread(self, call: Callable[..., Any], *args: Any, **options: Any) -> None:
-        """At once."""
+        """Call the function without delay."""
         call(*args, **options)
 
 
 @dataclass
 class Answer:
-    """What came back."""
+    """Response to a request."""
 
     status: int
     text: str
@@ -72,54 +72,54 @@ class Answer:
 
     @property
     def json(self) -> Any:
-        """The document."""
+        """Return the body, decoded from JSON."""
         return json.loads(self.text)
 
 
 class ConsoleHost:
-    """`the host of the console` over a broker in memory."""
+    """Host of the console: the interface between console and process, with a broker in memory."""
 
     def __init__(self, world: MemoryWorld) -> None:
-        self._world, self.reactor = world, HandReactor()
+        self._world, self.reactor = world, ManualReactor()
         self.node = world.assembled
         self.stops: list[tuple[str, str]] = []
         self.failures: list[Failure] = []
         self.report = world.report
 
     def moment(self) -> tuple[float, float]:
-        """The time of the world, moved on by the reactor."""
+        """Return (monotonic time, wall time) of the world plus the time of the reactor, in s."""
         now = self._world.now + self.reactor.seconds()
         return now, now + self._world.clock.wall_offset
 
     def process(self) -> ProcessState:
-        """Of no process."""
+        """Return fixed values of a process."""
         return ProcessState(memory_resident=1 << 20)
 
     def stop_gracefully(self, reason: str, by: str) -> None:
-        """Note that it was asked for."""
+        """Record the request to stop; raises LocalError for a second one."""
         if self.stops:
-            raise LocalError("it stops already")
+            raise LocalError("the broker is stopping")
         self.stops.append((reason, by))
 
     def state(self) -> BrokerState:
-        """The broker now."""
+        """Return a snapshot of the broker."""
         return at_once(snapshots.broker_in_steps(self.node.broker, self.moment()[0]))
 
     def metrics(self, prefix: str, instance: str) -> Generator[None, None, str]:
-        """No metrics."""
+        """Return no metrics."""
         yield
         return ""
 
     def in_steps(self, work: Generator[None, None, str]) -> Deferred[str]:
-        """At once."""
+        """Run the steps without interruption."""
         return execute(at_once, work)
 
     def unready(self) -> str:
-        """It serves."""
+        """Return no reason: the broker is ready."""
         return ""
 
     def log_failure(self, failure: Failure) -> None:
-        """A mistake of ours."""
+        """Record an internal error."""
         self.failures.append(failure)
 
 
@@ -135,7 +135,7 @@ class ConsoleWorld:
         self.csrf = ""
 
     def settle(self, seconds: float = 0.0) -> None:
-        """Let what was begun go on; nothing waits any more."""
+        """Run the broker and the console until they are idle, then advance the reactor."""
         for _ in range(50):
             self.host.reactor.advance(0)
             self.world.advance(0.0)
@@ -143,12 +143,12 @@ class ConsoleWorld:
 
     def ask(self, path: str, method: str = "GET", body: bytes | None = None, headers: Mapping[str, str] | None = None,
             host: str = "127.0.0.1:1") -> Answer:
-        """One request."""
+        """Send a request and return the response."""
         sent = {"Host": host, **(headers or {})}
         if self.cookies:
             sent.setdefault("Cookie", "; ".join(f"{name}={value}" for name, value in self.cookies.items()))
         found: list[Any] = []
-        client: Any = StubTreq(self.service.site.resource)  # each has a jar of cookies of its own
+        client: Any = StubTreq(self.service.site.resource)  # with its own cookie jar
         client.request(method, f"http://{host}{path}", headers=sent, data=body, allow_redirects=False).addBoth(found.append)
         for _ in range(200):
             client.flush()
@@ -168,16 +168,16 @@ class ConsoleWorld:
         return Answer(response.code, text[0], {name.decode().lower(): values[0].decode() for name, values in raw}, cookies)
 
     def page(self, path: str, **options: Any) -> Answer:
-        """A page, as a browser asks for it."""
+        """Request a page, as a browser does."""
         return self.ask(path, headers={"Accept": "text/html", **options.pop("headers", {})}, **options)
 
     def post(self, path: str, document: Any, headers: Mapping[str, str] | None = None) -> Answer:
-        """An action, as a page asks for it."""
+        """Request an action, as the script of a page does."""
         sent = {"X-CSRF-Token": self.csrf, "Content-Type": "application/json", **(headers or {})}
         return self.ask(path, "POST", json.dumps(document).encode(), {name: value for name, value in sent.items() if value})
 
     def log_in(self, name: str, password: str | None = None) -> Answer:
-        """By the form."""
+        """Log in with the form of the login page, and keep the cookies."""
         form = self.page("/login")
         self.cookies.update(form.cookies)
         csrf = between(form.text, 'name="csrf" value="', '"')
@@ -191,13 +191,13 @@ class ConsoleWorld:
         return answer
 
     def read_csrf(self) -> None:
-        """From the overview."""
+        """Read the CSRF token from the overview page."""
         self.csrf = between(self.page("/").text, '<meta name="csrf" content="', '"')
 
     def as_node(self, sender: str, method: str, path: str, body: bytes = b"", tokens: NodeTokens | None = None,
                 user: str = "",
                 role: str = "", nonce: str = "n", receiver: str = "n1") -> Answer:
-        """As another node asks."""
+        """Send a request with a token, as the console of another node does."""
         wall = self.host.moment()[1]
         token = (tokens or NodeTokens(OPEN_SECRET)).make(NodeRequest(sender, receiver, method, path, body, user, role), wall,
                                                          nonce)
@@ -205,7 +205,7 @@ class ConsoleWorld:
 
 
 def between(text: str, before: str, after: str) -> str:
-    """What stands between two texts."""
+    """Return the text between two texts."""
     _, found, rest = text.partition(before)
     assert found, f"no {before!r} in {text[:2000]}"
     return rest.partition(after)[0]

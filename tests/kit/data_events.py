@@ -1,5 +1,7 @@
-"""Data events as objects: those of `bmqtwist.wire.events`, and what the product alone never reads or writes this way: PUSH
-events, options, and CONFIRM and REJECT events from their messages."""
+"""Data events as objects: the codecs of `bmqtwist.wire.events`, and codecs that only tests need.
+
+The latter: PUSH events, options, and the encoding of CONFIRM and REJECT events from messages.
+"""
 
 from __future__ import annotations
 
@@ -43,8 +45,11 @@ __all__ = ["AckMessage", "ConfirmMessage", "PushMessage", "PutMessage", "decode_
 
 @dataclass(slots=True)
 class PushMessage:
-    """One message of a PUSH event. `data`: application data without padding; empty with flag IMPLICIT_PAYLOAD, where
-    the original writes four bytes of padding and a reader also takes none."""
+    """A message of a PUSH event.
+
+    `data`: application data without padding; empty with flag IMPLICIT_PAYLOAD. The original writes four bytes of padding
+    then; readers accept none, too.
+    """
 
     queue_id: int
     guid: bytes
@@ -57,7 +62,7 @@ class PushMessage:
 
 
 def decode_push(buffer: bytes, start: int, end: int) -> tuple[list[PushMessage], PeerError | None]:
-    """Messages of a PUSH event whose body is buffer[start:end]."""
+    """Decode the messages of a PUSH event whose body is buffer[start:end]; return them, and the error that ended it."""
     found: list[PushMessage] = []
     try:
         for queue_id, guid, data, flags, compression, schema_id, options, words, _ in walk_pushes(buffer, start, end):
@@ -69,7 +74,7 @@ def decode_push(buffer: bytes, start: int, end: int) -> tuple[list[PushMessage],
 
 
 def encode_push(messages: Sequence[PushMessage]) -> bytes:
-    """One PUSH event."""
+    """Encode a PUSH event."""
     parts = [_encode_push(message) for message in messages]
     return b"".join((event_header(EventType.PUSH, sum(map(len, parts))), *parts))
 
@@ -85,12 +90,12 @@ def _encode_push(message: PushMessage) -> bytes:
 
 
 def encode_confirm(messages: Iterable[ConfirmMessage]) -> bytes:
-    """One CONFIRM event."""
+    """Encode a CONFIRM event."""
     return _encode_confirms(EventType.CONFIRM, messages)
 
 
 def encode_reject(messages: Iterable[ConfirmMessage]) -> bytes:
-    """One REJECT event."""
+    """Encode a REJECT event."""
     return _encode_confirms(EventType.REJECT, messages)
 
 
@@ -99,7 +104,7 @@ def _encode_confirms(kind: EventType, messages: Iterable[ConfirmMessage]) -> byt
 
 
 def encode_options(options: Sequence[Option]) -> bytes:
-    """An options area."""
+    """Encode an options area."""
     return b"".join(map(_encode_option, options))
 
 

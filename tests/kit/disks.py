@@ -8,10 +8,10 @@ from bmqtwist.testing.simulated_node import SimulatedNode
 
 
 def fill_disk(node: SimulatedNode, spare: int) -> None:
-    """No space beyond `spare` bytes."""
+    """Leave `spare` bytes of free space on the disk."""
     node.disk.capacity = node.disk.used_bytes() + spare
 
 
 def fail_syncs(node: SimulatedNode) -> None:
-    """Every sync fails from now on."""
+    """Let all later syncs fail."""
     node.disk.fail = lambda operation, path: errno.EIO if operation == "sync" else None

@@ -1,7 +1,7 @@
 """Rules of an election as a table: situation, event, messages sent, and the state afterwards.
 
-tests/table/test_elector.py drives a real Elector through every rule. Numbers below 57 are those of the original's rules; the
-rules behind them are ours.
+tests/table/test_elector.py runs an Elector through every rule. Numbers below 57 are those of the original's rules; higher
+ones are rules of this product.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from bmqtwist.wire import cluster_schema as schema
 from bmqtwist.wire.cluster_schema import Lsn
 from bmqtwist.wire.control import ElectorMessage
 
-BEGIN, INACTIVITY = 100.0, 20.0
-NEWEST: Lsn = (5, 3)  # of the log of this node
+BEGIN, INACTIVITY = 100.0, 20.0  # s
+NEWEST: Lsn = (5, 3)  # last LSN in the log of this node
 OLDER: Lsn = (5, 2)
 D, F, C, L = ElectionState.DORMANT, ElectionState.FOLLOWER, ElectionState.CANDIDATE, ElectionState.LEADER
 INITIAL, RANDOM, SCOUT, ELECTION, CHECK, BEAT = ElectionTimer
 
 
 def message(sender: int, term: int, choice: str, value: object) -> Received:
-    """A message from another node."""
+    """Create a message from another node."""
     return Received(sender, ElectorMessage(term, choice, value))
 
 
@@ -49,57 +49,57 @@ def _last(last: Lsn) -> schema.LeaderMessageSequence:
 
 
 def scouting(sender: int, term: int, last: Lsn = NEWEST, ceded_by: int | None = None) -> Received:
-    """SCOUT_REQ"""
+    """Create a scouting request (SCOUT_REQ)."""
     return message(sender, term, "scoutingRequest", schema.ScoutingRequest(_last(last), ceded_by))
 
 
 def scouted(sender: int, term: int, will: bool) -> Received:
-    """SCOUT_RSP"""
+    """Create a scouting response (SCOUT_RSP)."""
     return message(sender, term, "scoutingResponse", schema.ScoutingResponse(will, -1))
 
 
 def proposal(sender: int, term: int, last: Lsn = NEWEST, ceded_by: int | None = None) -> Received:
-    """PROPOSE"""
+    """Create an election proposal (PROPOSE)."""
     return message(sender, term, "electionProposal", schema.ElectionProposal(_last(last), ceded_by))
 
 
 def support(sender: int, term: int) -> Received:
-    """SUPPORT"""
+    """Create a response that supports a candidate (SUPPORT)."""
     return message(sender, term, "electionResponse", schema.ElectionResponse())
 
 
 def refusal(sender: int, term: int) -> Received:
-    """SUPPORT that is none."""
+    """Create a response that refuses a candidate."""
     return message(sender, term, "electionResponse", schema.ElectionResponse(-1))
 
 
 def beat(sender: int, term: int) -> Received:
-    """BEAT"""
+    """Create a heartbeat of a leader (BEAT)."""
     return message(sender, term, "leaderHeartbeat", schema.LeaderHeartbeat(7))
 
 
 def stale(sender: int, term: int) -> Received:
-    """STALE_BEAT"""
+    """Create a heartbeat response of a node with a newer term (STALE_BEAT)."""
     return message(sender, term, "heartbeatResponse", schema.HeartbeatResponse())
 
 
 def answer(sender: int, term: int, at: float, last: Lsn = NEWEST) -> Received:
-    """Response to the heartbeat sent at `at`."""
+    """Create the response to the heartbeat sent at `at`."""
     return message(sender, term, "heartbeatResponse", schema.HeartbeatResponse(int(at * 1000), _last(last)))
 
 
 def cession(sender: int, term: int, successor: int | None = None) -> Received:
-    """CESSION"""
+    """Create a notice that a leader cedes leadership (CESSION)."""
     return message(sender, term, "leadershipCessionNotification", schema.LeadershipCessionNotification(successor))
 
 
 def status(sender: int, available: bool) -> Received:
-    """NODE_STATUS"""
+    """Create a notice of availability (NODE_STATUS)."""
     return message(sender, 0, "electorNodeStatus", schema.ElectorNodeStatus(available))
 
 
 class Situation:
-    """Node 1 of `size` nodes; `wait` advances `now`. Every write succeeds at once."""
+    """Elector of node 1 in a cluster of `size` nodes; `wait` advances `now`. All writes succeed at once."""
 
     def __init__(self, size: int = 3, term: int = 5, damaged: bool = False, quorum: int = 0) -> None:
         self.elector = Elector(1, "n1", range(1, size + 1), Timing(), lambda: 0.5, lambda: NEWEST, quorum)
@@ -114,7 +114,7 @@ class Situation:
         return outputs
 
     def wait(self, seconds: float) -> list[object]:
-        """Advance the time, timer by timer."""
+        """Advance the time, stopping at each timer; return all outputs."""
         until, outputs = self.now + seconds, list[object]()
         while (moment := min(self.elector.timers.deadlines.values(), default=until + 1)) <= until:
             self.now = max(self.now, moment)
@@ -123,36 +123,36 @@ class Situation:
         return outputs
 
     def start(self) -> Situation:
-        """No leader is known."""
+        """Start the node; it knows no leader."""
         self.happen(Start(self._term, None, self._damaged))
         return self
 
     def scout(self) -> Situation:
-        """The node scouts for term 6."""
+        """Let the node scout for term 6."""
         self.start().wait(8.0)
         return self
 
     def stand(self) -> Situation:
-        """The node is a candidate in term 6 since BEGIN + 8."""
+        """Make the node a candidate in term 6, since BEGIN + 8."""
         self.scout()
         for sender in range(2, self.elector.quorum + 1):
             self.happen(scouted(sender, 5, True))
         return self
 
     def lead(self) -> Situation:
-        """The node leads term 6, with exactly a quorum of votes."""
+        """Make the node the leader of term 6, with exactly a quorum of votes."""
         self.stand()
         for sender in range(2, self.elector.quorum + 1):
             self.happen(support(sender, 6))
         return self
 
     def follow(self) -> Situation:
-        """Node 2 leads term 5."""
+        """Let the node follow node 2 in term 5."""
         self.start().happen(beat(2, 5))
         return self
 
     def give_vote(self) -> Situation:
-        """The node has voted for node 2 in term 6."""
+        """Let the node vote for node 2 in term 6."""
         self.start().happen(proposal(2, 6))
         return self
 
@@ -161,7 +161,7 @@ def dormant() -> Situation:
     return Situation()
 
 
-def nobody_known() -> Situation:
+def no_leader_known() -> Situation:
     return Situation().start()
 
 
@@ -170,7 +170,7 @@ def alone() -> Situation:
 
 
 def alone_and_waiting() -> Situation:
-    """The mode of the node was NEVER at first."""
+    """The only node, after its mode was NEVER and is NORMAL now."""
     situation = alone()
     situation.happen(SetMode(ElectionMode.NEVER))
     situation.wait(0.0)
@@ -212,7 +212,7 @@ def voted() -> Situation:
 
 
 def voted_in_vain() -> Situation:
-    """After a vote, without a heartbeat for 19.5 s."""
+    """The node has voted and received no heartbeat for 19.5 s."""
     situation = voted()
     situation.wait(INACTIVITY - 0.5)
     return situation
@@ -238,7 +238,7 @@ def standing_of_five() -> Situation:
 
 
 def standing_with_enough() -> Situation:
-    """Three of five votes, when all five were asked for; now three do."""
+    """Candidate with three of five votes, whose quorum has been lowered from five to three."""
     situation = Situation(5, quorum=5).stand()
     for sender in (2, 3):
         situation.happen(support(sender, 6))
@@ -266,13 +266,13 @@ def vote_unwritten_but_another_one_given() -> Situation:
 
 
 def never_standing() -> Situation:
-    situation = nobody_known()
+    situation = no_leader_known()
     situation.happen(SetMode(ElectionMode.NEVER))
     return situation
 
 
 def waiting_long() -> Situation:
-    """For a random time, of which half is over."""
+    """Both scouting responses were refusals; the random wait before the next attempt runs."""
     situation = refused_once()
     situation.happen(scouted(3, 5, False))
     return situation
@@ -289,7 +289,7 @@ def leading_with_one_to_spare() -> Situation:
 
 
 def leading_unheard() -> Situation:
-    """The leader has had no answers for 19.5 s."""
+    """The leader has received no heartbeat responses for 19.5 s."""
     situation = leading()
     situation.wait(INACTIVITY - 0.5)
     return situation
@@ -304,8 +304,11 @@ def transferring() -> Situation:
 
 @dataclass(frozen=True)
 class Rule:
-    """`event`: an input, seconds that pass, or a timer that fires without having been armed; `says`: what comes out, in
-    short; `timers`: those that run afterwards; `term`, `leader`: afterwards."""
+    """A rule of the table.
+
+    `event`: an input, a time in s, or a timer that fires without having been armed; `says`: the outputs in short form;
+    `state`, `timers` (running), `term`, `leader`: afterwards.
+    """
 
     number: int
     situation: Callable[[], Situation]
@@ -332,35 +335,35 @@ RULES = (
     Rule(3, following, Stop(), ("n NONE", "all NODE_STATUS(0)"), D, (), 0),
     Rule(3, leading, Stop(), ("n NONE", "all NODE_STATUS(0)"), D, (), 0),
     Rule(3, standing, Stop(), ("n NONE", "all NODE_STATUS(0)"), D, (), 0),
-    Rule(4, nobody_known, scouting(2, 6), ("2 SCOUT_RSP(5) yes",), F, (INITIAL,)),
-    Rule(4, nobody_known, scouting(2, 5), ("2 SCOUT_RSP(5) no",), F, (INITIAL,)),
+    Rule(4, no_leader_known, scouting(2, 6), ("2 SCOUT_RSP(5) yes",), F, (INITIAL,)),
+    Rule(4, no_leader_known, scouting(2, 5), ("2 SCOUT_RSP(5) no",), F, (INITIAL,)),
     Rule(4, voted, scouting(3, 7), ("3 SCOUT_RSP(6) yes",), F, (CHECK,), 6),
     Rule(4, following, scouting(3, 6), ("3 SCOUT_RSP(5) no",), F, (CHECK,), 5, 2),
     Rule(4, standing, scouting(3, 7), ("3 SCOUT_RSP(6) yes",), C, (ELECTION,), 6),
     Rule(4, leading, scouting(3, 7), ("3 SCOUT_RSP(6) no",), L, (CHECK, BEAT), 6, 1),
     Rule(5, following, INITIAL, (), F, (CHECK,), 5, 2),
     Rule(5, voted, RANDOM, (), F, (CHECK,), 6),
-    Rule(6, nobody_known, 8.0, ("all SCOUT_REQ(6)",), F, (SCOUT,)),
+    Rule(6, no_leader_known, 8.0, ("all SCOUT_REQ(6)",), F, (SCOUT,)),
     Rule(6, waiting_long, 1.875, ("all SCOUT_REQ(6)",), F, (SCOUT,)),
     Rule(7, alone, 0.0, ("n NONE", "n NONE"), L, (BEAT,), 6, 1),
     Rule(7, alone_and_waiting, RANDOM, ("n NONE", "n NONE"), L, (BEAT,), 6, 1),
     Rule(8, following, scouted(3, 5, True), (), F, (CHECK,), 5, 2),
-    Rule(8, nobody_known, scouted(3, 5, True), (), F, (INITIAL,)),
+    Rule(8, no_leader_known, scouted(3, 5, True), (), F, (INITIAL,)),
     Rule(9, asking, scouted(2, 5, True), ("save 6/1", "n NONE", "all PROPOSE(6)"), C, (ELECTION,), 6),
     Rule(10, refused_once, scouted(3, 5, False), (), F, (RANDOM,)),
     Rule(11, asking, scouted(2, 5, False), (), F, (SCOUT,)),
     Rule(12, refused_once, 4.0, (), F, (RANDOM,)),
     Rule(13, following, proposal(3, 6), ("3 REFUSE(5)",), F, (CHECK,), 5, 2),
-    Rule(13, nobody_known, proposal(3, 5), ("3 REFUSE(5)",), F, (INITIAL,)),
+    Rule(13, no_leader_known, proposal(3, 5), ("3 REFUSE(5)",), F, (INITIAL,)),
     Rule(13, voted, proposal(3, 6), ("3 REFUSE(6)",), F, (CHECK,), 6),
-    Rule(14, nobody_known, proposal(2, 6), ("save 6/2", "voted 6", "2 SUPPORT(6)"), F, (CHECK,), 6),
+    Rule(14, no_leader_known, proposal(2, 6), ("save 6/2", "voted 6", "2 SUPPORT(6)"), F, (CHECK,), 6),
     Rule(14, voted, proposal(3, 7), ("save 7/3", "voted 7", "3 SUPPORT(7)"), F, (CHECK,), 7),
     Rule(14, asking, proposal(3, 7), ("save 7/3", "voted 7", "3 SUPPORT(7)"), F, (CHECK,), 7),
     Rule(15, following, support(3, 5), (), F, (CHECK,), 5, 2),
     Rule(16, following, beat(3, 4), ("3 STALE_BEAT(5)",), F, (CHECK,), 5, 2),
     Rule(17, following, beat(2, 5), ("2 HEARD(5)",), F, (CHECK,), 5, 2),
     Rule(18, voted, beat(2, 6), ("n NONE", "2 HEARD(6)"), F, (CHECK,), 6, 2),
-    Rule(19, nobody_known, beat(2, 5), ("n NONE", "2 SUPPORT(5)", "2 HEARD(5)"), F, (CHECK,), 5, 2),
+    Rule(19, no_leader_known, beat(2, 5), ("n NONE", "2 SUPPORT(5)", "2 HEARD(5)"), F, (CHECK,), 5, 2),
     Rule(20, following, beat(3, 5), (), F, (CHECK,), 5, 2),
     Rule(20, voted, beat(3, 6), (), F, (CHECK,), 6),
     Rule(21, following, beat(3, 6), ("save 6/-", "n NONE", "3 SUPPORT(6)", "3 HEARD(6)"), F, (CHECK,), 6, 3),
@@ -412,8 +415,8 @@ RULES = (
     Rule(55, leading, cession(3, 7), ("alarm",), L, (CHECK, BEAT), 6, 1),
     Rule(56, leading, scouted(3, 6, True), (), L, (CHECK, BEAT), 6, 1),
     # ours: who would lose what others have is not voted for
-    Rule(57, nobody_known, scouting(2, 6, OLDER), ("2 SCOUT_RSP(5) no",), F, (INITIAL,)),
-    Rule(57, nobody_known, proposal(2, 6, OLDER), ("2 REFUSE(5)",), F, (INITIAL,)),
+    Rule(57, no_leader_known, scouting(2, 6, OLDER), ("2 SCOUT_RSP(5) no",), F, (INITIAL,)),
+    Rule(57, no_leader_known, proposal(2, 6, OLDER), ("2 REFUSE(5)",), F, (INITIAL,)),
     Rule(57, standing, proposal(2, 7, OLDER), ("2 REFUSE(6)",), C, (ELECTION,), 6),
     # refusals are counted, and higher terms in them noticed
     Rule(58, standing, refusal(2, 5), (), C, (ELECTION,), 6),

@@ -1,7 +1,7 @@
-"""Electors of 1, 3 or 5 nodes over a faulty network, faulty disks and clocks; judges check every step.
+"""Model of an election at 1, 3 or 5 nodes with a faulty network, disks and clocks; invariants are checked after every step.
 
-Beside its elector every node has a log as simple as can be: a leader appends an entry now and then, sends all of its log,
-and counts who has it. What a majority has, together with an entry of the leader's own term, is committed.
+Besides its elector every node has a minimal log: a leader appends an entry at times, sends its whole log, and counts the
+nodes that have it. Entries on a majority are committed, once an entry of the leader's term is among them.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class ElectionNode:
     node_id: int
     clock_ahead: float
     elector: Elector | None = None
-    life: int = 0
+    run_number: int = 0
     paused: bool = False
-    kept: list[Callable[[], None]] = field(default_factory=list)  # what came while it was paused
+    pending: list[Callable[[], None]] = field(default_factory=list)  # inputs that arrived while the node was paused
     durable: tuple[int, int | None] = (0, None)
-    forgot: bool = False  # what was durable is lost
+    forgot: bool = False  # the durable vote is lost
     votes: dict[int, int] = field(default_factory=dict)  # term -> the vote that was durable in it
     log: list[Lsn] = field(default_factory=list)
-    holders: set[int] = field(default_factory=set)  # of all of this leader's log
+    holders: set[int] = field(default_factory=set)  # nodes that have the whole log of this leader
 
 
 class Elections:
@@ -62,8 +62,8 @@ class Elections:
         self.loss = self.repeats = self.write_failures = self.write_deaths = 0.0  # shares
         self.latency = 0.01
         self.cut: set[tuple[int, int]] = set()  # (from, to)
-        self.leaders: dict[int, int] = {}  # term -> who led it
-        self.said: dict[tuple[int, int], int] = {}  # (node, term) -> for whom it told others that it votes
+        self.leaders: dict[int, int] = {}  # term -> its leader
+        self.reported_votes: dict[tuple[int, int], int] = {}  # (node, term) -> its candidate
         self.committed: list[Lsn] = []
         self.changes: list[tuple[float, int, ElectionChanged]] = []
         self.alarms: list[str] = []
@@ -102,8 +102,8 @@ class Elections:
     def crash(self, number: int, noticed: bool = True) -> None:
         node = self.nodes[number]
         if node.elector is not None:
-            node.elector, node.paused, node.kept = None, False, []
-            node.life += 1
+            node.elector, node.paused, node.pending = None, False, []
+            node.run_number += 1
             for other in self.nodes.values():
                 if other is not node and noticed:
                     self.soon(lambda other=other: self.step(other, PeerDown(number)))  # type: ignore[misc]
@@ -118,7 +118,7 @@ class Elections:
         node.durable, node.forgot = (0, None), True
         for term in [term for term, vote in node.votes.items() if vote == number and self.leaders.get(term) != number]:
             del node.votes[term]
-            self.said.pop((number, term), None)
+            self.reported_votes.pop((number, term), None)
 
     def pause(self, number: int) -> None:
         self.nodes[number].paused = True
@@ -126,15 +126,15 @@ class Elections:
     def resume(self, number: int) -> None:
         node = self.nodes[number]
         node.paused = False
-        kept, node.kept = node.kept, []
-        self.random.shuffle(kept)
-        for action in kept:
+        pending, node.pending = node.pending, []
+        self.random.shuffle(pending)
+        for action in pending:
             action()
 
     def step(self, node: ElectionNode, event: ElectionInput) -> None:
         if node.paused:
-            life = node.life
-            node.kept.append(lambda: self.step(node, event) if node.life == life else None)
+            run_number = node.run_number
+            node.pending.append(lambda: self.step(node, event) if node.run_number == run_number else None)
             return
         if node.elector is None:
             return
@@ -146,7 +146,7 @@ class Elections:
             elif isinstance(output, SaveVote):
                 self.save(node, output)
             elif isinstance(output, TickAt) and output.moment is not None:
-                self.at(output.moment - node.clock_ahead, lambda life=node.life: self.wake(node, life))  # type: ignore[misc]
+                self.at(output.moment - node.clock_ahead, lambda run_number=node.run_number: self.wake(node, run_number))  # type: ignore[misc]
             elif isinstance(output, ElectionChanged):
                 self.changes.append((self.now, node.node_id, output))
             elif isinstance(output, Alarm):
@@ -154,8 +154,8 @@ class Elections:
         if node.elector.state is ElectionState.LEADER and before is not ElectionState.LEADER:
             self.elected(node, node.elector.term)
 
-    def wake(self, node: ElectionNode, life: int) -> None:
-        if node.elector is not None and node.life == life:
+    def wake(self, node: ElectionNode, run_number: int) -> None:
+        if node.elector is not None and node.run_number == run_number:
             moment = node.elector.timers.earliest
             if moment is not None and moment - node.clock_ahead <= self.now + 1e-6:
                 late = max(self.now, moment - node.clock_ahead + 1e-9)
@@ -163,24 +163,24 @@ class Elections:
                 self.step(node, Tick())
 
     def save(self, node: ElectionNode, job: SaveVote) -> None:
-        life, fails = node.life, self.random.random() < self.write_failures
+        run_number, fails = node.run_number, self.random.random() < self.write_failures
 
         def take_effect() -> None:
-            if node.life != life:
+            if node.run_number != run_number:
                 return
             assert job.term >= node.durable[0], "the durable term never decreases"
             node.durable, node.forgot = (job.term, job.vote), False
             if job.vote is not None:
-                assert node.votes.setdefault(job.term, job.vote) == job.vote, "one vote in one term, over all lives"
-        begun = self.now + self.random.random() * 0.02
+                assert node.votes.setdefault(job.term, job.vote) == job.vote, "one vote per term, over all starts"
+        at = self.now + self.random.random() * 0.02
         if self.random.random() < self.write_deaths:
-            dies = begun + (self.random.random() - 0.5) * 0.02
-            self.at(dies, lambda: self.crash(node.node_id) if node.life == life else None)
-            self.at(begun + 0.1, lambda: self.boot(node.node_id))
+            dies = at + (self.random.random() - 0.5) * 0.02
+            self.at(dies, lambda: self.crash(node.node_id) if node.run_number == run_number else None)
+            self.at(at + 0.1, lambda: self.boot(node.node_id))
         if not fails or self.random.random() < 0.5:
-            self.at(begun, take_effect)
+            self.at(at, take_effect)
         answer: ElectionInput = WriteFailed(job.number, "failed") if fails else Written(job.number)
-        self.at(begun + self.random.random() * 0.02, lambda: self.step(node, answer) if node.life == life else None)
+        self.at(at + self.random.random() * 0.02, lambda: self.step(node, answer) if node.run_number == run_number else None)
 
     # -- network
 
@@ -213,26 +213,26 @@ class Elections:
             self.tell_peers(one, two, True)
         self.cut.clear()
 
-    # -- the log, and the judges
+    # -- logs and invariants
 
-    def judge(self, node: ElectionNode, told: Send) -> None:
-        """A node reports one vote in a term, over all its runs. It supports a leader without a vote."""
-        term, choice, value = told.message.term, told.message.choice, told.message.value
-        if choice == "electionResponse" and value.refused_for is None and self.leaders.get(term) != told.node_id:
-            candidate = told.node_id
+    def judge(self, node: ElectionNode, sent: Send) -> None:
+        """Check that a node reports one vote per term, over all its runs; support for a leader is no vote."""
+        term, choice, value = sent.message.term, sent.message.choice, sent.message.value
+        if choice == "electionResponse" and value.refused_for is None and self.leaders.get(term) != sent.node_id:
+            candidate = sent.node_id
         elif choice == "electionProposal":
             candidate = node.node_id
         else:
             return
-        assert self.said.setdefault((node.node_id, term), candidate) == candidate, "two votes in one term"
+        assert self.reported_votes.setdefault((node.node_id, term), candidate) == candidate, "two votes in one term"
 
     def elected(self, node: ElectionNode, term: int) -> None:
         assert self.leaders.setdefault(term, node.node_id) == node.node_id, f"two leaders of term {term}"
-        assert node.log[:len(self.committed)] == self.committed, "a leader lacks what is committed"
+        assert node.log[:len(self.committed)] == self.committed, "a leader lacks committed entries"
         self.append(node)
 
     def append(self, node: ElectionNode) -> None:
-        """A leader appends an entry and sends its log."""
+        """Append an entry as the leader, and send the log to all nodes."""
         if node.elector is None or node.paused or node.elector.state is not ElectionState.LEADER:
             return
         term = node.elector.term
@@ -243,19 +243,19 @@ class Elections:
         for other in self.nodes.values():
             if other is not node:
                 self.send(node.node_id, other.node_id,
-                          lambda other=other, log=node.log: self.take(other, node, term, log))  # type: ignore[misc]
+                          lambda other=other, log=node.log: self.store_log(other, node, term, log))  # type: ignore[misc]
 
-    def take(self, node: ElectionNode, leader: ElectionNode, term: int, log: list[Lsn]) -> None:
-        """A follower takes the log of the leader that it knows, and acknowledges it."""
+    def store_log(self, node: ElectionNode, leader: ElectionNode, term: int, log: list[Lsn]) -> None:
+        """Store the log of the leader at a follower that knows it, and acknowledge it."""
         elector = node.elector
         if elector is None or node.paused or (elector.term, elector.leader) != (term, leader.node_id):
             return
         if log[-1] >= (node.log[-1] if node.log else (0, 0)):
-            assert log[:len(self.committed)] == self.committed[:len(log)], "what is committed is overwritten"
+            assert log[:len(self.committed)] == self.committed[:len(log)], "committed entries are overwritten"
             node.log = log
-            self.send(node.node_id, leader.node_id, lambda: self.taken(leader, node.node_id, term, log))
+            self.send(node.node_id, leader.node_id, lambda: self.on_stored(leader, node.node_id, term, log))
 
-    def taken(self, leader: ElectionNode, number: int, term: int, log: list[Lsn]) -> None:
+    def on_stored(self, leader: ElectionNode, number: int, term: int, log: list[Lsn]) -> None:
         elector = leader.elector
         if elector is None or leader.log is not log or (elector.state, elector.term) != (ElectionState.LEADER, term):
             return
@@ -266,7 +266,7 @@ class Elections:
 
     @property
     def leader(self) -> ElectionNode | None:
-        """The leader that all nodes follow."""
+        """Return the leader that all nodes follow; None if there is none."""
         leaders = [node for node in self.nodes.values()
                    if node.elector is not None and node.elector.state is ElectionState.LEADER]
         if len(leaders) != 1:

@@ -1,4 +1,4 @@
-"""One queue with its partition on a simulated disk, and nothing of a broker around it: messages in, effects out."""
+"""One queue with its partition on a simulated disk, without a broker: tests post messages and check the effects."""
 
 from __future__ import annotations
 
@@ -25,9 +25,8 @@ PLENTY = Limits(1_000_000, 1 << 40)
 WALL = 1_795_237_326
 
 
-
 class Client:
-    """The other end of a handle: what it was pushed and told."""
+    """Client of a handle; records deliveries and ACKs."""
 
     def __init__(self, description: str) -> None:
         self.is_broker = self.is_member = False
@@ -47,28 +46,28 @@ class Client:
         self.acks_ahead.append(message.guid)
 
     def take(self) -> list[bytes]:
-        """The payloads since the last look."""
+        """Return the payloads delivered since the last call."""
         got, self.got = self.got, []
         return [payload for payload, _, _ in got]
 
 
 def payload_of(message: Any) -> bytes:
-    """What follows the properties."""
+    """Return the payload of a message, without its properties."""
     return message.payload.rpartition(b"|")[2] if message.has_properties else message.payload
 
 
 class Engine:
-    """A queue, its domain, its surroundings, and a clock."""
+    """A queue with its domain and partition; takes the place of the broker as its context, with a clock `now`."""
 
     def __init__(self, mode: str = "priority", apps: tuple[str, ...] = (DEFAULT_APP_ID,), in_memory: bool = False,
                  throttle: Throttle | None = None, **settings: Any) -> None:
         self.report, self.now = ListReport(), 100.0
         self.ack_latency = AckLatency()
         self.touched: list[RootQueue] = []
-        self.steps = 0  # of work that is done in slices
+        self.steps = 0  # executed steps of work in slices
         self.scheduler = Scheduler(lambda: 0.0, self._step_due)
         self.wakes: list[float] = []
-        self.next_turns = 0  # how often there was more to deliver than one turn may
+        self.next_turns = 0  # turns that left deliveries for the next one
         self.in_memory: list[Put] = []
         self.poisons: list[bytes] = []
         self.disk = MemoryDisk()
@@ -78,7 +77,7 @@ class Engine:
         self.domain = Domain("d", "d", "c", DomainSettings(**values), throttle or Throttle())
         keys = [(app, app[:5].encode().ljust(5, b"k")) for app in apps]
         store = self.partition.queues.create(b"queue", "bmq://d/q", keys, WALL)
-        context: Any = self  # with parameters and attributes of narrower types
+        context: Any = self  # its parameters and attributes have narrower types
         self.queue = RootQueue("bmq://d/q", "q", store, self.domain, self.partition, context, self.now)
         self.domain.adopt_queue(self.queue)
         self.queue.register_apps()
@@ -118,10 +117,10 @@ class Engine:
     def client_failed(self, client: Any, error: Exception) -> None:
         raise error
 
-    # what tests do
+    # actions of tests
 
     def reader(self, app: str | None = None, name: str = "reader", member: bool = False, **spec: Any) -> Handle:
-        """A configured consumer; keywords of `spec_of`. `member`: it is another node that has the records, too."""
+        """Open and configure a consumer; keywords of `spec_of`. `member`: the consumer is a replica that has the records."""
         handle = self.open(read=1, app=app, name=name)
         handle.client.is_broker = handle.client.is_member = member
         self.configure(handle, spec_of(**spec))
@@ -129,18 +128,18 @@ class Engine:
 
     def open(self, read: int = 0, write: int = 0, app: str | None = None, name: str = "client", sub_id: int = 0,
              handle: Handle | None = None) -> Handle:
-        """A handle of a client of its own, or more on one."""
+        """Open a handle for a new client, or open more on `handle`."""
         self._q_id += 1
         flags = (FLAG_READ if read else 0) | (FLAG_WRITE if write else 0)
         client = handle.client if handle is not None else Client(name)
         return open_queue(self.queue, client, handle, OpenRequest(self._q_id, sub_id, app, flags, read, write, 0))
 
     def configure(self, handle: Handle, *specs: ConsumerSpec, app: str = "") -> None:
-        """Replace its subscriptions."""
+        """Replace the subscriptions of a consumer."""
         configure(handle, app or next(iter(handle.substreams.values())).app_id, specs)
 
     def post(self, *payloads: bytes, handle: Handle | None = None, **values: int) -> list[bytes]:
-        """Messages, perhaps with integer properties, and a turn; their GUIDs."""
+        """Post messages, with integer properties from `values`, and run a turn; return the GUIDs."""
         handle = handle or self.open(write=1, name="producer")
         guids = []
         for payload in payloads:
@@ -154,7 +153,7 @@ class Engine:
         return guids
 
     def turn(self) -> None:
-        """Write, release, deliver."""
+        """Run a turn: write, release, deliver."""
         released = self.partition.flush(WALL) + self.in_memory
         self.in_memory = []
         for put in released:
@@ -165,7 +164,7 @@ class Engine:
                 queue.deliver(self.now)
 
     def rest(self) -> None:
-        """Turns until nothing is left to be done."""
+        """Run turns until the scheduler has no steps."""
         steps = -1
         while steps != self.steps:
             steps = self.steps
@@ -174,28 +173,28 @@ class Engine:
             self.scheduler.end_turn()
 
     def confirm(self, handle: Handle, *guids: bytes) -> None:
-        """Confirm and a turn; none = everything."""
+        """Confirm messages (by default all unconfirmed ones) and run a turn."""
         for substream in handle.substreams.values():
             for guid in guids or list(substream.unconfirmed):
                 self.queue.confirm(substream, guid, self.now, WALL)
         self.turn()
 
     def leave(self, handle: Handle, crashed: bool = False) -> None:
-        """A client goes."""
+        """Close a handle, as at the end of its client."""
         drop_handle(handle, crashed, WALL)
         self.rest()
 
     def log(self, text: str) -> int:
-        """How many lines hold it."""
+        """Return the number of log lines that contain a text."""
         return sum(text in line for _, line in self.report.lines)
 
 
 def spec_of(s_id: int = 1, x: str = "", priority: int = 0, count: int = 1, m: int = 1000, b: int = 1 << 25,
             version: int | None = None) -> ConsumerSpec:
-    """One consumer of one subscription."""
+    """Create the configuration of one consumer of a subscription."""
     return ConsumerSpec(s_id, int(bool(x)) if version is None else version, x, priority, count, m, b)
 
 
 def got(handle: Handle) -> list[bytes]:
-    """What a reader was given since the last look."""
+    """Return the payloads delivered to a consumer since the last call."""
     return handle.client.take()  # type: ignore[attr-defined, no-any-return]

@@ -80,13 +80,13 @@ def imports(path: Path) -> list[tuple[int, str]]:
 
 
 def is_pure(name: str) -> bool:
-    """Must this module run without a reactor, a clock, a socket or a file?"""
+    """Return whether a module must work without a reactor, a clock, a socket or a file."""
     return (name not in IO_MODULES and name.split(".")[0] not in IO_PACKAGES
             and not name.startswith("sdk.blazingmq"))
 
 
 def graph() -> dict[str, set[str]]:
-    """Which module imports which others of the package, wherever in the file and for whatever purpose."""
+    """Return the modules of the package that each module imports, at module level or in a function."""
     names = {dotted(path) for path in MODULES}
     found: dict[str, set[str]] = {}
     for path in MODULES:
@@ -100,7 +100,7 @@ def graph() -> dict[str, set[str]]:
 
 
 def circles(edges: dict[str, set[str]]) -> list[list[str]]:
-    """The modules that import each other, directly or by way of others; one list for each such set."""
+    """Return the cycles of imports: lists of modules that import each other, directly or through other modules."""
     reach: dict[str, set[str]] = {}
     for name in edges:
         seen, waiting = set[str](), [name]

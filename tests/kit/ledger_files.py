@@ -1,4 +1,4 @@
-"""Recorded ledger files, and what the original tool prints of them."""
+"""Recorded ledger files, and the recorded output of the original's tool for them."""
 
 import json
 import re
@@ -10,10 +10,14 @@ FILES = sorted(VECTORS.glob("*/*.bmq_csl"))
 
 
 def case(path):
+    """Return the name of a recorded case."""
     return path.parent.name
 
 
-def told_by_tool(path, name):
-    """What the tool printed beside a file. At the zeros behind an open file it breaks its JSON with a complaint."""
+def tool_output(path, name):
+    """Parse the recorded output of the tool for a file.
+
+    The error message that the tool inserts for the zeros after the last record of an open file is removed.
+    """
     text = (path.parent / name).read_text()
     return json.loads(re.sub(r"CSL file is either corrupted or incomplete at offset=\d+\. .*", "", text))

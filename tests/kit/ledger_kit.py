@@ -37,11 +37,11 @@ MIB = 1 << 20
 
 
 class Failed(Exception):
-    """A change was refused or failed."""
+    """The metadata log refused a change, or the change failed."""
 
 
 class Disk:
-    """A LedgerFile in memory: `data` is what a reader sees, `safe` what a loss of power leaves."""
+    """A LedgerFile in memory: `data` is its content, `safe` the part that survives a loss of power."""
 
     def __init__(self, data: bytes = b"") -> None:
         self.data = self.safe = data
@@ -78,7 +78,7 @@ class Disk:
 
 
 class Ledger:
-    """One node's log; a change is made at once, or Failed."""
+    """Metadata log of one node; methods that change it return when the change is committed, or raise Failed."""
 
     def __init__(self, disk: Disk, node_id: int, max_bytes: int, members: tuple[int, ...], algorithm: str,
                  report: ListReport) -> None:
@@ -109,7 +109,7 @@ class Ledger:
                 self.outcomes[output.token] = output.outcome
 
     def flush(self, wall: int = 1000) -> list[Output]:
-        """End a turn, and perform all its writes."""
+        """End a turn and perform all its writes."""
         everything = []
         while True:
             outputs = self.step(Flush(), wall)
@@ -171,7 +171,7 @@ class Ledger:
 
 def opened(disk: Disk | None = None, *, node_id: int = 1, max_bytes: int = MIB, members: tuple[int, ...] = (),
            algorithm: str = LEADER_IS_MASTER_ALL, report: ListReport | None = None) -> tuple[Ledger, Disk]:
-    """A log with its file loaded; the only member of its cluster unless `members` are given."""
+    """Create a log with its file loaded; the only member of its cluster unless `members` are given."""
     disk = Disk() if disk is None else disk
     ledger = Ledger(disk, node_id, max_bytes, members or (node_id,), algorithm,
                     ListReport() if report is None else report)
@@ -180,7 +180,7 @@ def opened(disk: Disk | None = None, *, node_id: int = 1, max_bytes: int = MIB, 
 
 
 def leading(partitions: int = 1, **options: Any) -> tuple[Ledger, Disk]:
-    """A loaded log that leads."""
+    """Create a loaded log that is the leader."""
     ledger, disk = opened(**options)
     ledger.become_leader(partitions, 1000)
     return ledger, disk

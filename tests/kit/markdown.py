@@ -1,11 +1,11 @@
-"""Fenced blocks of the documentation, and how those in Python are run as they stand.
+"""Fenced blocks of the documentation, and the execution of the Python blocks by the tests.
 
-| fence | what the tests do with it |
+| fence | use in the tests |
 |---|---|
-| `python` | run it against a broker: a program of its own, or, with `await` at the top, the inside of one with `session` |
-| `python` and another word (`python pika`) | compile it: somebody else's library, shown for comparison |
-| `text` right after a `python` block | its exact output |
-| `json` after a line that ends in "`domains/<name>.json`:" | a domain of the broker |
+| `python` | run against a broker: as a program, or, with `await` at the top level, in a coroutine with a `session` |
+| `python` and another word (`python pika`) | compiled only: code of another library, for comparison |
+| `text` directly after a `python` block | exact output of that block |
+| `json` after a line that ends in "`domains/<name>.json`:" | file of a domain of the broker |
 """
 
 from __future__ import annotations
@@ -24,15 +24,18 @@ from typing import Any
 from bmqtwist.sdk import aio
 
 BROKER = "tcp://localhost:30114"
-RUN = ("README.md", "docs/celery.md", "docs/guide.md", "docs/migration.md")  # pages whose examples are run
+RUN = ("README.md", "docs/celery.md", "docs/guide.md", "docs/migration.md")  # pages with examples that the tests run
 _FENCE = re.compile(r"^(`{3,})(.*)$")
 _DOMAIN = re.compile(r"`(?:\w+/)*domains/([\w.-]+)\.json`:$")
 
 
 @dataclass
 class Block:
-    """One fenced block: `info` is what follows the backticks, `line` the number of its first line, `before` the last
-    line of text above it."""
+    """A fenced block.
+
+    `info`: the text after the backticks; `line`: number of its first line; `before`: the last line of text above it;
+    `output`: the expected output.
+    """
 
     path: Path
     line: int
@@ -46,13 +49,13 @@ class Block:
 
     @property
     def domain(self) -> str:
-        """The domain whose file this is, or nothing."""
+        """Return the name of the domain whose file this is; "" for other blocks."""
         found = _DOMAIN.search(self.before) if self.info == "json" else None
         return found[1] if found else ""
 
     @property
     def wants_session(self) -> bool:
-        """Is it the inside of a coroutine with a `session`, and no program of its own?"""
+        """Return whether the block needs a `session`, instead of being a program."""
         code = self._code("x")
         return bool(code.co_flags & inspect.CO_COROUTINE) or "session" in code.co_names and "Session(" not in self.text
 
@@ -60,7 +63,7 @@ class Block:
         return compile(self.text, name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
 
     async def inside(self, broker: str, **session_options: Any) -> str:
-        """Run it with a `session`; what it prints."""
+        """Run the block with a `session`; return its output."""
         shown = "\n" * (self.line - 1) + self.text
         code = compile(shown, str(self.path), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
         printed = io.StringIO()
@@ -72,12 +75,12 @@ class Block:
         return printed.getvalue()
 
     def run_inside(self, broker: str, seconds: float) -> str:
-        """`inside`, with a loop of its own and a limit."""
+        """Run `inside` in a new event loop, for at most `seconds`."""
         return asyncio.run(asyncio.wait_for(self.inside(broker), seconds))
 
 
 def blocks(path: Path) -> list[Block]:
-    """The blocks of a Markdown file; a `text` block right after one in Python is its output."""
+    """Return the blocks of a Markdown file; a `text` block directly after a Python block is its output."""
     found: list[Block] = []
     lines = iter(enumerate(path.read_text(encoding="utf-8").splitlines(), 1))
     before = ""
@@ -100,4 +103,4 @@ def _until(lines: Iterator[tuple[int, str]], fence: str) -> Iterator[str]:
         if line == fence:
             return
         yield line
-    raise ValueError("a fence is not closed")
+    raise ValueError("a fenced block is not closed")

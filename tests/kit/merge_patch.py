@@ -1,4 +1,4 @@
-"""JSON merge patches as a browser applies them."""
+"""JSON merge patches (RFC 7396), applied as the pages of the console do."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Document = dict[str, Any]
 
 
 def apply_patch(document: Mapping[str, Any], patch: Mapping[str, Any]) -> Document:
-    """The document that a patch makes of another one: what a browser does."""
+    """Apply a patch to a document and return the result."""
     made = dict(document)
     for name, value in patch.items():
         if value is None:

@@ -1,4 +1,4 @@
-"""The way of a message through the broker: which functions it passes, in this order.
+"""Call path of a message through the broker: its functions in order.
 
 docs/make_pictures.py prints it; tests/unit/docs/test_pictures.py sends a message and compares the calls.
 """
@@ -10,7 +10,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One function. module and function: below bmqtwist. says: its effect. sockets: only on a real connection."""
+    """A function of the call path.
+
+    `module`, `function`: its names, below bmqtwist; `says`: its effect; `sockets`: called only on a TCP connection.
+    """
 
     module: str
     function: str
@@ -19,7 +22,7 @@ class Step:
 
     @property
     def code(self) -> tuple[str, str]:
-        """File and qualified name, as a code object has them."""
+        """Return file and qualified name, as in the code object of the function."""
         return f"bmqtwist/{self.module.replace('.', '/')}.py", self.function
 
 

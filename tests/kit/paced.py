@@ -1,4 +1,4 @@
-"""Clients whose traffic makes a session delay ACKs and CONFIRMs."""
+"""Clients that post often enough for a session to collect ACKs and CONFIRMs before it sends them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from bmqtwist.link.session import Session
 from kit.client import Queue
 from kit.memory import MemoryWorld
 
-OFTEN = PUT_GAP_S / 4
-
-SHARED = int(BATCH_MIN_S / OFTEN)
+OFTEN = PUT_GAP_S / 4  # s between posts that make a session collect
+SHARED = int(BATCH_MIN_S / OFTEN)  # posts in one collection
 
 
 @pytest.fixture
@@ -32,15 +31,15 @@ def session_of(queue: Queue) -> Session:
     return session
 
 
-def come(queue: Queue, kind: str) -> int:
-    """How many of them have come."""
+def count_received(queue: Queue, kind: str) -> int:
+    """Return the number of received events of a kind."""
     queue.client.pump(0)
     return len([event for event in queue.client.events if event.kind == kind])
 
 
 def acked(queue: Queue) -> int:
-    """How many ACKs have come."""
-    return come(queue, "ack")
+    """Return the number of received ACKs."""
+    return count_received(queue, "ack")
 
 
 def post_often(memory: MemoryWorld, queue: Queue, count: int, every: float = OFTEN) -> None:

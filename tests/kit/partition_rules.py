@@ -1,4 +1,4 @@
-"""Partition machines in each role, and the inputs that have an effect there."""
+"""Situations of a partition machine for each role, and one input of each event for table tests."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ class FakeLog:
     broken: bool = False
 
     def offers(self, after: Psn) -> bool:
-        """No earlier content is available."""
+        """Return whether the records after a PSN are in the log."""
         return self.summary.holds(after)
 
     def be(self, summary: LogSummary) -> None:
-        """Set the log, all of it durable."""
+        """Set the content of the log, all of it durable."""
         self.summary, self.written, self.durable = summary, summary.last, summary.last
 
 
@@ -71,8 +71,8 @@ class Situation:
         self.now += after
         return self.machine.step(self.now, event)
 
-    def said(self, event: PartitionInput, after: float = 0.1) -> list[str]:
-        """Return the outputs by name; messages with their receiver."""
+    def output_names(self, event: PartitionInput, after: float = 0.1) -> list[str]:
+        """Handle one input; return the names of the outputs, of messages with their receiver."""
         return [f"{type(each.message).__name__} to {each.node_id}" if isinstance(each, Say) else type(each).__name__
                 for each in self.do(event, after) if not isinstance(each, TickAt)]
 
@@ -88,7 +88,7 @@ def stg1() -> Situation:
 
 
 def stg2() -> Situation:
-    """The lease has begun, and no other node has its first record yet."""
+    """The machine has begun its lease; no other node has the first record of the lease yet."""
     found = stg1()
     found.do(Promised(LEASE))
     found.do(promise(OTHER, LEASE, OLD, NO_PSN))
@@ -99,7 +99,7 @@ def stg2() -> Situation:
 
 
 def pulling() -> Situation:
-    """Pulls from a node that has more records."""
+    """The machine pulls from a node that has more records."""
     found = Situation(EMPTY)
     found.do(Assigned(NODE, LEASE))
     found.do(Promised(LEASE))
@@ -145,23 +145,23 @@ SITUATIONS: dict[PartitionRole, Callable[[], Situation]] = dict(zip(
 
 
 def journal(*psns: Psn) -> bytes:
-    """Records with these PSNs."""
+    """Encode records with these PSNs."""
     return b"".join(pack_sync_point(sequence, lease, 1, 1, 2, 96, 36) for lease, sequence in psns)  # type: ignore[arg-type]
 
 
 def records(lease: int = LEASE, previous: Psn = (4, 7), *psns: Psn, sender: int = PRIMARY) -> Records:
-    """Of a primary; by default the first record of its lease."""
+    """Create a message with records of a primary; by default the first record of its lease."""
     psns = psns or ((5, 1),)
     return Records(sender, lease, NO_PSN, RecordRun(previous, psns[-1], journal(*psns)))
 
 
 def promise(sender: int, lease: int, log: LogSummary, committed: Psn, doubtful: bool = False) -> Promise:
-    """A promise with a log."""
+    """Create a promise of a node with a log."""
     return Promise(sender, lease, log.last, log.base, log.leases, committed, doubtful)
 
 
 def image(number: int = 0, final: bool = False, lease: int = LEASE, sender: int = PRIMARY) -> ImagePart:
-    """A part of an image."""
+    """Create a part of an image."""
     return ImagePart(sender, lease, number, (5, 3), final)
 
 
@@ -191,7 +191,7 @@ EVENTS: dict[PartitionEvent, PartitionInput] = {
 
 
 def older(event: PartitionInput) -> PartitionInput:
-    """The message under an older lease."""
+    """Return the message with an older lease."""
     return replace(event, lease=LEASE - 1)  # type: ignore[call-arg, arg-type]
 
 
@@ -215,18 +215,18 @@ def _committed(situation: Situation) -> None:
     situation.do(ReplicaReceipt(OTHER, LEASE, (5, 1), (5, 1), 0, int(situation.now * 1000)))
 
 
-# Where a machine begins, what happens, what it is then, and why.
+# Situation before, event, role afterwards, and reason.
 CHANGES: list[tuple[Callable[[], Situation], Callable[[Situation], object], PartitionRole, str]] = [
     (unknown, lambda each: each.do(Assigned(NODE, LEASE)), PartitionRole.PRIMARY_HEALING_STG1, "appointed"),
-    (unknown, lambda each: each.do(Assigned(PRIMARY, LEASE)), PartitionRole.REPLICA_WAITING, "another node is appointed"),
+    (unknown, lambda each: each.do(Assigned(PRIMARY, LEASE)), PartitionRole.REPLICA_WAITING, "another primary"),
     (stg1, _promised, PartitionRole.PRIMARY_HEALING_STG2, "promises of a quorum"),
-    (pulling, lambda each: each.do(PeerDown(OTHER)), PartitionRole.PRIMARY_HEALING_STG1, "whom it pulls from is gone"),
+    (pulling, lambda each: each.do(PeerDown(OTHER)), PartitionRole.PRIMARY_HEALING_STG1, "pull source lost"),
     (stg2, _committed, PartitionRole.PRIMARY_HEALED, "its lease is committed"),
-    (healed, lambda each: each.do(Tick(), TIMING.lease + 1), PartitionRole.PRIMARY_HEALING_STG2, "no majority answers"),
-    (healed, lambda each: each.do(Stale(PRIMARY, LEASE + 1)), PartitionRole.UNKNOWN, "a newer lease is promised elsewhere"),
-    (healed, lambda each: each.do(Prepare(PRIMARY, LEASE + 1)), PartitionRole.REPLICA_WAITING, "a newer primary asks"),
+    (healed, lambda each: each.do(Tick(), TIMING.lease + 1), PartitionRole.PRIMARY_HEALING_STG2, "no quorum"),
+    (healed, lambda each: each.do(Stale(PRIMARY, LEASE + 1)), PartitionRole.UNKNOWN, "newer lease promised"),
+    (healed, lambda each: each.do(Prepare(PRIMARY, LEASE + 1)), PartitionRole.REPLICA_WAITING, "newer lease requested"),
     (waiting, _prepared, PartitionRole.REPLICA_HEALING, "its promise is durable"),
-    (healing, _filled, PartitionRole.REPLICA_HEALED, "has the primary's log"),
-    (following, lambda each: each.do(PeerDown(PRIMARY)), PartitionRole.REPLICA_WAITING, "the primary is gone"),
+    (healing, _filled, PartitionRole.REPLICA_HEALED, "it has all records of the primary"),
+    (following, lambda each: each.do(PeerDown(PRIMARY)), PartitionRole.REPLICA_WAITING, "the primary is disconnected"),
     (following, lambda each: each.do(Assigned(NODE, LEASE + 1)), PartitionRole.PRIMARY_HEALING_STG1, "appointed"),
 ]

@@ -1,6 +1,7 @@
-"""One partition at 1, 3 or 5 nodes, over faulty links and disks; judges check every step.
+"""Model of one partition at 1, 3 or 5 nodes, with faulty links and disks; invariants are checked after every step.
 
-The machines are real; the log of a node is a list of records, and who is primary is decided here, as a leader would.
+The partition machines are those of the product; the log of a node is a list of records, and the model appoints the
+primaries in place of a leader.
 """
 
 from __future__ import annotations
@@ -41,15 +42,15 @@ from bmqtwist.storage.psn import NO_PSN, LogSummary, Psn, leases_of
 from bmqtwist.wire.cluster_schema import Decline, ImagePart
 
 TIMING = ReplicationTiming(3.0, 0.5, 2.0)
-RUN_RECORDS = 4  # of one event
-PART_RECORDS = 3  # of one part of an image
+RUN_RECORDS = 4  # records in one event
+PART_RECORDS = 3  # records in one part of an image
 
-Record = tuple[Psn, int]  # and what it says
+Record = tuple[Psn, int]  # PSN and value
 
 
 @dataclass(frozen=True)
 class Run:
-    """Stands for `storage.psn.RecordRun`."""
+    """Consecutive records; takes the place of `storage.psn.RecordRun`."""
 
     previous: Psn
     last: Psn
@@ -65,16 +66,18 @@ class Run:
 
 @dataclass
 class Log:
-    """A node's log: `records` are seen by the process, the first `safe` of them survive a loss of power. What is before the
-    base is known, too, but counts as compacted."""
+    """Log of a node: the process reads `records`; the first `safe` of them survive a loss of power.
+
+    Records before `base` count as compacted.
+    """
 
     records: list[Record] = field(default_factory=list)
     safe: int = 0
     base: Psn = NO_PSN
     busy: bool = False
     broken: bool = False
-    parts: list[Record] = field(default_factory=list)  # of an image that is being taken
-    replacing: Any = None  # how it is after LogReady
+    parts: list[Record] = field(default_factory=list)  # received parts of an image
+    replacing: Any = None  # (records, base) after LogReady
 
     @property
     def summary(self) -> LogSummary:
@@ -94,48 +97,48 @@ class Log:
         return self.records[self.safe - 1][0] if self.safe else NO_PSN
 
     def at(self, psn: Psn) -> int:
-        """Number of records up to this one."""
+        """Return the number of records up to and including a PSN."""
         return 0 if psn == NO_PSN else next(number for number, each in enumerate(self.records, 1) if each[0] == psn)
 
 
 @dataclass
 class PartitionNode:
-    """A process that restarts, and a disk that persists."""
+    """A node: a process that restarts, and a disk that persists."""
 
     node_id: int
     log: Log = field(default_factory=Log)
     machine: PartitionMachine | None = None
     promised: int = 0  # durable
     saving: int = 0
-    granted: int = 0  # how many of the grants it has learned of
+    granted: int = 0  # number of grants that the node has received
     inputs: deque[PartitionInput] = field(default_factory=deque)
-    active: int = 0  # lease under which it serves
+    active: int = 0  # lease under which the node is the active primary; 0: none
     images: dict[int, tuple[list[Record], Psn]] = field(default_factory=dict)
     paused: bool = False
 
 
 class Partitions:
-    """All nodes. `mistake`: name of a planted defect."""
+    """All nodes of the model. `mistake`: name of a planted defect."""
 
     def __init__(self, seed: int, size: int, mistake: str = "") -> None:
         self.random, self.mistake = Random(seed), mistake
         self.now = 0.0
         self.nodes = {number: PartitionNode(number) for number in range(1, size + 1)}
         self.majority = size // 2 + 1
-        self.links: dict[tuple[int, int], deque[Any]] = {}  # (from, to) of connected nodes -> what flies
+        self.links: dict[tuple[int, int], deque[Any]] = {}  # (from, to) of connected nodes -> messages in flight
         self.grants: list[Assigned] = []
-        self.written: dict[Psn, tuple[int, Psn]] = {}  # PSN -> what it says, and the PSN before it
+        self.written: dict[Psn, tuple[int, Psn]] = {}  # PSN -> value, and the PSN before it
         self.committed: list[Record] = []
-        self.begun: dict[int, int] = {}  # lease -> the node that has written under it
+        self.begun: dict[int, int] = {}  # lease -> the node that has written with it
         self.served = self.values = self.cuts = self.images = 0
-        self.lost = 0.0  # share of messages that vanish
+        self.loss_rate = 0.0  # share of lost messages
         for number in self.nodes:
             self.boot(number)
         for one in self.nodes:
             for two in self.nodes:
                 self.connect(one, two)
 
-    # -- life of nodes and links
+    # -- starts and ends of nodes and links
 
     def boot(self, number: int) -> None:
         node = self.nodes[number]
@@ -200,7 +203,7 @@ class Partitions:
         log, number = node.log, node.node_id
         if isinstance(output, Say):
             link = self.links.get((number, output.node_id))
-            if link is not None and self.random.random() >= self.lost:
+            if link is not None and self.random.random() >= self.loss_rate:
                 link.append(output.message)
         elif isinstance(output, SavePromise):
             node.saving = max(node.saving, output.lease)
@@ -215,7 +218,7 @@ class Partitions:
             self.cuts += 1
             keep = log.at(output.psn)
             for record in log.records[keep:]:
-                assert record not in self.committed or self.mistake, f"n{number} cuts off {record}, which is committed"
+                assert record not in self.committed or self.mistake, f"n{number} truncates {record}, which is committed"
             log.busy, log.replacing = True, (log.records[:keep], log.base)
         elif isinstance(output, TakeImage):
             part = output.part
@@ -284,7 +287,7 @@ class Partitions:
     def commit(self, node: PartitionNode, psn: Psn) -> None:
         log = node.log
         upto = log.records[:log.at(psn)]
-        assert len(upto) < len(self.committed) or self.committed == upto[:len(self.committed)], "another history"
+        assert len(upto) < len(self.committed) or self.committed == upto[:len(self.committed)], "other records"
         holders = sum(each.log.records[:each.log.safe][:len(upto)] == upto for each in self.nodes.values())
         assert holders >= self.majority, f"{psn} is on {holders} disks"
         if len(upto) > len(self.committed):
@@ -305,7 +308,7 @@ class Partitions:
                 assert machine.role is PartitionRole.PRIMARY_HEALED and self.begun[node.active] == node.node_id
                 assert machine.lease == node.active
 
-    # -- what happens
+    # -- actions of the model
 
     def grant(self, number: int | None = None) -> None:
         """Appoint a primary; each node receives the assignment with its own delay."""
@@ -369,10 +372,10 @@ class Partitions:
         node = self.nodes[number]
         if node.machine is not None and not node.paused:
             self.put(number, Tick())
-            assert not node.active or node.machine.replicas.supported_until > self.now, "active though nobody answers"
+            assert not node.active or node.machine.replicas.supported_until > self.now, "active without answers of a quorum"
 
     def round(self) -> None:
-        """Advance all nodes for a moment."""
+        """Advance all nodes by 0.05 s."""
         self.now += 0.05
         for number in self.nodes:
             self.learn(number)
@@ -384,7 +387,7 @@ class Partitions:
 
     def settle(self) -> PartitionNode:
         """End all faults; return the primary once all nodes have all records."""
-        self.lost = 0.0
+        self.loss_rate = 0.0
         for number in self.nodes:
             self.resume(number)
             self.boot(number)
@@ -417,7 +420,7 @@ FAULTS = (["deliver"] * 14 + ["work"] * 6 + ["learn"] * 3 + ["post"] * 6 + ["rou
 
 
 def disturb(world: Partitions, kind: str) -> None:
-    """One step at random."""
+    """Perform one random step of a kind."""
     random = world.random
     one, two = random.choice(list(world.nodes)), random.choice(list(world.nodes))
     if kind == "deliver" and world.links:
@@ -447,16 +450,16 @@ def disturb(world: Partitions, kind: str) -> None:
 
 
 def strand(world: Partitions) -> None:
-    """A primary writes records that few nodes or none receive; then another one is appointed."""
+    """Let a primary write records that less than a quorum receives; then appoint another primary."""
     random = world.random
     for node in [node for node in world.nodes.values() if node.active]:
-        friends = random.sample(list(world.nodes), random.randint(0, world.majority - 1))
+        receivers = random.sample(list(world.nodes), random.randint(0, world.majority - 1))
         for other in world.nodes:
-            if other not in friends:
+            if other not in receivers:
                 world.disconnect(node.node_id, other)
         for _ in range(random.randint(1, 4)):
             world.post(node.node_id)
-        for other in friends:
+        for other in receivers:
             for _ in range(random.randint(0, 3)):
                 world.deliver(node.node_id, other)
         if random.random() < 0.5:

@@ -1,4 +1,4 @@
-"""Stand-ins around a ReactorPerformer: a broker, a reactor and sessions that record their calls."""
+"""Fakes for tests of the ReactorPerformer: a broker, a reactor and sessions that record their calls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bmqtwist.steps import Steps
 
 
 class Reactor(Clock):
-    """A reactor whose rounds are ours: `work` is what happens in the next one."""
+    """A reactor whose rounds the test runs; `work` has the actions of the next round."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Reactor(Clock):
 
 
 class Session:
-    """As far as the performer looks."""
+    """Fake session with the members that the performer uses."""
 
     description = "task:1"
     transport: Any = None
@@ -44,7 +44,7 @@ class Session:
         self.channel = SimpleNamespace(negotiated_at=0.0)
 
     def receive(self, data: bytes, now: float, wall: int) -> None:
-        """Nothing to do."""
+        """Ignore received bytes."""
 
     def on_lost(self, now: float, wall: int) -> None:
         self.closed.append("lost")
@@ -54,7 +54,7 @@ class Session:
 
 
 class Broker:
-    """Counts what it is asked for."""
+    """Fake broker that counts turns and ticks; `broken`: its turns raise."""
 
     serving = True
 
@@ -102,8 +102,8 @@ class Broker:
             action()
             yield from ()
 
-        newcomer = session.channel.negotiated_at is None
-        priority = self._class_of(session) or (Priority.UNAUTHENTICATED if newcomer else Priority.INPUT)
+        is_unauthenticated = session.channel.negotiated_at is None
+        priority = self._class_of(session) or (Priority.UNAUTHENTICATED if is_unauthenticated else Priority.INPUT)
         self.scheduler.add(priority, session, steps(), self.failed.append)
 
     def next_deadline(self) -> float | None:

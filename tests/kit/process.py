@@ -1,4 +1,4 @@
-"""A real broker process: started from a generated configuration directory on free ports, watched, never left over."""
+"""Broker processes for tests: with a generated configuration directory and free ports; ended with the test."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bmqtwist.testing.process import STARTED, free_port
 from kit.client import DEADLINE, Client, Expired
 from kit.world import World
 
-START_SECONDS_MAX = 180.0  # a busy machine is not a wrong answer
+START_SECONDS_MAX = 180.0  # for busy machines
 
 __all__ = ["STARTED", "BrokerProcess", "ProcessWorld", "SocketLink", "free_port", "running_world"]
 
@@ -28,13 +28,13 @@ class SocketLink:
         self.closed = False
 
     def send(self, data: bytes) -> None:
-        """Send all of it."""
+        """Send all bytes; a closed connection is ignored."""
         self.socket.settimeout(DEADLINE)
         with contextlib.suppress(ConnectionError):
             self.socket.sendall(data)
 
     def receive(self, deadline: float) -> bytes:
-        """What comes within the deadline."""
+        """Return the bytes that arrive within `deadline` seconds; b"" for none, or if the connection is closed."""
         if self.closed:
             return b""
         self.socket.settimeout(deadline)
@@ -50,13 +50,13 @@ class SocketLink:
         return data
 
     def drop(self) -> None:
-        """Close at once."""
+        """Close the socket."""
         self.closed = True
         self.socket.close()
 
 
 class BrokerProcess(process.BrokerProcess):
-    """That of `bmqtwist.testing` without its sample domains, and with the names that the scenarios use."""
+    """`bmqtwist.testing.process.BrokerProcess` without sample domains, with the method names of scenarios."""
 
     def __init__(self, root: Path, port: int | None = None, *, app: dict[str, Any] | None = None,
                  cluster: dict[str, Any] | None = None) -> None:
@@ -68,7 +68,7 @@ class BrokerProcess(process.BrokerProcess):
 
 
 class ProcessWorld(World):
-    """A world around a real process."""
+    """A world whose broker runs in a process."""
 
     def __init__(self, root: Path, *, app: dict[str, Any] | None = None, cluster: dict[str, Any] | None = None,
                  start: bool = True) -> None:
@@ -79,39 +79,39 @@ class ProcessWorld(World):
             self.start()
 
     def start(self) -> None:
-        """Start the process."""
+        """Start the broker process."""
         self.broker.start()
 
     def stop(self) -> None:
-        """SIGTERM."""
+        """Stop the broker with SIGTERM; it must exit with code 0."""
         assert self.broker.terminate() == 0
 
     def crash(self) -> None:
-        """SIGKILL."""
+        """Kill the broker with SIGKILL."""
         self.broker.kill()
 
     def link(self, listener: int = 0) -> SocketLink:
-        """A TCP connection."""
+        """Open a TCP connection to a listener."""
         listeners = self.config.broker["appConfig"]["networkInterfaces"]["tcpInterface"]["listeners"]
         return SocketLink(listeners[listener]["port"])
 
     def log(self) -> list[str]:
-        """All output lines, without the copies that the alarm channel adds to the log."""
+        """Return all output lines, without the copies of alarms on the alarm channel."""
         return [record for record in self.broker.records if not record.startswith(("ALARM: ", "PANIC: "))]
 
     def expect_log(self, *texts: str, since: int = 0, deadline: float = DEADLINE) -> str:
-        """Wait for an output line."""
+        """Wait for an output line that contains all texts, and return it."""
         return self.broker.expect(*texts, since=since, deadline=deadline)
 
     def gone(self, client: Client) -> None:
-        """Ask until the broker counts one client less under that name."""
+        """Wait until the broker lists no handle of the client; raises Expired after `DEADLINE` seconds."""
         end = time.monotonic() + DEADLINE
         while time.monotonic() < end:
-            if not self._knows(client):
+            if not self._lists(client):
                 return
-        raise Expired(f"the broker still knows {client.name}")
+        raise Expired(f"the broker still lists {client.name}")
 
-    def _knows(self, client: Client) -> bool:
+    def _lists(self, client: Client) -> bool:
         if client is self._admin or not client.broker_response:
             return False
         return any(client.description in self.admin(f"DOMAINS DOMAIN {uri[6:].partition('/')[0]} QUEUE "
@@ -119,7 +119,7 @@ class ProcessWorld(World):
                    for queues in client.queues.values() for uri in {queue.uri for queue in queues})
 
     def cleanup(self) -> None:
-        """Leave nothing open and nothing running."""
+        """Close the connections and end the broker."""
         for client in self.clients:
             client.link.drop()
         self.broker.cleanup()
@@ -127,7 +127,7 @@ class ProcessWorld(World):
 
 @contextlib.contextmanager
 def running_world(root: Path, **settings: Any) -> Iterator[ProcessWorld]:
-    """A broker process with a domain of each mode: `d`, `f` (fanout), and `b` (broadcast, in memory)."""
+    """Run a broker process with a domain of each mode: `d`, `f` (fanout), and `b` (broadcast, in memory)."""
     world = ProcessWorld(root, start=False, **settings)
     world.domain("d")
     world.domain("f", "fanout")

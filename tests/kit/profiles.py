@@ -1,4 +1,4 @@
-"""What `bmq cluster up` writes and `etc/cluster` holds, for clusters that tests make themselves."""
+"""Times of the profile `fast` of `bmq cluster up`, for clusters whose configuration the tests write."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Distribution of the tests over workers (pytest-xdist) by measured duration: the longest units first.
 
 Each unit runs on one worker. A unit is a test file, a folder that shares an expensive session (JVM, browser), or a
-single long test. The durations are in `tests/durations.json`, by file and by node id, those of at least a second;
-`--note-durations` writes it anew.
+single long test. `tests/durations.json` has the durations of at least a second, by file and by node id;
+`--note-durations` measures and writes it.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 NOTED = Path(__file__).resolve().parents[1] / "durations.json"
-NOTED_S = 1.0  # shorter durations are not noted
-ALONE_S = 4.0  # a test that takes as long is a unit of its own
+NOTED_S = 1.0  # s; shorter durations are not written
+ALONE_S = 4.0  # s; a test of at least this duration is a unit
 FOLDERS = ("tests/browser/", "tests/spark/")  # one unit each
 
 
 class Units:
-    """The unit of each test, and how long each unit takes."""
+    """The unit of each test, and the duration of each unit in seconds."""
 
     def __init__(self, noted: dict[str, float]) -> None:
         self._alone = {name for name, seconds in noted.items() if "::" in name and seconds >= ALONE_S
@@ -36,14 +36,14 @@ class Units:
                 self.seconds[self.unit(name)] += seconds
 
     def unit(self, nodeid: str) -> str:
-        """The unit that a test belongs to."""
+        """Return the unit of a test."""
         if nodeid in self._alone:
             return nodeid
         return next((folder for folder in FOLDERS if nodeid.startswith(folder)), nodeid.partition("::")[0])
 
 
 class UnitScheduling(LoadScopeScheduling):  # type: ignore[misc]
-    """Hands out units in the order of the collection, which is sorted by duration."""
+    """Assigns units to workers in the order of the collection, which is sorted by duration."""
 
     def __init__(self, units: Units, config: pytest.Config, log: Any) -> None:
         config.option.loadscopereorder = False
@@ -55,7 +55,7 @@ class UnitScheduling(LoadScopeScheduling):  # type: ignore[misc]
 
 
 class Schedule:
-    """A pytest plugin."""
+    """Pytest plugin that sorts tests by the duration of their units and measures durations."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._units = Units(json.loads(NOTED.read_text(encoding="utf-8")) if NOTED.exists() else {})
@@ -64,22 +64,22 @@ class Schedule:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """In a worker: by unit, the longest first. Every worker finds the same order."""
+        """Sort the tests in a worker by unit, the longest first; the order is the same in all workers."""
         if self._is_worker:
             units = {item: self._units.unit(item.nodeid) for item in items}
             items.sort(key=lambda item: (-self._units.seconds.get(units[item], 0.0), units[item]))
 
     @pytest.hookimpl(tryfirst=True, optionalhook=True)
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> UnitScheduling:
-        """The controller's."""
+        """Return the scheduler of the controller."""
         return UnitScheduling(self._units, config, log)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Setup, call and teardown count."""
+        """Add the durations of setup, call and teardown."""
         self._measured[report.nodeid] += report.duration
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Note the durations, if wanted."""
+        """Write the durations with `--note-durations`."""
         if self._is_worker or not session.config.getoption("note_durations"):
             return
         files: defaultdict[str, float] = defaultdict(float)

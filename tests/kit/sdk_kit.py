@@ -1,4 +1,4 @@
-"""A broker that does what the test says, around a session core, on a clock that stands still until it is moved."""
+"""A session core of the SDK with a scripted broker, and a clock that tests advance."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CLIENT_ID = bytes.fromhex("0A0B0C0D0E0F")
 
 @dataclass
 class Bench:
-    """The core, what it said to the broker (`heard`), and what it told the application (all other lists)."""
+    """A session core; `heard` has its messages to the broker, the other lists its effects for the application."""
 
     options: SessionOptions = field(default_factory=SessionOptions)
     features: str = FEATURES
@@ -45,9 +45,9 @@ class Bench:
     def __post_init__(self) -> None:
         self.now = 1000.0
         self.wakes = 0
-        self.silent: set[str] = set()  # requests that get no answer
-        self.refuse: dict[str, Category] = {}  # requests answered with a status
-        self.up = True  # does the broker accept connections?
+        self.silent: set[str] = set()  # requests without an answer
+        self.refuse: dict[str, Category] = {}  # requests that are answered with a status
+        self.up = True  # whether the broker accepts connections
         self.connected = False
         self.attempt = 0
         self.connects: list[Connect] = []
@@ -59,7 +59,7 @@ class Bench:
         self.done: dict[object, Completed] = {}
         self.rooms = 0
         self.notes: list[WriteLog] = []
-        self.log: list[str] = []  # everything told to the application, in order
+        self.log: list[str] = []  # all effects for the application, in order
         self.requests: list[ControlMessage] = []
         self._guids = GuidGenerator(self.client_id, 0)
         self._ticks = count(1)
@@ -76,7 +76,7 @@ class Bench:
     # -- turns ------------------------------------------------------------------------------------------------------
 
     def turn(self, *, flush: bool = False) -> None:
-        """Perform effects and answer output until nothing is left."""
+        """Perform effects and answer output until the core has neither."""
         while True:
             effects = self.core.take_effects()
             for effect in effects:
@@ -84,7 +84,7 @@ class Bench:
             chunks = self.core.take_output(flush)
             if self.connected:
                 self._wire.extend(chunks)
-            while self._wire:  # also what an answer gave rise to: nothing overtakes anything
+            while self._wire:  # including output caused by an answer, in order
                 self._broker(self._wire.popleft())
             if not effects and not chunks:
                 return
@@ -121,7 +121,7 @@ class Bench:
             self.log.append(f"event {effect.kind.name}" + (f" {effect.uri}" if effect.uri else ""))
 
     def advance(self, seconds: float) -> None:
-        """Let time pass, each deadline at its own moment."""
+        """Advance the clock, stopping at each deadline of the core."""
         end = self.now + seconds
         while True:
             due = self.core.next_deadline()
@@ -165,7 +165,7 @@ class Bench:
                 self.heard.append(EventType(kind).name)
 
     def say(self, *messages: Any) -> None:
-        """Let the broker send schema messages, or bytes."""
+        """Send schema messages, or bytes, as the broker."""
         for message in messages:
             data = message if isinstance(message, bytes) else control.encode_event(message)
             self.core.on_data(data, self.now)
@@ -182,12 +182,12 @@ class Bench:
             return
         category = self.refuse.get("clientIdentity", Category.E_SUCCESS)
         self.say(NegotiationMessage("brokerResponse", schema.BrokerResponse(
-            schema.Status(category, 0, "go away" if category else ""), 1, 999999, False,
+            schema.Status(category, 0, "refused" if category else ""), 1, 999999, False,
             schema.ClientIdentity(1, client_type=schema.ClientType.E_TCPBROKER, features=self.features),
             self.heartbeat_ms, self.missed_max)))
 
     def answer(self, message: ControlMessage, force: bool = False) -> None:
-        """Answer a request as this broker is told to."""
+        """Answer a request: as `silent` and `refuse` say, or with success."""
         name = message.choice
         if name in self.silent and not force:
             return
@@ -209,17 +209,17 @@ class Bench:
         self.say(ControlMessage(message.r_id, f"{name}Response", value))
 
     def ack(self, *puts: events.PutMessage, status: int = 0) -> None:
-        """Acknowledge."""
+        """Send ACKs for PUT messages."""
         self.say(events.encode_ack([events.AckMessage(status, 0, put.guid, put.queue_id) for put in puts]))
 
     def push(self, payload: bytes, s_id: int = 1, q_id: int = 0, guid: bytes = bytes(15) + b"\1", flags: int = 0) -> None:
-        """Deliver."""
+        """Send a PUSH message."""
         self.say(events.encode_push([events.PushMessage(q_id, guid, payload, flags, options=sub_queue_ids([s_id]))]))
 
     # -- the application --------------------------------------------------------------------------------------------
 
     def start(self) -> Bench:
-        """Start the session and let it come up."""
+        """Start the session, and negotiate unless the broker is silent."""
         self.core.start("start", self.now)
         self.turn()
         return self
@@ -234,7 +234,7 @@ class Bench:
 
     def post(self, queue: Queue, payload: bytes, *, turn: bool = True, values: Any = None, types: Any = None,
              **more: Any) -> bytes:
-        """Post with the payload as token."""
+        """Post a message with the payload as token; return its GUID."""
         guid = self.core.post(queue, payload, self.now, values, types, Post(token=payload, **more))
         if turn:
             self.turn()
@@ -248,26 +248,26 @@ class Bench:
         self.turn()
 
     def come_back(self) -> None:
-        """Let the broker accept connections, and the session find out."""
+        """Let the broker accept connections, and wait 40 s, longer than the delay of a new attempt."""
         self.up = True
         self.advance(40.0)
 
     def kinds(self) -> list[EventKind]:
-        """Kinds of all session events."""
+        """Return the kinds of all session events."""
         return [event.kind for event in self.events]
 
     def puts(self) -> list[events.PutMessage]:
-        """All PUT messages heard."""
+        """Return all PUT messages received by the broker."""
         return [each for each in self.heard if isinstance(each, events.PutMessage)]
 
     def payloads(self) -> list[bytes]:
-        """Their data."""
+        """Return the data of all PUT messages received by the broker."""
         return [put.data for put in self.puts()]
 
     def last(self, kind: type) -> Any:
-        """The last of what was heard of a kind."""
+        """Return the last message of a kind received by the broker."""
         return [each for each in self.heard if isinstance(each, kind)][-1]
 
     def count(self, kind: type) -> int:
-        """How many of a kind were heard."""
+        """Return the number of messages of a kind received by the broker."""
         return sum(isinstance(each, kind) for each in self.heard)

@@ -1,22 +1,22 @@
-"""Recordings of the official clients, played to our session core.
+"""Playback of recordings of the official clients against the session core of the SDK.
 
-Each recorded event of the client is either something our core has said by itself already (an answer to what the broker
-said before it) or the result of a call; the call is read off the event, made, and the outcome compared, decoded.
+Each recorded event of the client is either one that the core has sent already (an answer to an event of the broker) or the
+result of a call. In the second case the playback derives the call from the event, makes it, and compares the decoded output.
 
-What is not compared, since it is meant to differ:
+Differences that are intended, and not compared:
 
-| what | ours | why |
+| recorded value | value of this SDK | reason |
 |---|---|---|
-| who we are (process, host, language, version, client id) | this library's own | it is another library |
-| request ids | matched by their order | any unused number will do |
-| schema ids of new-style properties | always 1 | every reader takes it; only "new or old" counts |
+| identity (process, host, language, version, client id) | its own | it is another library |
+| request ids | matched by their order | all unused numbers are valid |
+| schema ids of new-style properties | always 1 | all readers accept it; only "new or old" matters |
 | order of properties | ascending names | as the C++ client; readers look by name |
-| bytes of compressed payloads | what our zlib makes | compared inflated |
-| Java: encoding of control events | whichever is chosen, here JSON as well | brokers take both and answer alike |
-| Java: correlation ids in place of GUIDs | GUIDs | only GUIDs let a broker recognise a post that is sent again |
-| Java: URI in the open request of a reader | with its `?id=` | as the C++ client; the application is named besides |
-| bmqtool: queue flag ACK | never set | acknowledgements are asked for with each post |
-| an open that is answered after its timeout | the connection is given up at the timeout | S14; that client closes it |
+| bytes of compressed payloads | output of zlib here | compared decompressed |
+| Java: encoding of control events | as configured, here JSON, too | brokers accept both |
+| Java: correlation ids in place of GUIDs | GUIDs | brokers recognise repeated posts by GUID |
+| Java: URI in the open request of a reader | with its `?id=` | as the C++ client; the app is in another field, too |
+| bmqtool: queue flag ACK | never set | each post requests its acknowledgement |
+| an open that is answered after its timeout | connection closed at the timeout | S14; that client closes the queue |
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ class Playback:
         assert not self.unmatched, self.unmatched
 
     def answer(self, raw: bytes, first: bool) -> bytes:
-        """A recorded event of the broker, with our request id or GUID; it is also noted what must come of it."""
+        """Return a recorded event of the broker with the request id or GUID of the core; count the expected effects."""
         kind, body = raw[4] & 63, raw[8:]
         if kind == EventType.PUSH:
             for push in events.decode_push(body, 0, len(body))[0]:
@@ -212,7 +212,7 @@ class Playback:
 
     @staticmethod
     def deliveries(push: events.PushMessage) -> int:
-        """How many deliveries a PUSH message stands for."""
+        """Return the number of deliveries of a PUSH message."""
         named = 0
         for option in options.decode(push.options):
             if isinstance(option, options.SubQueueIds):
@@ -222,13 +222,13 @@ class Playback:
         return named or 1
 
     def collect(self) -> None:
-        """What our core has said."""
+        """Collect the output of the core."""
         self.bench.turn()
         self.unmatched += self.bench.heard
         self.bench.heard.clear()
 
     def compare(self, recorded: Any) -> None:
-        """Our core has said, or says when it is called, what the recorded client said."""
+        """Require that the core has sent a recorded message, or sends it after the corresponding call."""
         wanted = meaning(recorded)
         self.collect()
         if not any(meaning(said) == wanted for said in self.unmatched):
@@ -242,10 +242,10 @@ class Playback:
                     assert recorded.r_id is not None and said.r_id is not None
                     self.r_ids[recorded.r_id] = said.r_id
                 return
-        raise AssertionError(f"recorded {wanted}\nours {[meaning(said) for said in self.unmatched]}")
+        raise AssertionError(f"recorded {wanted}\nsent {[meaning(said) for said in self.unmatched]}")
 
     def call(self, recorded: Any) -> None:
-        """Make the call that the recorded client's application made."""
+        """Make the call of the application that led to a recorded message."""
         now = self.bench.now
         if isinstance(recorded, events.PutMessage):
             self.post(recorded)
@@ -282,7 +282,7 @@ class Playback:
                 self.core.stop("stop", now)
 
     def options_ahead(self, opened: schema.QueueHandleParameters) -> QueueOptions:
-        """What the queue that is being opened will be configured with."""
+        """Return the options of a queue from the configuration that follows its open request."""
         app_id = opened.sub_id_info.app_id if opened.sub_id_info else "__default"
         for value in self.ahead if opened.flags & 2 else ():
             if isinstance(value, schema.ConfigureStream) and value.q_id == opened.q_id:
@@ -294,7 +294,7 @@ class Playback:
         return QueueOptions()
 
     def post(self, put: events.PutMessage) -> None:
-        """Post what was posted."""
+        """Post a recorded message."""
         area, payload = open_data(put.data, bool(put.flags & 2), put.compression, put.schema_id)
         found = properties.decode(area, put.schema_id != 0) if area else {}
         self.guids.append(put.guid)

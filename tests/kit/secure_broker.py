@@ -1,4 +1,4 @@
-"""A broker process with TLS and authentication, as a fixture."""
+"""Fixture: a broker process with TLS and basic authentication."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kit.process import STARTED, BrokerProcess, free_port
 
 @pytest.fixture
 def secure(broker_process: BrokerProcess) -> Iterator[tuple[str, Path]]:
-    """(address, certificate) of a broker that wants TLS and knows alice."""
+    """Run a broker with a TLS listener and the user alice; yield (address, certificate)."""
     cert, key = certificate(broker_process.root)
     port = free_port()
     app: dict[str, Any] = broker_process.config.broker["appConfig"]

@@ -17,7 +17,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def oversize() -> dict[str, str]:
-    """What exceeds a limit: `module:Class.function` -> the measured value."""
+    """Return all sizes above a limit: `module:Class.function` -> the measured value."""
     found: dict[str, str] = {}
     for path in MODULES:
         tree = ast.parse(path.read_text(encoding="utf-8"))

@@ -1,11 +1,11 @@
-"""A real broker under the official SDK for minutes, killed now and then: nothing acknowledged is lost, nothing grows.
+"""Soak test of a broker process with the official SDK: kills, restarts, and checks for lost messages and memory growth.
 
     python -m kit.soak --minutes 10 [--seed N]          (with tests/ on the path: make soak)
 
-Two producers post numbered messages to a priority and a fanout queue and repeat nothing themselves; consumers confirm;
-every 10 to 30 seconds the broker is killed or stopped and started again, or a consumer process is killed. At the end
-every message that was acknowledged has been delivered to every application, the storage is empty, and the memory of the
-broker is about what it was when it had settled (judged in runs of more than six minutes).
+Two producers post numbered messages to a priority and a fanout queue, without retries of their own; consumers confirm.
+Every 10 to 30 s the broker is killed or stopped and started again, or a consumer process is killed. Checked at the end:
+every acknowledged message was delivered to every app, the storage is empty, and the memory of the broker is at most
+`GROWTH_MAX` times the memory after `SETTLED_SECONDS` (in longer runs only).
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from kit.sdk import Application, application, script
 
 PRIORITY, FANOUT = "bmq://p/soak", "bmq://f/soak"
 READERS = (PRIORITY, f"{FANOUT}?id=foo", f"{FANOUT}?id=bar")
-IN_FLIGHT_MAX = 500  # messages of one producer without ACK
-BACKLOG_MAX = 5000  # messages of one producer that its slowest reader has not seen
-GROWTH_MAX = 1.5  # of the memory once it is settled
-SETTLED_SECONDS = 330  # the history of GUIDs for deduplication is full then
+IN_FLIGHT_MAX = 500  # messages of one producer without an ACK
+BACKLOG_MAX = 5000  # messages of one producer that its slowest consumer has not received
+GROWTH_MAX = 1.5  # limit of the memory at the end, relative to that after SETTLED_SECONDS
+SETTLED_SECONDS = 330  # the history of GUIDs for deduplication has its full size by then
 DRAIN_SECONDS_MAX = 120
 RECOVERY_SECONDS_MAX = 180
 
 
 class Producer(threading.Thread):
-    """Posts to one queue as fast as the ACKs come; `acked` are the numbers that are safe."""
+    """Posts to one queue, with at most `IN_FLIGHT_MAX` outstanding ACKs; `acked` has the acknowledged numbers."""
 
     def __init__(self, broker: str, uri: str, readers: list[set[int]]) -> None:
         super().__init__(daemon=True)
@@ -50,7 +50,7 @@ class Producer(threading.Thread):
         self._room = threading.Semaphore(IN_FLIGHT_MAX)
 
     def run(self) -> None:
-        """Post until ended, then wait for the outstanding ACKs."""
+        """Post until `ended` is set, then wait for the outstanding ACKs."""
         for number in itertools.count():
             if self.ended.is_set():
                 break
@@ -79,9 +79,9 @@ sys.stdin.read()
 
 
 def soak(minutes: float, seed: int) -> list[str]:
-    """Run; what went wrong."""
-    random, begun = Random(seed), time.monotonic()
-    end = begun + minutes * 60
+    """Run the soak test; return the violations."""
+    random, start = Random(seed), time.monotonic()
+    end = start + minutes * 60
     print(f"seed {seed}, {minutes} minutes", flush=True)
     problems: list[str] = []
     with ExitStack() as stack:
@@ -90,7 +90,7 @@ def soak(minutes: float, seed: int) -> list[str]:
         world.domain("p")
         world.domain("f", "fanout", apps=["foo", "bar"])
         seen: dict[str, set[int]] = {uri: set() for uri in READERS}
-        over = threading.Event()
+        finished = threading.Event()
         consumer = stack.enter_context(application(world.broker.uri))
         for uri in READERS:
             consumer.session.open_queue(uri, read=True)
@@ -99,7 +99,7 @@ def soak(minutes: float, seed: int) -> list[str]:
             while True:
                 message, handle = consumer.messages.get()
                 seen[message.queue_uri].add(int(message.data))
-                if not over.is_set():
+                if not finished.is_set():
                     handle.confirm()
 
         threading.Thread(target=consume, daemon=True).start()
@@ -111,37 +111,37 @@ def soak(minutes: float, seed: int) -> list[str]:
         while time.monotonic() < end:
             time.sleep(min(random.uniform(10, 30), max(0.0, end - time.monotonic())))
             memory = world.broker.memory()
-            if not settled and time.monotonic() - begun > SETTLED_SECONDS:
+            if not settled and time.monotonic() - start > SETTLED_SECONDS:
                 settled = memory
             print(f"{end - time.monotonic():6.0f} s left, {sum(len(p.acked) for p in producers)} acknowledged, "
                   f"{memory >> 20} MiB, {dict(kills)}", flush=True)
-            what = random.choice(["kill", "stop", "consumer"])
-            kills[what] += 1
-            if what == "consumer":
+            action = random.choice(["kill", "stop", "consumer"])
+            kills[action] += 1
+            if action == "consumer":
                 with script(world.broker.uri, VICTIM % (READERS,)) as victim:
                     assert victim.stdout is not None
                     victim.stdout.readline()
                     time.sleep(random.uniform(0, 1))
             else:
                 world._admin = None
-                world.broker.kill() if what == "kill" else world.broker.terminate()
-                began = time.monotonic()
+                world.broker.kill() if action == "kill" else world.broker.terminate()
+                restarted_at = time.monotonic()
                 world.broker.start(RECOVERY_SECONDS_MAX)
-                print(f"       recovered in {time.monotonic() - began:.1f} s", flush=True)
+                print(f"       recovered in {time.monotonic() - restarted_at:.1f} s", flush=True)
         for producer in producers:
             producer.ended.set()
             producer.join(DRAIN_SECONDS_MAX)
             if producer.is_alive():
-                problems.append(f"{producer.uri}: some ACKs never came")
+                problems.append(f"{producer.uri}: some ACKs are missing")
             if producer.refused:
                 problems.append(f"{producer.uri}: refused {dict(producer.refused)}")
-        patience = time.monotonic() + DRAIN_SECONDS_MAX
-        wanted = {PRIORITY: producers[0].acked, **dict.fromkeys(READERS[1:], producers[1].acked)}
-        while any(wanted[uri] - seen[uri] for uri in READERS) and time.monotonic() < patience:
+        drain_end = time.monotonic() + DRAIN_SECONDS_MAX
+        expected = {PRIORITY: producers[0].acked, **dict.fromkeys(READERS[1:], producers[1].acked)}
+        while any(expected[uri] - seen[uri] for uri in READERS) and time.monotonic() < drain_end:
             time.sleep(0.5)
-        problems += [f"{uri}: {len(wanted[uri] - seen[uri])} acknowledged messages were lost" for uri in READERS
-                     if wanted[uri] - seen[uri]]
-        while (left := world.stored(PRIORITY) + world.stored(FANOUT)) and time.monotonic() < patience:
+        problems += [f"{uri}: {len(expected[uri] - seen[uri])} acknowledged messages are lost" for uri in READERS
+                     if expected[uri] - seen[uri]]
+        while (left := world.stored(PRIORITY) + world.stored(FANOUT)) and time.monotonic() < drain_end:
             time.sleep(0.5)
         if left:
             problems.append(f"{left} messages are left in the storage")
@@ -149,7 +149,7 @@ def soak(minutes: float, seed: int) -> list[str]:
         if settled and memory > GROWTH_MAX * settled:
             problems.append(f"memory grew from {settled >> 20} to {memory >> 20} MiB")
         problems += [f"log: {record}" for record in world.log() if "Traceback" in record or "Internal error" in record]
-        over.set()
+        finished.set()
         for producer in producers:
             producer.app.session.stop()
         print(f"{sum(len(p.acked) for p in producers)} acknowledged, {dict(kills)}, {memory >> 20} MiB", flush=True)

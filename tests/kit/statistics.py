@@ -1,4 +1,4 @@
-"""What is made of a broker's statistics in steps, at once."""
+"""Renderings of a broker's statistics, which the broker produces in steps, without interruption."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from bmqtwist.view.statistics import Source, Statistics
 
 
 def sample(statistics: Statistics, now: float, sources: Iterable[Source]) -> None:
-    """Look at every source."""
+    """Sample all sources."""
     at_once(statistics.sampling(now, sources))
 
 
 def stats_tables(state: BrokerState, statistics: Statistics) -> str:
-    """As of `STAT SHOW`."""
+    """Render the tables of `STAT SHOW`."""
     return at_once(tables_in_steps(state, statistics))
 
 
 def stats_tree(state: BrokerState, statistics: Statistics, *latencies: Any) -> dict[str, Any]:
-    """Likewise, in JSON."""
+    """Return the tree of `STAT SHOW` in JSON."""
     return at_once(tree_in_steps(state, statistics, *latencies))
 
 
 def exposition(state: BrokerState, statistics: Statistics, prefix: str = "", instance: str = "") -> str:
-    """For Prometheus."""
+    """Render the metrics in the text format of Prometheus."""
     return at_once(exposition_in_steps(state, statistics, prefix, instance))
 
 
 class Family(NamedTuple):
-    """All samples of one metric: labels and values."""
+    """A metric with all its samples: (labels, value)."""
 
     name: str
     kind: str
@@ -41,7 +41,7 @@ class Family(NamedTuple):
 
 
 def families(state: BrokerState, statistics: Statistics) -> list[Family]:
-    """The metrics in the text for Prometheus."""
+    """Return the metrics in the text for Prometheus, parsed."""
     found: list[Family] = []
     for line in exposition(state, statistics).splitlines():
         if line.startswith("# TYPE "):

@@ -22,7 +22,7 @@ def campaign(seed: int, size: int, steps: int, loss: float, mistake: str = "") -
     world.grant()
     for _ in range(world.random.randint(0, 30)):
         world.round()
-    world.lost = loss
+    world.loss_rate = loss
     for _ in range(steps):
         disturb(world, world.random.choice(FAULTS))
     world.settle()

@@ -27,7 +27,7 @@ from kit.election_rules import (
     following,
     leading,
     message,
-    nobody_known,
+    no_leader_known,
     proposal,
     refusal,
     scouted,
@@ -229,14 +229,14 @@ def test_a_newer_term_does_not_unseat_a_leader_that_is_heard() -> None:
 
 @pytest.mark.spec("cluster", 28)
 def test_a_candidate_with_an_older_log_gets_neither_a_promise_nor_a_vote() -> None:
-    situation = nobody_known()
+    situation = no_leader_known()
     assert short(situation.happen(scouting(2, 6, OLDER)), [2, 3]) == ("2 SCOUT_RSP(5) no",)
     assert short(situation.happen(proposal(2, 6, OLDER)), [2, 3]) == ("2 REFUSE(5)",)
     assert short(situation.happen(proposal(3, 6, NEWEST)), [2, 3]) == ("save 6/3", "voted 6", "3 SUPPORT(6)")
 
 
 def test_a_message_of_the_original_says_nothing_of_a_log_and_gets_no_vote() -> None:
-    situation = nobody_known()
+    situation = no_leader_known()
     request = message(2, 6, "electionProposal", type(proposal(2, 6).message.value)())
     assert short(situation.happen(request), [2, 3]) == ("2 REFUSE(5)",)
 
@@ -284,7 +284,7 @@ def test_an_answer_to_an_old_heartbeat_counts_for_the_moment_of_that() -> None:
 
 @pytest.mark.spec("cluster", 26)
 def test_nothing_that_follows_from_a_vote_is_said_before_it_is_durable() -> None:
-    elector = nobody_known().elector
+    elector = no_leader_known().elector
     save, vote = elector.step(BEGIN, proposal(2, 6))[:2]
     assert save == SaveVote(1, 6, 2) and vote == Voted(6)
     assert not [each for each in elector.step(BEGIN, scouting(3, 7)) if isinstance(each, Send)]
@@ -304,7 +304,7 @@ def test_nothing_that_follows_from_standing_is_said_before_it_is_durable_and_its
 
 
 def test_a_node_that_voted_while_its_first_vote_was_written_says_both_when_the_second_is_durable() -> None:
-    elector = nobody_known().elector
+    elector = no_leader_known().elector
     elector.step(BEGIN, proposal(2, 6))
     elector.step(BEGIN, proposal(3, 7))
     assert elector.step(BEGIN, Written(1)) == [SaveVote(2, 7, 3)]
@@ -321,7 +321,7 @@ def test_a_candidate_that_is_preempted_before_its_vote_is_durable_asks_nobody() 
 
 
 def test_a_vote_that_cannot_be_written_is_never_said_and_the_candidate_gives_up() -> None:
-    elector = nobody_known().elector
+    elector = no_leader_known().elector
     elector.step(BEGIN, proposal(2, 6))
     outputs = elector.step(BEGIN, WriteFailed(1, "no space left"))
     assert short(outputs, [2, 3]) == ("alarm",) and set(elector.timers.deadlines) == {ElectionTimer.RANDOM}
@@ -452,7 +452,7 @@ def test_the_story_tells_what_happened_last_and_why() -> None:
 
 
 def test_what_waits_for_a_write_is_bounded() -> None:
-    elector = nobody_known().elector
+    elector = no_leader_known().elector
     elector.step(BEGIN, proposal(2, 6))
     for _ in range(1000):
         elector.step(BEGIN, scouting(3, 7))

@@ -145,7 +145,7 @@ EXPECTED = {(role, event): rest.split(": ", 1)[1:] for role, rows in CELLS.items
 def test_every_cell(role: PartitionRole, event: PartitionEvent) -> None:
     situation = SITUATIONS[role]()
     assert situation.machine.role is role
-    said = [each for each in situation.said(EVENTS[event], 1.5 if event is PartitionEvent.TICK else 0.1)
+    said = [each for each in situation.output_names(EVENTS[event], 1.5 if event is PartitionEvent.TICK else 0.1)
             if each != "RoleChanged"]
     after = [situation.machine.role.name] if situation.machine.role is not role else []
     wanted = EXPECTED.get((role.name, event.name), [""])[0]
@@ -177,15 +177,15 @@ def test_a_promise_is_durable_before_it_is_said() -> None:
     assert not situation.do(records())
     said = situation.do(Promised(LEASE))
     assert Say(PRIMARY, promise(NODE, LEASE, OLD, NO_PSN)) in said
-    assert situation.said(Prepare(OTHER, LEASE - 1)) == ["Stale to 3"]
+    assert situation.output_names(Prepare(OTHER, LEASE - 1)) == ["Stale to 3"]
 
 
 def test_a_newer_primary_that_asks_before_the_promise_is_written_gets_the_only_answer() -> None:
     situation = unknown()
     situation.do(Prepare(PRIMARY, LEASE))
     situation.do(Prepare(OTHER, LEASE + 1))
-    assert situation.said(Promised(LEASE)) == []
-    assert situation.said(Promised(LEASE + 1)) == ["RoleChanged", "Promise to 3"]
+    assert situation.output_names(Promised(LEASE)) == []
+    assert situation.output_names(Promised(LEASE + 1)) == ["RoleChanged", "Promise to 3"]
 
 
 @pytest.mark.spec("cluster", 81)
@@ -194,20 +194,20 @@ def test_a_lease_of_an_earlier_run_is_declined_again_and_again() -> None:
     outputs = situation.do(Assigned(NODE, LEASE))
     assert [each for each in outputs if isinstance(each, Decline)] == [
         Decline(LEASE, True, LEASE, "lease 5 cannot be used: it may be one of an earlier run")]
-    assert situation.said(Tick(), TIMING.retry) == ["Decline"]
-    assert situation.said(Assigned(NODE, LEASE + 1))[1:] == ["SavePromise", "Prepare to 2", "Prepare to 3"]
+    assert situation.output_names(Tick(), TIMING.retry) == ["Decline"]
+    assert situation.output_names(Assigned(NODE, LEASE + 1))[1:] == ["SavePromise", "Prepare to 2", "Prepare to 3"]
 
 
 def test_what_others_have_promised_ends_a_primary() -> None:
     situation = healed()
-    assert situation.said(Stale(PRIMARY, LEASE)) == [], "it is ours"
-    assert situation.said(Stale(PRIMARY, LEASE + 3)) == ["Serve", "RoleChanged", "Decline"]
+    assert situation.output_names(Stale(PRIMARY, LEASE)) == [], "it is ours"
+    assert situation.output_names(Stale(PRIMARY, LEASE + 3)) == ["Serve", "RoleChanged", "Decline"]
 
 
 def test_with_the_promises_of_a_quorum_the_longest_log_is_pulled() -> None:
     situation = Situation(EMPTY)
     situation.do(Assigned(NODE, LEASE))
-    assert situation.said(promise(OTHER, LEASE, OLD, NO_PSN)) == [], "its own promise is not durable"
+    assert situation.output_names(promise(OTHER, LEASE, OLD, NO_PSN)) == [], "its own promise is not durable"
     outputs = situation.do(Promised(LEASE))
     assert Say(OTHER, Pull(NODE, LEASE, NO_PSN)) in outputs
     appended = situation.do(records(LEASE, NO_PSN, *[(4, each) for each in range(1, 8)], sender=OTHER))
@@ -231,7 +231,7 @@ def test_a_source_that_is_gone_or_silent_is_replaced(how: PeerDown | None) -> No
 def test_damaged_logs_count_only_when_everybody_has_answered() -> None:
     situation = stg1()
     situation.do(Promised(LEASE))
-    assert situation.said(promise(OTHER, LEASE, EMPTY, NO_PSN, doubtful=True)) == []
+    assert situation.output_names(promise(OTHER, LEASE, EMPTY, NO_PSN, doubtful=True)) == []
     assert Activate(LEASE) in situation.do(promise(PRIMARY, LEASE, EMPTY, NO_PSN, doubtful=True))
 
 
@@ -240,7 +240,7 @@ def test_a_log_that_makes_no_sense_is_no_promise() -> None:
     situation.do(Promised(LEASE))
     for wrong in (LogSummary((4, 7), NO_PSN, ((4, 6),)), LogSummary((4, 7), NO_PSN, ((4, 7), (3, 1))),
                   LogSummary((4, 7), (4, 9), ((4, 7),)), LogSummary((4, 7))):
-        assert situation.said(promise(OTHER, LEASE, wrong, NO_PSN)) == []
+        assert situation.output_names(promise(OTHER, LEASE, wrong, NO_PSN)) == []
 
 
 @pytest.mark.spec("cluster", 67)
@@ -280,7 +280,7 @@ def test_a_primary_that_nobody_answers_is_active_again_when_everything_is_commit
 def test_a_primary_that_does_not_come_forward_gives_the_partition_back() -> None:
     situation = stg1()
     situation.do(Promised(LEASE))
-    names = [name for _ in range(20) for name in situation.said(Tick(), STALLED_RETRIES_MAX * TIMING.retry / 10)]
+    names = [name for _ in range(20) for name in situation.output_names(Tick(), STALLED_RETRIES_MAX * TIMING.retry / 10)]
     assert "Decline" in names
 
 
@@ -298,7 +298,7 @@ def test_what_a_replica_does_with_records(run: tuple[tuple[int, int], list[tuple
     assert kinds == ([what] if what is not None else [])
     if what is Cut:
         assert outputs == [Cut((4, 5))]
-        assert situation.said(LogReady()) == ["Promise to 2"]
+        assert situation.output_names(LogReady()) == ["Promise to 2"]
 
 
 @pytest.mark.spec("cluster", 74)
@@ -307,26 +307,26 @@ def test_what_is_committed_is_never_cut_off() -> None:
     situation.do(Records(PRIMARY, LEASE, (4, 7), RecordRun((4, 5), (4, 7), journal((4, 6), (4, 7)))))
     situation.do(Keepalive(PRIMARY, LEASE, (4, 7), 0, (4, 7), 1))
     assert situation.machine.committed == (4, 7)
-    assert situation.said(records(LEASE, (4, 5), (5, 1))) == ["Alarm"]
-    assert situation.said(replace(image(), at=(4, 6))) == ["Alarm"]
+    assert situation.output_names(records(LEASE, (4, 5), (5, 1))) == ["Alarm"]
+    assert situation.output_names(replace(image(), at=(4, 6))) == ["Alarm"]
 
 
 @pytest.mark.spec("cluster", 71)
 def test_a_gap_is_told_once_and_again_when_the_primary_asks() -> None:
     situation = following()
     gap = records(LEASE, (5, 4), (5, 5))
-    assert [situation.said(gap) for _ in range(3)] == [["Promise to 2"], [], []]
-    assert situation.said(Keepalive(PRIMARY, LEASE, (5, 5), 0, NO_PSN, 1)) == ["Promise to 2", "ReplicaReceipt to 2"]
-    assert situation.said(records(LEASE, (5, 1), (5, 2))) == ["Append"]
+    assert [situation.output_names(gap) for _ in range(3)] == [["Promise to 2"], [], []]
+    assert situation.output_names(Keepalive(PRIMARY, LEASE, (5, 5), 0, NO_PSN, 1)) == ["Promise to 2", "ReplicaReceipt to 2"]
+    assert situation.output_names(records(LEASE, (5, 1), (5, 2))) == ["Append"]
 
 
 def test_a_log_that_is_busy_takes_nothing_and_is_told_of_later() -> None:
     situation = healing()
     situation.log.busy = True
-    assert situation.said(records()) == []
-    assert situation.said(Prepare(PRIMARY, LEASE)) == []
+    assert situation.output_names(records()) == []
+    assert situation.output_names(Prepare(PRIMARY, LEASE)) == []
     situation.log.busy = False
-    assert situation.said(LogReady()) == ["Promise to 2"]
+    assert situation.output_names(LogReady()) == ["Promise to 2"]
 
 
 @pytest.mark.spec("cluster", 82)
@@ -351,7 +351,7 @@ def test_what_cannot_be_read_for_a_node_is_replaced_by_an_image_after_a_while() 
     situation.log.be(LogSummary((5, 9), NO_PSN, ((4, 7), (5, 9))))
     assert Feed(OTHER, (5, 1)) in situation.do(LogMoved())
     for _ in range(3):  # an image that cannot be read either is tried again, and not at once
-        assert situation.said(FeedFailed(OTHER, "disk")) == ["Alarm"]
+        assert situation.output_names(FeedFailed(OTHER, "disk")) == ["Alarm"]
         assert fed(TIMING.retry / 2) == []
         assert fed(TIMING.retry / 2) == [FeedImage(OTHER, 0, NO_PSN)]
     assert FeedImage(OTHER, 1, NO_PSN) in situation.do(Fed(OTHER, None, 60))
@@ -377,9 +377,9 @@ def test_a_source_does_not_know_what_a_primary_has_compacted() -> None:
 def test_an_image_that_is_torn_is_asked_for_again() -> None:
     situation = healing()
     situation.do(image(0))
-    assert situation.said(image(2)) == ["Promise to 2"]
-    assert situation.said(image(0)) == ["TakeImage", "ReplicaReceipt to 2"]
-    assert situation.said(Keepalive(PRIMARY, LEASE, None, 3, NO_PSN, 1)) == ["Promise to 2", "ReplicaReceipt to 2"]
+    assert situation.output_names(image(2)) == ["Promise to 2"]
+    assert situation.output_names(image(0)) == ["TakeImage", "ReplicaReceipt to 2"]
+    assert situation.output_names(Keepalive(PRIMARY, LEASE, None, 3, NO_PSN, 1)) == ["Promise to 2", "ReplicaReceipt to 2"]
 
 
 @pytest.mark.parametrize("one, other, common", [
@@ -405,8 +405,8 @@ def test_a_replica_that_lost_its_primary_waits_for_it() -> None:
     situation.do(PeerDown(PRIMARY))
     assert situation.machine.role is PartitionRole.REPLICA_WAITING
     situation.do(PeerUp(PRIMARY))
-    assert situation.said(Prepare(PRIMARY, LEASE)) == ["RoleChanged", "Promise to 2"]
-    assert waiting().said(records()) == []
+    assert situation.output_names(Prepare(PRIMARY, LEASE)) == ["RoleChanged", "Promise to 2"]
+    assert waiting().output_names(records()) == []
 
 
 def test_what_a_replica_has_safe_beside_its_primary_is_committed_under_that_lease_alone() -> None:
@@ -453,8 +453,8 @@ def test_a_lease_below_what_was_promised_is_declined_until_there_is_a_newer_one(
     [decline] = [each for each in situation.do(Assigned(NODE, 6)) if isinstance(each, Decline)]
     assert decline.lease == 6 and decline.able and decline.used == 9
     assert situation.machine.role is PartitionRole.UNKNOWN
-    assert "Decline" in situation.said(Tick(), TIMING.retry)
-    assert "PRIMARY_HEALING_STG1" in [situation.machine.role.name for _ in situation.said(Assigned(NODE, 10))]
+    assert "Decline" in situation.output_names(Tick(), TIMING.retry)
+    assert "PRIMARY_HEALING_STG1" in [situation.machine.role.name for _ in situation.output_names(Assigned(NODE, 10))]
 
 
 def test_a_primary_whose_lease_others_have_left_behind_asks_for_a_newer_one() -> None:

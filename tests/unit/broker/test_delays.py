@@ -184,7 +184,7 @@ def test_a_request_after_confirms_ends_the_read_pause(memory: MemoryWorld) -> No
 
 def pushes_received(queue: Queue) -> int:
     """The number of PUSHes that arrived."""
-    return come(queue, "push")
+    return count_received(queue, "push")
 
 
 def is_pushed_at_once(memory: MemoryWorld, producer: Queue, consumer: Queue) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from kit.client import Queue
 from kit.memory import MemoryWorld
-from kit.paced import come, session_of
+from kit.paced import count_received, session_of
 
 from bmqtwist.limits import TURN_WRITE_S
 from bmqtwist.link.session import Session
@@ -92,4 +92,4 @@ def test_a_session_lost_before_its_write_does_not_affect_other_sessions(memory: 
     lost.client.link.drop()
     memory.run()
     assert [come(each, "push") for each in consumers if each is not lost] == [1] * (QUEUES - 1)
-    assert come(memory.consumer(lost.uri), "push") == 1
+    assert count_received(memory.consumer(lost.uri), "push") == 1

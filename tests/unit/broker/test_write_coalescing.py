@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from kit.client import Queue
 from kit.memory import MemoryWorld
-from kit.paced import OFTEN, SHARED, acked, come, post_often, session_of
+from kit.paced import OFTEN, SHARED, acked, count_received, post_often, session_of
 
 from bmqtwist.broker.storage_turn import COALESCED_BYTES_MAX
 from bmqtwist.link.batching import BATCH_MAX_S, DELAYED_ACKS_MAX, RUN_EVENTS, AckBatching
@@ -16,7 +16,7 @@ from bmqtwist.storage.partition import Partition
 
 
 def pushes_received(queue: Queue) -> int:
-    return come(queue, "push")
+    return count_received(queue, "push")
 
 
 POSTED = RUN_EVENTS + SHARED  # the last PUT causes the write of the earlier ones

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kit.ledger_files import FILES, case, told_by_tool
+from kit.ledger_files import FILES, case, tool_output
 from kit.ledger_kit import Disk, Failed, leading, opened
 
 from bmqtwist.cluster import changes, metadata_log, record_log
@@ -73,7 +73,7 @@ def key_of(text):
 def test_recorded_files_have_the_queues_that_the_original_tool_prints(path):
     report = ListReport()
     ledger, _ = opened(Disk(path.read_bytes()), report=report)
-    printed = told_by_tool(path, "csl.summary.json")["Queues"]
+    printed = tool_output(path, "csl.summary.json")["Queues"]
     gone = {info.key for each in records_in(path.read_bytes())
             if each.message.choice == "queueUnAssignmentAdvisory" for info in each.message.value.queues}
     found = {(queue.uri, queue.key, queue.partition_id, tuple(queue.apps.items()))

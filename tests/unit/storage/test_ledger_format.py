@@ -6,7 +6,7 @@ from dataclasses import is_dataclass
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kit.ledger_files import FILES, case, told_by_tool
+from kit.ledger_files import FILES, case, tool_output
 
 from bmqtwist.errors import LocalError
 from bmqtwist.storage import ledger_file as ledgerfile
@@ -86,7 +86,7 @@ def test_a_file_of_the_original_is_read_without_alarms_and_encoded_to_the_same_b
 @pytest.mark.parametrize("path", PRINTED, ids=case)
 def test_the_records_of_a_file_equal_the_output_of_the_original_tool(path):
     found = read_ledger(path.read_bytes())
-    printed = told_by_tool(path, "csl.json")["Records"]
+    printed = tool_output(path, "csl.json")["Records"]
     assert len(printed) == len(found.entries)
     for entry, place in zip(printed, found.entries, strict=True):
         each = place.record
