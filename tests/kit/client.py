@@ -307,7 +307,8 @@ class Queue:
                           x: str | None = None, subscriptions: list[dict[str, Any]] | None = None) -> dict[str, Any]:
         """Create StreamParameters with new subscription ids, for one subscription or several.
 
-        `subscriptions`: dicts of the same keywords, one per subscription; `x`: text of the expression; None: undefined, it matches all messages.
+        `subscriptions`: dicts of the same keywords, one per subscription.
+        `x`: text of the expression; None: undefined, it matches all messages.
         """
         given = [{"priority": priority, "count": count, "m": m, "b": b, "x": x}] if subscriptions is None \
             else subscriptions

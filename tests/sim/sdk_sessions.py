@@ -119,7 +119,7 @@ class SdkSession(ConnectionHandler):
 
     def on_data(self, data: bytes) -> None:
         """From the network: process bytes of the broker."""
-        self.core.received(data, self.world.now)
+        self.core.on_data(data, self.world.now)
         self._turn()
 
     def on_end(self) -> None:

@@ -1,5 +1,5 @@
-"""Long runs against the real thing: `python -m tests.soak` prints its numbers and fails on any finding.
+"""Soak tests: long runs with broker processes and random faults, each checked against invariants.
 
-`kill9.py` kills the broker at random moments under load and compares what it had acknowledged with what is delivered
-afterwards; the full-size fuzz campaigns of `tests/fuzz` run from here too.
+`python -m tests.soak` runs them, prints their counts as JSON lines and fails on any violation. The full-size fuzz campaigns
+of `tests/fuzz` run from here, too.
 """

@@ -1,20 +1,20 @@
-"""The command line of `python -m tests.soak`: every long run, its numbers as JSON lines, and a verdict.
+"""Command line of `python -m tests.soak`: runs soak tests, prints their counts as JSON lines and fails on violations.
 
-    python -m tests.soak                      everything at full size
+    python -m tests.soak                      all runs at full size, except spark
     python -m tests.soak frames --count N     mutated frames and control messages through sessions and decoders
     python -m tests.soak storage --count N    damaged file sets through recovery
     python -m tests.soak configs --count N    mutated configuration directories
-    python -m tests.soak damage --count N     damaged storage directories, each opened by a broker and emptied
+    python -m tests.soak damage --count N     damaged storage directories, each opened by a broker and consumed
     python -m tests.soak kill9 --count N      kill -9 under load (more options: `kill9 --help`)
-    python -m tests.soak restarts --count N   restarts under our client library (more options: `restarts --help`)
-    python -m tests.soak failover --minutes N nodes that die, hang and lose each other (more options: `failover --help`)
-    python -m tests.soak spread               very many readers behind nodes and proxies (more options: `spread --help`)
-    python -m tests.soak hostile --count N    strangers and guests that send anything (more options: `hostile --help`)
-    python -m tests.soak spark                a Spark query that is killed again and again (more options: `spark --help`)
-    python -m tests.soak metadata             a crash at every write of every change of metadata
+    python -m tests.soak restarts --count N   restarts under clients of the SDK (more options: `restarts --help`)
+    python -m tests.soak failover --minutes N crashes, pauses and partitions of nodes (more options: `failover --help`)
+    python -m tests.soak spread               many consumers at nodes and proxies (more options: `spread --help`)
+    python -m tests.soak hostile --count N    invalid and malicious input of clients (more options: `hostile --help`)
+    python -m tests.soak spark                kills of a Spark query and its broker (more options: `spark --help`)
+    python -m tests.soak metadata             crashes at every write of every change of metadata
     python -m tests.soak coverage --minutes N the coverage-guided fuzzer (needs the extra `fuzz`)
 
-`--seed N` repeats a run; without it the seed is taken from the clock and printed.
+`--seed N` repeats a run; the default is taken from the clock. The seed is printed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ FRAMES, STORAGE_TAILS, CONFIGS, KILLS, MINUTES = 1_000_000, 10_000, 10_000, 300,
 
 
 def frames(count: int, seed: int) -> dict[str, Any]:
-    """Half through whole sessions of a broker, half through the decoders alone."""
+    """Run `count` mutated frames, half through sessions of a broker, half through the decoders only; return counts."""
     seen = sessions.main(count // 2, seed)
     decoded = codecs.run(count - seen["mutated"], seed)
     total = seen["mutated"] + sum(decoded.values())
@@ -48,12 +48,12 @@ def frames(count: int, seed: int) -> dict[str, Any]:
 
 
 def storage(count: int, seed: int) -> dict[str, Any]:
-    """Damaged file sets."""
+    """Run the recovery of `count` damaged file sets; return counts."""
     return {"crashes": 0, **Tails(seed).run(count)}
 
 
 def configs(count: int, seed: int) -> dict[str, Any]:
-    """Mutated configuration directories."""
+    """Load `count` mutated configuration directories; return counts."""
     configurations = Configurations(seed)
     try:
         return {"crashes": 0, **configurations.run(count)}
@@ -62,10 +62,10 @@ def configs(count: int, seed: int) -> dict[str, Any]:
 
 
 def coverage(minutes: int) -> int | None:
-    """The coverage-guided fuzzer as a process of its own; its exit code, None if it is not installed."""
+    """Run the coverage-guided fuzzer as a process; return its exit code, None if it is not installed."""
     target = Path(__file__).resolve().parent.parent / "fuzz" / "coverage_guided.py"
     try:
-        import atheris  # noqa: F401 - only to say what is missing
+        import atheris  # noqa: F401 - only a check whether it is installed
     except ImportError:
         print("The coverage-guided run needs atheris: pip install 'bmqtwist[fuzz]'", file=sys.stderr)
         return None
@@ -74,33 +74,33 @@ def coverage(minutes: int) -> int | None:
 
 _RUNS: dict[str, tuple[Callable[[int, int], dict[str, Any]], int]] = {
     "frames": (frames, FRAMES), "storage": (storage, STORAGE_TAILS), "configs": (configs, CONFIGS)}
-_COMMANDS: dict[str, Callable[[list[str]], int]] = {  # runs with options of their own
+_COMMANDS: dict[str, Callable[[list[str]], int]] = {  # runs with other options
     "kill9": kill9.main, "restarts": restarts.main, "failover": failover.main, "spread": spread.main,
     "hostile": hostile.main, "metadata": metadata.main, "damage": damage.main, "spark": spark.main}
 
 
 def _fuzz(name: str, count: int | None, seed: int) -> int:
-    run, usual = _RUNS[name]
-    began = time.monotonic()
+    run, default_count = _RUNS[name]
+    start = time.monotonic()
     try:
-        counted = run(usual if count is None else count, seed)
+        counts = run(default_count if count is None else count, seed)
     except Finding as finding:
         print(json.dumps({"run": name, "seed": seed, "finding": finding.what}))
         print(finding, file=sys.stderr)
         return 1
-    print(json.dumps({"run": name, "seed": seed, "seconds": round(time.monotonic() - began), **counted}), flush=True)
+    print(json.dumps({"run": name, "seed": seed, "seconds": round(time.monotonic() - start), **counts}), flush=True)
     return 0
 
 
 def main(arguments: list[str]) -> int:
-    """Command line; the exit code is the number of runs that found something."""
+    """Run the command line; return the number of runs with violations."""
     if arguments and arguments[0] in _COMMANDS:
         return _COMMANDS[arguments[0]](arguments[1:])
     parser = argparse.ArgumentParser(prog="tests.soak", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", nargs="?", default="all",
                         choices=["all", *_RUNS, *_COMMANDS, "coverage"])
-    parser.add_argument("--count", type=int, help="how many cases; kills, for `all`")
+    parser.add_argument("--count", type=int, help="number of cases; of kills, for `all`")
     parser.add_argument("--minutes", type=int, default=MINUTES)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     options = parser.parse_args(arguments)

@@ -1,7 +1,7 @@
-"""TCP relays between the nodes of a cluster that can be cut, in one direction or both, as a network is.
+"""TCP relays between the nodes of a cluster that can block traffic, in one direction or both.
 
-What is sent into a cut direction waits, in the buffers of the sockets at first and then at its sender, and nobody is told;
-when the cut heals it arrives. Connections that are made across a cut are answered and carry nothing.
+Data sent into a blocked direction wait in the socket buffers, then at their sender, without an error; they arrive when
+`heal` ends the block. Connections opened meanwhile are accepted and forward no data.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _HOST = "127.0.0.1"
 
 
 class Direction:
-    """From one node to another."""
+    """The direction from one node to another, over all connections between them."""
 
     def __init__(self) -> None:
         self._open = asyncio.Event()
@@ -25,16 +25,16 @@ class Direction:
         self.cuts = 0
 
     def cut(self) -> None:
-        """Nothing passes from now on."""
+        """Block the direction."""
         self._open.clear()
         self.cuts += 1
 
     def heal(self) -> None:
-        """What waits passes."""
+        """End the block; waiting data pass."""
         self._open.set()
 
-    async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Bytes of one connection, to its end."""
+    async def forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Forward the bytes of one connection until its end."""
         with suppress(OSError):
             while data := await reader.read(_CHUNK_BYTES):
                 await self._open.wait()
@@ -45,7 +45,7 @@ class Direction:
 
 
 class CuttingRelays:
-    """One relay for each ordered pair that dials; as a context manager, with an event loop in a thread of its own."""
+    """Relays for the connections between nodes; a context manager that runs their event loop in a thread."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -54,16 +54,16 @@ class CuttingRelays:
         self._servers: list[asyncio.Server] = []
 
     def relay(self, dialler: str, listener: str, port: int) -> int:
-        """The port at which `dialler` reaches `listener`, who listens at `port`."""
-        there, back = self._direction(dialler, listener), self._direction(listener, dialler)
+        """Start a relay; return the port at which `dialler` reaches `listener`, which listens on `port`."""
+        forth, back = self._direction(dialler, listener), self._direction(listener, dialler)
 
         async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             try:
-                far_reader, far_writer = await asyncio.open_connection(_HOST, port)
+                listener_reader, listener_writer = await asyncio.open_connection(_HOST, port)
             except OSError:
                 writer.close()
                 return
-            await asyncio.gather(there.carry(reader, far_writer), back.carry(far_reader, writer))
+            await asyncio.gather(forth.forward(reader, listener_writer), back.forward(listener_reader, writer))
 
         async def serve() -> asyncio.Server:
             return await asyncio.start_server(accepted, _HOST, 0)
@@ -76,17 +76,17 @@ class CuttingRelays:
         return self._directions.setdefault((source, target), Direction())
 
     def cut(self, source: str, target: str) -> None:
-        """Nothing gets from one to the other."""
+        """Block the direction from one node to another."""
         self._loop.call_soon_threadsafe(self._directions[source, target].cut)
 
     def heal(self) -> None:
-        """Everything passes again."""
+        """End all blocks."""
         for direction in self._directions.values():
             self._loop.call_soon_threadsafe(direction.heal)
 
     @property
     def cuts(self) -> int:
-        """How often a direction was cut."""
+        """Return how often a direction was blocked."""
         return sum(direction.cuts for direction in self._directions.values())
 
     def __enter__(self) -> Self:
@@ -98,9 +98,9 @@ class CuttingRelays:
         async def end() -> None:
             for server in self._servers:
                 server.close()
-            mine = asyncio.current_task()
+            this_task = asyncio.current_task()
             for task in asyncio.all_tasks():
-                if task is not mine:
+                if task is not this_task:
                     task.cancel()
 
         asyncio.run_coroutine_threadsafe(end(), self._loop).result()

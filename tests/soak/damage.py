@@ -1,12 +1,13 @@
-"""Storage directories that somebody or something has damaged, each opened by a broker and emptied by consumers.
+"""Soak test with damaged storage directories: a broker opens each of them, and consumers empty its queues.
 
     python -m tests.soak damage [--count 2000] [--seed N] [--case N]
 
-Directories with known content are made first: stopped cleanly, killed, after rollovers with an archive, of several lives.
-Each case is a copy of one of them with one or two damages of `WAYS` in one of the kinds of files. A broker then either
-starts, or refuses with a sentence that names the file or its directory. What it delivers was stored, byte for byte, in that
-queue; what is missing or has come back is told by an alarm, but for what `UNTOLD` says (docs/operations.md, "After damage").
-Then it has to work: a message more goes through each queue, and the next start finds what this one left.
+The sources are directories with known content: of a broker that was stopped or killed, after rollovers with an archive, and
+of several runs. Each case is a copy of a source with one or two damages (`Damage.ways`) in one kind of file. A broker must
+either start, or refuse with an error that names the file or its directory. All delivered messages must have been stored in
+that queue with the same bytes; the broker must raise an alarm for lost messages and for messages that were confirmed before
+and are delivered again, except as in `SILENT_KINDS` (docs/operations.md, "After damage"). Then each queue must deliver
+another message, and the next start must find the same messages.
 """
 
 from __future__ import annotations
@@ -36,22 +37,22 @@ from bmqtwist.testing.config import CLUSTER, member_configuration
 from bmqtwist.testing.node import ImmediateNode
 
 COUNT = 2000
-AGAIN_SHARE = 0.3  # of the cases that are started once more
+RESTART_SHARE = 0.3  # share of cases with a second start
 SIZES = {"maxJournalFileSize": 64 << 10, "maxDataFileSize": 1 << 20, "maxQlistFileSize": 64 << 10,
          "maxCSLFileSize": 64 << 10, "maxArchivedFileSets": 3}
 QUEUES = {"bmq://d/one": ("",), "bmq://d/two": ("",), "bmq://f/fan": ("foo", "bar")}
 KINDS = ("journal", "data", "qlist", "ledger", "lock", "vote", "archive")
 _SUFFIXES = {".bmq_journal": "journal", ".bmq_data": "data", ".bmq_qlist": "qlist", ".bmq_csl": "ledger"}
-# What the files cannot tell, by kind of file: a journal that ends earlier is that of an earlier moment, its records have
-# no checksums, and a set that is not there at all has never been.
-UNTOLD = {"journal"}
+# Kinds of files whose damage can be undetectable: a truncated journal equals that of an earlier moment, its records have no
+# checksums, and a missing file set leaves no trace.
+SILENT_KINDS = {"journal"}
 ALARM = ("ALARM", "PANIC", "ERROR")
 
 Content = dict[tuple[str, str], dict[bytes, bytes]]  # queue and app: GUID: payload
 
 
 class World(MemoryWorld):
-    """A broker in this process over directories of the real disk."""
+    """A broker in this process with its storage on the real disk."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root, cluster={"partition": SIZES}, start=False)
@@ -61,12 +62,12 @@ class World(MemoryWorld):
         self.domain("f", "fanout", apps=("foo", "bar"))
 
     def partition(self, member: str) -> str:
-        """A member of the configuration of the partitions."""
+        """Return a member of the configuration of the partitions."""
         cluster, = self._configure().clusters.my_clusters
         return str(getattr(cluster.partition_config, member))
 
     def crash(self) -> None:
-        """Its files stay as they are at this moment; nobody writes to them any more."""
+        """End the broker; the files keep their content of this moment."""
         for place in (self.storage, self.archive):
             shutil.copytree(place, f"{place}.now")
         self.end()
@@ -75,25 +76,25 @@ class World(MemoryWorld):
             os.rename(f"{place}.now", place)
 
     def end(self) -> None:
-        """Without a graceful stop, and with every file closed."""
+        """End the broker without a graceful stop, and close its files."""
         self._forget_clients()
         with contextlib.suppress(Exception):
             self.assembled.close()
 
     def delivered(self, uri: str, app: str) -> dict[bytes, bytes]:
-        """What a consumer is given, without confirming it."""
+        """Return the messages that a consumer receives, without confirms: GUID: payload."""
         consumer = self.consumer(uri, app or None, m=1 << 20)
         found = {push.guid: push.payload for push in self.pushes(consumer)}
         consumer.client.disconnect()
         return found
 
     def content(self) -> Content:
-        """Of all queues."""
+        """Return the messages of all queues and apps."""
         return {(uri, app): self.delivered(uri, app) for uri, apps in QUEUES.items() for app in apps}
 
 
 class Source:
-    """A directory with known content: `ever` is all that was stored, `content` what is outstanding."""
+    """A directory with known content: `ever` has all stored messages, `content` the unconfirmed ones."""
 
     def __init__(self, world: World, place: Path, name: str, seed: int) -> None:
         self.name, self.place = name, place
@@ -102,7 +103,7 @@ class Source:
         for part in (world.storage, world.archive):
             shutil.rmtree(part, ignore_errors=True)
             part.mkdir(parents=True)
-        for _ in range(2 if "lives" in name else 1):
+        for _ in range(2 if "several runs" in name else 1):
             world.start()
             self._work(world, random, 60)
             if "rollovers" in name:
@@ -116,7 +117,7 @@ class Source:
             else:
                 world._forget_clients()
                 world.stop()
-        self._keep(world)
+        self._save(world)
         world.start()
         self.content = world.content()
         world.end()
@@ -135,13 +136,13 @@ class Source:
             consumer.confirm(*random.sample(pushed, len(pushed) * 2 // 3))
         world.settle()
 
-    def _keep(self, world: World) -> None:
+    def _save(self, world: World) -> None:
         self.place.mkdir()
         for part in (world.storage, world.archive):
             shutil.copytree(part, self.place / part.name)
 
-    def put(self, world: World) -> dict[str, list[Path]]:
-        """A fresh copy where the broker looks for it; its files by kind."""
+    def copy_to(self, world: World) -> dict[str, list[Path]]:
+        """Copy the source to the directories of the broker; return its files by kind."""
         for part in (world.storage, world.archive):
             shutil.rmtree(part, ignore_errors=True)
             shutil.copytree(self.place / part.name, part)
@@ -155,7 +156,7 @@ class Source:
 
 
 class Damage:
-    """Ways to damage a file; each gives what it did in a word, or "" if it could not."""
+    """Ways to damage a file, by name; each returns whether it has changed a file."""
 
     def __init__(self, random: Random) -> None:
         self._random, self._mutator = random, Mutator(random)
@@ -222,7 +223,7 @@ class Damage:
         return True
 
     def _double(self, path: Path, others: list[Path]) -> bool:
-        """The whole set under another time, or the file alone."""
+        """Copy the file set, or the file only, to names with another time."""
         stem, _, _ = path.name.rpartition(".")
         name, _, stamp = stem.rpartition("_")
         if not stamp.isdigit():
@@ -242,38 +243,38 @@ class Damage:
 
 
 class Campaign:
-    """The cases and what came of them."""
+    """The cases and their outcomes."""
 
     def __init__(self, root: Path, seed: int) -> None:
         self.seed, self.root = seed, root
         self.world = World(root)
         self.sources = [Source(self.world, root / f"source{number}", name, seed + number) for number, name in enumerate(
-            ("stopped", "killed", "stopped after rollovers", "killed after rollovers", "killed, several lives"))]
-        self._begin(0)
+            ("stopped", "killed", "stopped after rollovers", "killed after rollovers", "killed, several runs"))]
+        self._seed_case(0)
         self.outcomes: dict[str, Counter[str]] = {kind: Counter() for kind in KINDS}
         self.damages: Counter[str] = Counter()
         self.messages: Counter[str] = Counter()
         self.findings: list[str] = []
 
-    def _begin(self, number: int) -> None:
-        """Each case has random numbers of its own, so that it can be had again alone."""
+    def _seed_case(self, number: int) -> None:
+        """Seed the random numbers of a case by its number, so that it can be repeated alone."""
         self.number, self.random = number, Random(f"{self.seed} {number}")
         self.damage = Damage(self.random)
 
     def run(self, numbers: Iterable[int]) -> None:
-        """These cases."""
+        """Run the cases with these numbers."""
         for number in numbers:
-            self._begin(number)
+            self._seed_case(number)
             kind = KINDS[number % len(KINDS)]
             try:
                 outcome = self._vote() if kind == "vote" else self._case(kind)
-            except Exception as error:  # whatever it is, it came out of the broker
-                outcome = "found"
-                self._accuse(kind, "", f"{type(error).__name__}: {error}")
+            except Exception as error:  # all exceptions here come from the broker
+                outcome = "violation"
+                self._report(kind, "", f"{type(error).__name__}: {error}")
                 traceback.print_exc()
             self.outcomes[kind][outcome] += 1
 
-    def _accuse(self, kind: str, done: str, what: str) -> None:
+    def _report(self, kind: str, done: str, what: str) -> None:
         if len(self.findings) < 50:
             self.findings.append(f"case {self.number}, {kind}, {done}: {what}")
 
@@ -301,10 +302,10 @@ class Campaign:
     # -- one case ---------------------------------------------------------------------------------------------------
 
     def _case(self, kind: str) -> str:
-        archived = kind == "archive"  # only rollovers leave one
+        archived = kind == "archive"  # only rollovers create archives
         source = self.random.choice([each for each in self.sources if not archived or "rollovers" in each.name])
         world = self.world
-        done, touched = self._damaged(source.put(world), kind)
+        done, touched = self._damaged(source.copy_to(world), kind)
         if not done:
             return "nothing to damage"
         for way in done.split(" and "):
@@ -312,7 +313,7 @@ class Campaign:
         what = f"{source.name}: {done} ({', '.join(path.name for path in touched)})"
         since = len(world.report.lines)
         world._lines_checked = since
-        world.allow_internal_errors = True  # they are looked for here
+        world.allow_internal_errors = True  # _started reports them
         try:
             world.start()
         except StartFailure as failure:
@@ -323,15 +324,15 @@ class Campaign:
         finally:
             world.end()
 
-    def _refused(self, kind: str, what: str, sentence: str) -> str:
-        if str(self.world.storage) not in sentence and str(self.world.archive) not in sentence:
-            self._accuse(kind, what, f"refused without naming a file: {sentence}")
-            return "found"
-        return "refused with a sentence"
+    def _refused(self, kind: str, what: str, error: str) -> str:
+        if str(self.world.storage) not in error and str(self.world.archive) not in error:
+            self._report(kind, what, f"refused without a file name: {error}")
+            return "violation"
+        return "refused with an error"
 
     def _started(self, source: Source, kind: str, what: str, since: int) -> str:
         world = self.world
-        lost = back = strange = 0
+        lost = returned = other_guid = 0
         found = world.content()
         for (uri, app), messages in found.items():
             expected = source.content[uri, app]
@@ -341,42 +342,42 @@ class Campaign:
             for guid, payload in messages.items():
                 self.messages["delivered"] += 1
                 if payload not in payloads:
-                    self._accuse(kind, what, f"{uri} delivered {len(payload)} bytes that were never stored there")
-                    return "found"
-                strange += guid not in ever or ever[guid] != payload
-                back += guid in ever and guid not in expected
-        told = [text for severity, text in world.report.lines[since:] if severity in ALARM]
-        mistakes = [text for text in told if "INTERNAL_ERROR" in text or "Traceback" in text]
+                    self._report(kind, what, f"{uri} delivered {len(payload)} bytes that were never stored there")
+                    return "violation"
+                other_guid += guid not in ever or ever[guid] != payload
+                returned += guid in ever and guid not in expected
+        alarms = [text for severity, text in world.report.lines[since:] if severity in ALARM]
+        mistakes = [text for text in alarms if "INTERNAL_ERROR" in text or "Traceback" in text]
         if mistakes:
-            self._accuse(kind, what, mistakes[0])
-            return "found"
+            self._report(kind, what, mistakes[0])
+            return "violation"
         self.messages["lost"] += lost
-        self.messages["come back"] += back
-        self.messages["under another GUID"] += strange
-        problem = self._works(source, found)
+        self.messages["returned"] += returned
+        self.messages["under another GUID"] += other_guid
+        problem = self._check_operation(source, found)
         if problem:
-            self._accuse(kind, what, problem)
-            return "found"
-        if not lost and not back and not strange:
-            return "all there" + (", told" if told else "")
-        if told:
-            return "lost or come back, told"
-        if kind in UNTOLD or "swapped" in what or "missing" in what:
+            self._report(kind, what, problem)
+            return "violation"
+        if not lost and not returned and not other_guid:
+            return "complete" + (", alarms" if alarms else "")
+        if alarms:
+            return "lost or returned, alarms"
+        if kind in SILENT_KINDS or "swapped" in what or "missing" in what:
             return "of an earlier moment"
-        self._accuse(kind, what, f"{lost} lost, {back} come back, {strange} under another GUID, and nothing was told")
-        return "found"
+        self._report(kind, what, f"{lost} lost, {returned} returned, {other_guid} under another GUID: no alarm was raised")
+        return "violation"
 
-    def _works(self, source: Source, found: Content) -> str:
-        """A message more for each queue, and another start: what is wrong."""
+    def _check_operation(self, source: Source, found: Content) -> str:
+        """Post another message to each queue, and restart the broker in some cases; return the violation or ""."""
         world = self.world
         for uri in QUEUES:
             guid = world.producer(uri).post(b"after")
-            source_found = [app for app in QUEUES[uri] if guid not in world.delivered(uri, app)]
-            if source_found:
-                return f"{uri} does not deliver what is posted after the start"
+            missing_apps = [app for app in QUEUES[uri] if guid not in world.delivered(uri, app)]
+            if missing_apps:
+                return f"{uri} does not deliver a message posted after the start"
             for app in QUEUES[uri]:
                 found[uri, app][guid] = b"after"
-        if self.random.random() < AGAIN_SHARE:
+        if self.random.random() < RESTART_SHARE:
             world._forget_clients()
             world.stop()
             world.start()
@@ -387,7 +388,7 @@ class Campaign:
         return ""
 
     def _vote(self) -> str:
-        """The vote of a node of three: it starts, or refuses naming the file."""
+        """Damage the vote file of a node of three: it must start, or refuse with the name of the file."""
         place = self.root / "vote"
         shutil.rmtree(place, ignore_errors=True)
         (place / "storage").mkdir(parents=True)
@@ -406,21 +407,21 @@ class Campaign:
         try:
             node.start()
         except StartFailure as failure:
-            return "refused with a sentence" if str(place) in str(failure) else self._found("vote", done, str(failure))
+            return "refused with an error" if str(place) in str(failure) else self._violation("vote", done, str(failure))
         node.advance(30)
         node.assembled.close()
-        told = [text for severity, text in node.report.lines[since:] if severity in ALARM]
-        if any("INTERNAL_ERROR" in text for text in told):
-            return self._found("vote", done, told[0])
-        return "started, told" if told else "started"
+        alarms = [text for severity, text in node.report.lines[since:] if severity in ALARM]
+        if any("INTERNAL_ERROR" in text for text in alarms):
+            return self._violation("vote", done, alarms[0])
+        return "started, alarms" if alarms else "started"
 
-    def _found(self, kind: str, done: str, what: str) -> str:
-        self._accuse(kind, done, what)
-        return "found"
+    def _violation(self, kind: str, done: str, what: str) -> str:
+        self._report(kind, done, what)
+        return "violation"
 
 
 class _Member(ImmediateNode):
-    """A node of three whose others are not there, over the real disk."""
+    """A node of three whose peers do not run, with its storage on the real disk."""
 
     def __init__(self, place: Path) -> None:
         def configure() -> Any:
@@ -432,26 +433,27 @@ class _Member(ImmediateNode):
 
 
 def run(numbers: Sequence[int], seed: int) -> dict[str, Any]:
-    """These damaged directories; what came of them."""
-    began = time.monotonic()
+    """Run the cases with these numbers; return the counts and violations."""
+    start_time = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="bmq-damage-") as name:
         campaign = Campaign(Path(name), seed)
         campaign.run(numbers)
-        return {"run": "damage", "seed": seed, "seconds": round(time.monotonic() - began), "cases": len(numbers),
+        return {"run": "damage", "seed": seed, "seconds": round(time.monotonic() - start_time), "cases": len(numbers),
                 "damages": dict(campaign.damages), "messages": dict(campaign.messages),
-                "outcomes": {kind: dict(found) for kind, found in campaign.outcomes.items()}, "found": campaign.findings}
+                "outcomes": {kind: dict(found) for kind, found in campaign.outcomes.items()},
+                "violations": campaign.findings}
 
 
 def main(arguments: list[str]) -> int:
-    """Command line; the exit code says whether anything was found."""
+    """Run the command line; return 1 if there was a violation."""
     parser = argparse.ArgumentParser(prog="tests.soak damage", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=COUNT)
     parser.add_argument("--seed", type=int, default=int(time.time()))
-    parser.add_argument("--case", type=int, help="this one alone")
+    parser.add_argument("--case", type=int, help="run only this case")
     options = parser.parse_args(arguments)
     result = run(range(options.count) if options.case is None else [options.case], options.seed)
     print(json.dumps(result), flush=True)
-    for finding in result["found"][:5]:
+    for finding in result["violations"][:5]:
         print(finding, file=sys.stderr)
-    return 1 if result["found"] else 0
+    return 1 if result["violations"] else 0

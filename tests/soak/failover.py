@@ -1,22 +1,22 @@
-"""Nodes of a cluster that die, hang and lose each other, under applications at nodes and at a proxy.
+"""Soak test of a cluster: crashes, pauses and network partitions of nodes, with clients at nodes and at a proxy.
 
-    python -m tests.soak failover [--minutes 30] [--faults kill,pause,stop,isolate,deaf,dumb,pair] [--nodes 3]
+    python -m tests.soak failover [--minutes 30] [--faults kill,pause,stop,isolate,inbound,outbound,pair] [--nodes 3]
                                   [--period 10] [--durability group] [--seed N]
 
-Three nodes and a proxy as processes, with the times of the profile `fast`, strong consistency. Every `--period` seconds one
-fault, while all nodes are well:
+Three nodes and a proxy as processes, with the times of the profile `fast` and strong consistency. While all nodes are
+available, one fault every `--period` seconds:
 
-kill      kill -9 of a node, started again after a moment        isolate   nothing passes between a node and all others
-pause     SIGSTOP of the leader, for longer than its lease       deaf      a node hears nobody, and is heard
-stop      SIGTERM of a node, started again                       dumb      a node is heard by nobody, and hears
-                                                                 pair      two nodes do not hear each other
+kill      kill -9 of a node, started again after up to 3 s       isolate   no data between a node and all other nodes
+pause     SIGSTOP of the leader for 2 to 6 s                     inbound   a node receives no data from other nodes
+stop      SIGTERM of a node, started again after up to 3 s       outbound  other nodes receive no data from a node
+                                                                 pair      no data between two nodes
 
-The last four need all connections between nodes to pass through relays (`cutting`). Two producers, at the proxy and at any
-node, post numbered messages to three queues; one queue is read at the proxy, one by two applications at any node, one not
-before the end. `restart_judge` says whether each post was acknowledged exactly once, is there exactly once, and in order;
-sessions at the proxy must not notice anything. A probe posts all the time and shows how long the slowest acknowledgement
-took around each fault. In the end all nodes are stopped, and `bmq storage compare` must find their files equal. Files and
-logs are kept if anything was wrong: the result says where.
+With the last four all connections between nodes use relays (`cutting`). Two producers, at the proxy and at the nodes, post
+numbered messages to three queues; one queue is read at the proxy, one by two apps at the nodes, one only at the
+end. `restart_judge` checks that each post was acknowledged exactly once, is in its queue exactly once, and in order; sessions
+at the proxy must have no connection events. A probe posts continuously and measures the longest time to an acknowledgement
+around each fault. At the end all nodes are stopped, and `bmq storage compare` must find their files equal. After a violation
+files and logs remain; the result has their directory.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ LIVE, FAN, LATE = "bmq://p/live", "bmq://f/fan", "bmq://p/late"
 APPS = ("foo", "bar")
 PROBES = tuple(f"bmq://probe/{number}" for number in range(4))
 PRODUCERS = {"at the proxy": "producer0", "at a node": "producer1"}
-CUTS = ("isolate", "deaf", "dumb", "pair")
+CUTS = ("isolate", "inbound", "outbound", "pair")
 FAULTS = ("kill", "pause", "stop", *CUTS)
-WELL_SECONDS_MAX = 60.0
+AVAILABLE_SECONDS_MAX = 60.0
 FINISH_SECONDS_MAX = 240.0
-SLOWEST_TOLD = 5  # acknowledgements, farther from each other than the next number
-AFTERMATH_S = 10.0  # how long after the begin of a fault a slow acknowledgement is put down to it
+SLOWEST_SHOWN = 5  # slowest acknowledgements in the result, at least AFTERMATH_S apart
+AFTERMATH_S = 10.0  # slow acknowledgements until this time after the start of a fault are attributed to it
 _TESTS = Path(__file__).resolve().parent.parent
 _POLL_S = 0.05
 
 
 class Run:
-    """One cluster, its clients, what happens to it."""
+    """A cluster, its client processes and its faults."""
 
     def __init__(self, root: Path, nodes: int, durability: str, seed: int, relays: CuttingRelays | None) -> None:
         self.root, self.random, self.relays = root, Random(seed), relays
@@ -71,15 +71,15 @@ class Run:
             for domain, options in (("p", {}), ("f", {"mode": "fanout", "app_ids": list(APPS)}), ("probe", {})):
                 self.cluster[name].domain(domain, consistency="strong", **options)
         if relays is not None:
-            self._through(relays)
+            self._use_relays(relays)
         self.clients: dict[str, subprocess.Popen[bytes]] = {}
         self.faults: Counter[str] = Counter()
-        self.begun: list[tuple[float, str, bool]] = []  # when, which, and whether it hit the primary
+        self.fault_starts: list[tuple[float, str, bool]] = []  # time, kind, whether the node was the primary
         self.slowest_recovery_s = 0.0
-        self.slowest: list[tuple[float, int]] = []  # acknowledgements: seconds after the start, and how long in ms
+        self.slowest: list[tuple[float, int]] = []  # acknowledgements: s after the start, duration in ms
         self.started = time.monotonic()
 
-    def _through(self, relays: CuttingRelays) -> None:
+    def _use_relays(self, relays: CuttingRelays) -> None:
         for dialler in self.cluster.names:
             config = self.cluster[dialler].config
             config.clusters["myClusters"] = copy.deepcopy(config.clusters["myClusters"])
@@ -99,12 +99,12 @@ class Run:
                                                   stdin=subprocess.PIPE, stdout=log, stderr=log)
 
     def worker(self, name: str, role: str, broker: str, queues: list[str]) -> None:
-        """A producer or a consumer."""
+        """Start a producer or a consumer."""
         self.client(name, "soak.restart_clients", front="aio", role=role, broker=broker, name=name, queues=queues,
                     seed=self.random.randrange(1 << 30), pause=0.05)
 
     def finish(self, *names: str) -> None:
-        """Let clients come to their end."""
+        """End the standard input of clients and wait for their end."""
         for name in names:
             pipe = self.clients[name].stdin
             assert pipe is not None
@@ -114,11 +114,11 @@ class Run:
                 raise RuntimeError(f"{name} failed: {(self.root / f'{name}.log').read_text()[-3000:]}")
 
     def record(self, name: str) -> Any:
-        """What a client saw."""
+        """Return the record of a client."""
         return json.loads((self.root / f"{name}.json").read_text(encoding="utf-8"))
 
     def stored(self, uri: str) -> int:
-        """Messages in a queue, as its primary says; -1 = nobody says."""
+        """Return the number of messages in a queue from the leader; -1 if it gives no answer."""
         domain = uri.removeprefix("bmq://").partition("/")[0]
         try:
             answer = json.loads(self.cluster[self.cluster.leader or "n1"].admin(
@@ -128,10 +128,10 @@ class Run:
         return sum(each["numMessages"] for each in answer["domainInfo"]["storageContent"]["storages"]
                    if each["queueUri"] == uri)
 
-    # -- what happens -----------------------------------------------------------------------------------------------
+    # -- faults ------------------------------------------------------------------------------------------------
 
     def ready(self, name: str) -> bool:
-        """Whether a node says that it serves clients and that every partition has a primary."""
+        """Return whether a node reports readiness: it serves clients, and every partition has a primary."""
         try:
             with urllib.request.urlopen(f"{self.cluster.consoles[name]}/readyz", timeout=2):
                 return True
@@ -139,35 +139,35 @@ class Run:
             return False
 
     def until(self, done: Callable[[], bool], what: str, seconds: float) -> None:
-        """Wait; RuntimeError if it takes too long or a client dies."""
+        """Wait for a condition; raises RuntimeError after `seconds`, or if a client fails."""
         end = time.monotonic() + seconds
         while not done():
             for name, process in self.clients.items():
                 if process.poll():
                     raise RuntimeError(f"{name} failed: {(self.root / f'{name}.log').read_text()[-3000:]}")
             if time.monotonic() > end:
-                raise RuntimeError(f"waited for {what} in vain for {seconds:g} s")
+                raise RuntimeError(f"timeout after {seconds:g} s while waiting for {what}")
             time.sleep(_POLL_S)
 
-    def well(self) -> None:
-        """Wait until every node serves."""
+    def wait_available(self) -> None:
+        """Wait until every node is ready."""
         began = time.monotonic()
-        self.until(lambda: all(map(self.ready, self.cluster.names)) and bool(self.cluster.leader), "all nodes to be well",
-                   WELL_SECONDS_MAX)
+        self.until(lambda: all(map(self.ready, self.cluster.names)) and bool(self.cluster.leader), "all nodes to be ready",
+                   AVAILABLE_SECONDS_MAX)
         self.slowest_recovery_s = max(self.slowest_recovery_s, time.monotonic() - began)
 
     def fault(self, kind: str) -> None:
-        """One fault from its begin to its end; all nodes are well again."""
+        """Cause one fault, end it, and wait until all nodes are ready."""
         leader = self.cluster.leader
-        victim = leader if kind == "pause" else self.random.choice(self.cluster.names)
+        target_node = leader if kind == "pause" else self.random.choice(self.cluster.names)
         self.faults[kind] += 1
-        self.begun.append((time.monotonic(), kind, victim == leader))
-        node = self.cluster[victim]
+        self.fault_starts.append((time.monotonic(), kind, target_node == leader))
+        node = self.cluster[target_node]
         if kind in ("kill", "stop"):
             if kind == "kill":
                 node.kill()
             elif node.stop():
-                raise RuntimeError(f"{victim} did not stop in good order")
+                raise RuntimeError(f"{target_node} did not stop with exit code 0")
             time.sleep(self.random.uniform(0.1, 3.0))
             node.launch()
         elif kind == "pause":
@@ -175,29 +175,29 @@ class Run:
             time.sleep(self.random.uniform(2.0, 6.0))
             node.resume()
         else:
-            self._cut(kind, victim)
+            self._cut(kind, target_node)
             time.sleep(self.random.uniform(2.0, 8.0))
             assert self.relays is not None
             self.relays.heal()
-        self.well()
+        self.wait_available()
 
-    def _cut(self, kind: str, victim: str) -> None:
+    def _cut(self, kind: str, target_node: str) -> None:
         assert self.relays is not None
-        others = [name for name in self.cluster.names if name != victim]
+        others = [name for name in self.cluster.names if name != target_node]
         if kind == "pair":
             others = [self.random.choice(others)]
         for other in others:
-            if kind != "deaf":
-                self.relays.cut(victim, other)
-            if kind != "dumb":
-                self.relays.cut(other, victim)
+            if kind != "inbound":
+                self.relays.cut(target_node, other)
+            if kind != "outbound":
+                self.relays.cut(other, target_node)
 
-    # -- the whole --------------------------------------------------------------------------------------------------
+    # -- the test ---------------------------------------------------------------------------------------------------
 
     def run(self, seconds: float, period: float, kinds: list[str]) -> Verdict:
-        """Faults for so long; the verdict."""
+        """Cause faults for `seconds`; return the verdict."""
         self.cluster.start()
-        self.well()
+        self.wait_available()
         proxy, anywhere = self.cluster["p1"].url, ",".join(self.cluster.urls)
         self.worker("producer0", "produce", proxy, [LIVE, FAN, LATE])
         self.worker("producer1", "produce", anywhere, [LIVE, FAN, LATE])
@@ -205,13 +205,13 @@ class Run:
         self.worker("fan", "consume", anywhere, [f"{FAN}?id={app}" for app in APPS])
         self.client("probe", "soak.probe", broker=proxy, queues=PROBES)
         self.until(lambda: all((self.root / f"{name}.open").exists() for name in (*PRODUCERS.values(), "live", "fan")),
-                   "clients to open their queues", WELL_SECONDS_MAX)
-        self.until(lambda: all(self.stored(uri) > 0 for uri in (FAN, LATE)), "the first messages", WELL_SECONDS_MAX)
+                   "clients to open their queues", AVAILABLE_SECONDS_MAX)
+        self.until(lambda: all(self.stored(uri) > 0 for uri in (FAN, LATE)), "the first messages", AVAILABLE_SECONDS_MAX)
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            due = time.monotonic() + period
+            next_fault = time.monotonic() + period
             self.fault(self.random.choice(kinds))
-            time.sleep(max(0.0, due - time.monotonic()))
+            time.sleep(max(0.0, next_fault - time.monotonic()))
             print(f"{sum(self.faults.values())} faults {dict(self.faults)}, slowest recovery "
                   f"{self.slowest_recovery_s:.1f} s", file=sys.stderr, flush=True)
         producers = list(PRODUCERS.values())
@@ -219,19 +219,19 @@ class Run:
         records = [self.record(name) for name in producers]
         self.until(lambda: self.stored(LIVE) == 0 == self.stored(FAN), "the consumers", FINISH_SECONDS_MAX)
         self.finish("live", "fan")
-        kept = self.stored(LATE)
+        stored = self.stored(LATE)
         self.worker("late", "consume", proxy, [LATE])
         self.until(lambda: self.stored(LATE) == 0, "the late consumer", FINISH_SECONDS_MAX)
         self.finish("late")
         verdict = self._judge(records)
-        if kept != (posted := sum(each["posts"][LATE] for each in records)):
-            verdict.accuse("doubled" if kept > posted else "lost", f"{LATE} holds {kept} messages of {posted} posts")
-        self._probed(verdict)
+        if stored != (posted := sum(each["posts"][LATE] for each in records)):
+            verdict.report("duplicated" if stored > posted else "lost", f"{LATE} holds {stored} messages of {posted} posts")
+        self._evaluate_probe(verdict)
         self._compare(verdict)
         for name in (*self.cluster.names, *self.cluster.proxies):
             for line in self.cluster[name].log():
                 if "Traceback" in line or "INTERNAL_ERROR" in line:
-                    verdict.accuse("unexpected", f"{name}: {line}")
+                    verdict.report("unexpected", f"{name}: {line}")
         return verdict
 
     def _judge(self, records: list[dict[str, Any]]) -> Verdict:
@@ -247,46 +247,46 @@ class Run:
                                              for each in (*records, *consumers)], moves=True)
         for each in (*records, *consumers):
             if each["name"] in ("producer0", "live", "late") and each["letters"] != "CD":
-                verdict.accuse("events", f"{each['name']}, at the proxy: {each['letters']}")
+                verdict.report("events", f"{each['name']}, at the proxy: {each['letters']}")
         return verdict
 
-    def _probed(self, verdict: Verdict) -> None:
-        """How long the slowest acknowledgement took around each fault, in ms, by kind and by whom it hit."""
+    def _evaluate_probe(self, verdict: Verdict) -> None:
+        """Find the slowest acknowledgement around each fault, in ms, by kind and by role of the node."""
         posts = [tuple(post) for taken in self.record("probe").values() for post in taken]
         for _, _, status in posts:
             if status != "SUCCESS":
-                verdict.accuse("refused", f"probe: {status}")
+                verdict.report("refused", f"probe: {status}")
         verdict.numbers["probes"] += len(posts)
-        for began, took, _ in sorted(posts, key=lambda post: -post[1]):
+        for began, duration, _ in sorted(posts, key=lambda post: -post[1]):
             at = round(began - self.started, 1)
-            if len(self.slowest) < SLOWEST_TOLD and all(abs(at - other) > AFTERMATH_S for other, _ in self.slowest):
-                self.slowest.append((at, _ms(took)))
+            if len(self.slowest) < SLOWEST_SHOWN and all(abs(at - other) > AFTERMATH_S for other, _ in self.slowest):
+                self.slowest.append((at, _ms(duration)))
         waits: dict[str, list[float]] = {}
-        for at, kind, primary in self.begun:
-            worst = max((took for began, took, _ in posts if at - 1 <= began <= at + AFTERMATH_S), default=0.0)
-            waits.setdefault(f"{kind} of {'the primary' if primary else 'another'}", []).append(worst)
+        for at, kind, primary in self.fault_starts:
+            worst = max((duration for began, duration, _ in posts if at - 1 <= began <= at + AFTERMATH_S), default=0.0)
+            waits.setdefault(f"{kind} of {'the primary' if primary else 'a replica'}", []).append(worst)
         self.waits = {name: {"faults": len(found), "p50": _ms(sorted(found)[len(found) // 2]),
                              "p99": _ms(sorted(found)[int(len(found) * 0.99)]), "max": _ms(max(found))}
                       for name, found in sorted(waits.items())}
 
     def _compare(self, verdict: Verdict) -> None:
-        """All replicas hold the same; how often a node was sent all that is live, since what it lacked was gone."""
-        self.well()
+        """Check that all replicas have equal files; count the images sent to nodes whose missing records were compacted."""
+        self.wait_available()
         verdict.numbers["images"] = sum((self.root / name / "logs" / "bmqbrkr.log").read_text(errors="replace").count(
             "gets an image") for name in self.cluster.names)
         for name in (*self.cluster.proxies, *self.cluster.names):
             if self.cluster[name].stop():
-                verdict.accuse("unexpected", f"{name} did not stop in good order")
+                verdict.report("unexpected", f"{name} did not stop with exit code 0")
         for left, right in combinations(self.cluster.names, 2):
-            told = subprocess.run([sys.executable, "-c", "from bmqtwist.cli.main import main; main()", "storage", "compare",
-                                   *(str(self.cluster[name].config.storage) for name in (left, right))],
+            result = subprocess.run([sys.executable, "-c", "from bmqtwist.cli.main import main; main()", "storage",
+                                   "compare", *(str(self.cluster[name].config.storage) for name in (left, right))],
                                   capture_output=True, text=True, check=False)
             verdict.numbers["comparisons"] += 1
-            if told.returncode:
-                verdict.accuse("unexpected", f"{left} and {right} differ: {told.stdout[-500:]}{told.stderr[-500:]}")
+            if result.returncode:
+                verdict.report("unexpected", f"{left} and {right} differ: {result.stdout[-500:]}{result.stderr[-500:]}")
 
     def close(self) -> None:
-        """Leave nothing running."""
+        """Kill the clients and end the cluster."""
         for process in self.clients.values():
             if process.poll() is None:
                 process.kill()
@@ -302,27 +302,27 @@ def _ms(seconds: float) -> int:
 
 def run(seconds: float, *, nodes: int = 3, kinds: list[str] | None = None, period: float = 10.0,
         durability: str = "group", seed: int = 0) -> dict[str, Any]:
-    """Faults for so many seconds; what was counted, and under "wrong" what must not be."""
-    chosen = kinds or list(FAULTS)
+    """Run the test for `seconds`; return the counts, with violations under "violations"."""
+    fault_kinds = kinds or list(FAULTS)
     root = Path(tempfile.mkdtemp(prefix="bmq-failover-"))
     with ExitStack() as stack:
         began = time.monotonic()
-        relays = stack.enter_context(CuttingRelays()) if set(chosen) & set(CUTS) else None
-        whole = Run(root, nodes, durability, seed, relays)
-        stack.callback(whole.close)
-        verdict = whole.run(seconds, period, chosen)
-    if not verdict.wrong:
+        relays = stack.enter_context(CuttingRelays()) if set(fault_kinds) & set(CUTS) else None
+        test_run = Run(root, nodes, durability, seed, relays)
+        stack.callback(test_run.close)
+        verdict = test_run.run(seconds, period, fault_kinds)
+    if not verdict.violations:
         shutil.rmtree(root)
     return {"run": "failover", "cluster": CLUSTER, "nodes": nodes, "durability": durability, "seed": seed,
-            "seconds": round(time.monotonic() - began), "faults": dict(whole.faults),
-            "slowest acknowledgement ms": whole.waits, "slowest of all, at s, ms": whole.slowest,
-            "slowest recovery s": round(whole.slowest_recovery_s, 1),
-            **verdict.numbers, "wrong": dict(verdict.wrong), "examples": verdict.examples,
-            **({"kept": str(root)} if verdict.wrong else {})}
+            "seconds": round(time.monotonic() - began), "faults": dict(test_run.faults),
+            "slowest acknowledgement ms": test_run.waits, "slowest of all, at s, ms": test_run.slowest,
+            "slowest recovery s": round(test_run.slowest_recovery_s, 1),
+            **verdict.numbers, "violations": dict(verdict.violations), "examples": verdict.examples,
+            **({"files": str(root)} if verdict.violations else {})}
 
 
 def main(arguments: list[str]) -> int:
-    """Command line; the exit code says whether anything was wrong."""
+    """Run the command line; return 1 if there was a violation."""
     parser = argparse.ArgumentParser(prog="tests.soak failover", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=30.0)
@@ -338,4 +338,4 @@ def main(arguments: list[str]) -> int:
     result = run(options.minutes * 60, nodes=options.nodes, kinds=kinds, period=options.period,
                  durability=options.durability, seed=options.seed)
     print(json.dumps(result), flush=True)
-    return 1 if result["wrong"] else 0
+    return 1 if result["violations"] else 0

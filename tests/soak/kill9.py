@@ -1,16 +1,16 @@
-"""kill -9 at random moments under load, again and again.
+"""Soak test with kill -9 of the broker at random moments under load.
 
     python -m tests.soak kill9 [--count 200] [--durability none,group] [--seed N] [--quiet-operator]
 
-One priority queue with one consumer, one with two, and one fanout queue with three apps are posted to and consumed from
-without a pause; a thread kills the broker somewhere in between, now and then already while it starts. Then it is started
-again, everything outstanding is consumed up to a last marker message, and `ledger.QueueHistory` judges. Consumers leave
-some messages unconfirmed on purpose; producers send again, with the old GUIDs, half of what was not acknowledged.
-The journal is small, so that rollovers are hit too.
+Producers and consumers use a priority queue with one consumer, one with two, and a fanout queue with three apps. A thread
+kills the broker meanwhile, at times during its start. After the restart all outstanding messages are consumed, up to a
+marker message at the end, and `ledger.QueueHistory` reports violations. Consumers leave some messages unconfirmed; in half
+of the runs producers send their unacknowledged messages again, with the same GUIDs. The journal is small, so that kills hit
+rollovers, too.
 
-An operator purges queues, apps and a whole domain meanwhile, adds an app to the fanout domain and takes it away again
-(DOMAINS RECONFIGURE); some kills hit the broker within the milliseconds of a command. What that allows to be missing is in
-`ledger.py`; `--quiet-operator` does without.
+Meanwhile an operator purges queues, apps and a domain, and adds an app to the fanout domain and removes it (DOMAINS
+RECONFIGURE); some kills happen within 4 ms of a command. `ledger.py` says which messages may then be missing;
+`--quiet-operator` runs no commands.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ from bmqtwist.wire.fast import (
 )
 from soak.ledger import VERDICTS, QueueHistory
 
-WINDOW = 400  # messages a producer sends ahead of its ACKs
-REMEMBERED = 200_000  # messages per queue that a resurrection would be noticed of
+WINDOW = 400  # unacknowledged messages of a producer
+HISTORY_MAX = 200_000  # messages per queue whose resurrection is detected
 DRAIN_SECONDS = 60
-GONE = (Closed, OSError)
-GUEST_APP = "guest"  # of the fanout domain, now and then
-COMMAND_PERIOD_S = 0.15  # between two commands of the operator, on average
-KILLED_AT_COMMAND = 0.2  # share of the lives that end within a few milliseconds of a command
+CONNECTION_ERRORS = (Closed, OSError)
+EXTRA_APP = "extra"  # added to the fanout domain and removed again
+COMMAND_PERIOD_S = 0.15  # mean time between two commands of the operator
+KILLED_AT_COMMAND = 0.2  # share of the runs that end within COMMAND_KILL_S of a command
 COMMAND_KILL_S = 0.004
 
 
 class Producer:
-    """Posts to one queue; its unacknowledged messages outlive its connection."""
+    """Posts to one queue; keeps its unacknowledged messages over connections."""
 
     def __init__(self, history: QueueHistory, random: Random) -> None:
         self.history, self.random = history, random
@@ -59,7 +59,7 @@ class Producer:
         self.pending: dict[bytes, bytes] = {}  # GUID: payload
 
     def connect(self, port: int) -> None:
-        """A new connection; half of the time everything unacknowledged is sent again, else it is given up."""
+        """Connect; send the unacknowledged messages again with probability 0.5, else drop them."""
         self.client = RawClient(port, "soak-producer")
         self.client.open(self.history.uri, 0, WRITE)
         if self.random.random() < 0.5:
@@ -68,7 +68,7 @@ class Producer:
             self.pending.clear()
 
     def post(self, payloads: list[bytes]) -> list[bytes]:
-        """One PUT event; the GUIDs."""
+        """Send one PUT event and return the GUIDs."""
         assert self.client is not None
         batch = [(self.client.guid(), payload) for payload in payloads]
         for guid, payload in batch:
@@ -85,15 +85,15 @@ class Producer:
             self.client.send(event_header(EventType.PUT, len(body)) + body)
 
     def work(self) -> None:
-        """Take ACKs; post if the window allows."""
-        self.take()
+        """Handle ACKs; post if the window allows."""
+        self.read_acks()
         if len(self.pending) < WINDOW:
             random = self.random
             self.post([random.randbytes(random.choice((1, 16, 200, 1024, 3000)))
                        for _ in range(random.choice((1, 1, 5, 20)))])
 
-    def take(self) -> None:
-        """Take ACKs."""
+    def read_acks(self) -> None:
+        """Handle ACKs."""
         assert self.client is not None
         for buffer, (kind, _, start, end) in self.client.events(0.0):
             if kind == EventType.ACK:
@@ -103,39 +103,39 @@ class Producer:
 
 
 class Consumer:
-    """Consumes for one app of one queue; confirms most of what it gets."""
+    """Consumes one app of one queue, and confirms a share of the messages."""
 
-    def __init__(self, history: QueueHistory, app: str, random: Random, patience: float) -> None:
-        self.history, self.app, self.random, self.patience = history, app, random, patience
+    def __init__(self, history: QueueHistory, app: str, random: Random) -> None:
+        self.history, self.app, self.random = history, app, random
         self.client: RawClient | None = None
         self._sub_id = 0 if app == "__default" else 1
-        self._unsettled: set[bytes] = set()  # confirmed since the last barrier was sent
-        self._barrier: set[bytes] | None = None  # confirmed before the barrier under way
-        self.answered = 0  # barriers that have come back
+        self._confirmed: set[bytes] = set()  # since the last barrier was sent
+        self._barrier: set[bytes] | None = None  # confirmed before the outstanding barrier; None: none is outstanding
+        self.answered = 0  # answered barriers
 
     def connect(self, port: int) -> None:
-        """A new connection; what was confirmed on the old one may have been lost with it."""
+        """Connect; CONFIRMs on the previous connection may have been lost with it."""
         self.client = RawClient(port, "soak-consumer")
-        self.history.apps[self.app].confirming |= self._unsettled | (self._barrier or set())
-        self._unsettled, self._barrier = set(), None
+        self.history.apps[self.app].confirming |= self._confirmed | (self._barrier or set())
+        self._confirmed, self._barrier = set(), None
         self.client.open(self.history.uri, 0, READ, self.app if self._sub_id else "", self._sub_id)
         self.client.consume(0, 1, self.app)
 
     def barrier_after_now(self) -> int:
-        """What `answered` will be when a barrier that is sent from now on has come back."""
+        """Return the value of `answered` once a barrier sent from now on is answered."""
         return self.answered + (1 if self._barrier is None else 2)
 
     def work(self, confirm_share: float, barriers: bool = False) -> None:
-        """Take what is pushed and confirm a share of it; every barrier that comes back settles what was before it.
+        """Receive messages and confirm a share of them; an answered barrier proves that earlier CONFIRMs have arrived.
 
-        With `barriers` they are sent even if nothing was confirmed.
+        With `barriers`, barriers are sent even without CONFIRMs.
         """
         assert self.client is not None
         view, random = self.history.apps[self.app], self.random
         done = []
         for buffer, (kind, _, start, end) in self.client.events(0.0):
             if kind == EventType.HEARTBEAT_RSP and self._barrier is not None:
-                self.history.settle(self.app, self._barrier)
+                self.history.on_confirmed(self.app, self._barrier)
                 self._barrier = None
                 self.answered += 1
             elif kind == EventType.PUSH:
@@ -145,53 +145,53 @@ class Consumer:
                         done.append(guid)
         if done:
             view.confirming.update(done)
-            self._unsettled.update(done)
+            self._confirmed.update(done)
             self.client.send(confirm_event(0, done, self._sub_id))
-        if (self._unsettled or barriers) and self._barrier is None:
-            self._barrier, self._unsettled = self._unsettled, set()
+        if (self._confirmed or barriers) and self._barrier is None:
+            self._barrier, self._confirmed = self._confirmed, set()
             self.client.send(HEARTBEAT_REQ)
 
 
 def _payload(buffer: bytes, data: int) -> bytes:
-    """The application data of a PUSH message that begins at `data`; its header has 8 words and its option 2."""
+    """Return the application data of a PUSH message, from `data` on; its header has 8 words and its option 2."""
     start = data - 40
     stop = start + ((int.from_bytes(buffer[start:start + 4], "big") & WORDS_MASK) << 2)
     return buffer[data:stop - buffer[stop - 1]]
 
 
 class Operator:
-    """Purges and reconfigures while messages flow; one command at a time, and nobody else does anything meanwhile."""
+    """Purges and reconfigures between posts; clients wait during a command."""
 
     def __init__(self, broker: Broker, histories: list[QueueHistory], random: Random) -> None:
         self._broker, self._random = broker, random
         self._one, self._two, self._fan = histories
         self._file = broker.root / "etc" / "domains" / f"{DOMAINS['fanout']}.json"
         self._client: AdminClient | None = None
-        self._due = 0.0
+        self._next_command = 0.0
         self._added_unanswered = False
         self.numbers = dict.fromkeys(("purges", "purges unanswered", "purges refused", "apps added", "apps removed",
                                       "reconfigurations unanswered", "kills at a command"), 0)
 
     def connect(self, port: int) -> None:
-        """A new life of the broker, which has read the domain's file as it is."""
+        """Connect after a start of the broker, which has read the file of the domain."""
         if self._client is not None:
             self._client.close()
         self._client = AdminClient("127.0.0.1", port)
         try:
             self._client.negotiate()
-        except NotAllowed as error:  # killed in the midst of it
+        except NotAllowed as error:  # the broker was killed during the negotiation
             raise Closed from error
         if self._added_unanswered:
-            self._fan.restarted_unanswered(GUEST_APP)
+            self._fan.restarted_unanswered(EXTRA_APP)
             self._added_unanswered = False
         self._wait()
 
     def _wait(self) -> None:
-        self._due = time.monotonic() + self._random.expovariate(1 / COMMAND_PERIOD_S)
+        self._next_command = time.monotonic() + self._random.expovariate(1 / COMMAND_PERIOD_S)
 
     def work(self, fatal: Callable[[], None] | None) -> None:
-        """Now and then a command; `fatal` kills the broker while it runs."""
-        if time.monotonic() < self._due:
+        """Run a command if one is due; `fatal` kills the broker during it."""
+        if time.monotonic() < self._next_command:
             return
         if fatal is not None:
             self.numbers["kills at a command"] += 1
@@ -203,7 +203,7 @@ class Operator:
         self._wait()
 
     def _run(self, command: str) -> str | None:
-        """The answer; None = the broker died before."""
+        """Run a command and return the answer; None if the broker was killed before it."""
         assert self._client is not None
         try:
             return self._client.run(command)
@@ -212,11 +212,11 @@ class Operator:
 
     def _purge(self) -> None:
         priority, fanout = DOMAINS["priority"], DOMAINS["fanout"]
-        everyone = [(history, app) for history in (self._one, self._two) for app in history.apps]
+        all_apps = [(history, app) for history in (self._one, self._two) for app in history.apps]
         app = self._random.choice(list(self._fan.apps))
         command, purged = self._random.choice([
             (f"DOMAINS DOMAIN {priority} QUEUE one PURGE *", [(self._one, "__default")]),
-            (f"DOMAINS DOMAIN {priority} PURGE", everyone),
+            (f"DOMAINS DOMAIN {priority} PURGE", all_apps),
             (f"DOMAINS DOMAIN {fanout} QUEUE fan PURGE *", [(self._fan, each) for each in self._fan.apps]),
             (f"DOMAINS DOMAIN {fanout} QUEUE fan PURGE {app}", [(self._fan, app)])])
         answer = self._run(command)
@@ -228,17 +228,17 @@ class Operator:
             raise Closed
 
     def _reconfigure(self) -> None:
-        adding = not self._fan.apps[GUEST_APP].there
+        adding = not self._fan.apps[EXTRA_APP].registered
         document = json.loads(self._file.read_text())
-        document["definition"]["parameters"]["mode"]["fanout"]["appIDs"] = [*FANOUT_APPS, *([GUEST_APP] if adding else [])]
+        document["definition"]["parameters"]["mode"]["fanout"]["appIDs"] = [*FANOUT_APPS, *([EXTRA_APP] if adding else [])]
         other = self._file.with_suffix(".new")
         other.write_text(json.dumps(document))
         other.replace(self._file)
         answer = self._run(f"DOMAINS RECONFIGURE {DOMAINS['fanout']}")
         if adding:
-            self._fan.add(GUEST_APP)
+            self._fan.add(EXTRA_APP)
         else:
-            self._fan.remove(GUEST_APP)
+            self._fan.remove(EXTRA_APP)
         if answer is None:
             self._added_unanswered = adding
             self.numbers["reconfigurations unanswered"] += 1
@@ -249,24 +249,24 @@ class Operator:
 
 
 class Soak:
-    """One broker, its clients and their histories."""
+    """A broker, its clients and the histories of its queues."""
 
     def __init__(self, broker: Broker, seed: int, operated: bool = True) -> None:
         self.broker, self.random = broker, Random(seed)
         one, two = (QueueHistory(f"bmq://{DOMAINS['priority']}/{name}", ("__default",)) for name in ("one", "two"))
-        fan = QueueHistory(f"bmq://{DOMAINS['fanout']}/fan", FANOUT_APPS[:3], (GUEST_APP,))
+        fan = QueueHistory(f"bmq://{DOMAINS['fanout']}/fan", FANOUT_APPS[:3], (EXTRA_APP,))
         self.histories = [one, two, fan]
         self.producers = [Producer(history, self.random) for history in self.histories]
-        self.consumers = [Consumer(one, "__default", self.random, 0), Consumer(two, "__default", self.random, 0),
-                          Consumer(two, "__default", self.random, 0)]
-        self.consumers += [Consumer(fan, app, self.random, 0) for app in fan.apps]
+        self.consumers = [Consumer(one, "__default", self.random), Consumer(two, "__default", self.random),
+                          Consumer(two, "__default", self.random)]
+        self.consumers += [Consumer(fan, app, self.random) for app in fan.apps]
         self.operator = Operator(broker, self.histories, self.random) if operated else None
         self.numbers: dict[str, Any] = {"kills": 0, "kills while starting": 0, "slowest start s": 0.0}
-        # two apps that nobody reads would keep every fanout message for ever
-        self.unread = [Consumer(QueueHistory(fan.uri, (app,)), app, self.random, 0) for app in FANOUT_APPS[3:]]
+        # without consumers, these two apps would keep all fanout messages
+        self.unread = [Consumer(QueueHistory(fan.uri, (app,)), app, self.random) for app in FANOUT_APPS[3:]]
 
     def start(self) -> None:
-        """Start the broker, sometimes killing it on the way; then connect everybody."""
+        """Start the broker, with random kills during the start; then connect all clients."""
         while self.random.random() < 0.15:
             killer = self._kill_later(self.random.uniform(0.05, 0.8))
             try:
@@ -278,7 +278,7 @@ class Soak:
         took = self.broker.start()
         self.numbers["slowest start s"] = max(self.numbers["slowest start s"], round(took, 2))
         for history in self.histories:
-            history.broker_died()
+            history.on_broker_restart()
         for client in (*self.consumers, *self.unread, *self.producers):
             client.connect(self.broker.port)
         if self.operator is not None:
@@ -293,8 +293,8 @@ class Soak:
         thread.start()
         return thread
 
-    def life(self) -> None:
-        """Load until the broker is killed."""
+    def run_until_killed(self) -> None:
+        """Put load on the broker until a thread kills it."""
         killers = [self._kill_later(self.random.choice((0.02, 0.1, 0.3, 0.6, 1.2)) * self.random.uniform(0.2, 1.8))]
         fatal = self.random.random() < KILLED_AT_COMMAND
 
@@ -310,20 +310,20 @@ class Soak:
                 for consumer in self.consumers:
                     consumer.work(0.9)
                 self._skip_unread()
-        except GONE:
+        except CONNECTION_ERRORS:
             pass
         for killer in killers:
             killer.join()
         self.numbers["kills"] += 1
-        self._late_news()
+        self._read_last_acks()
 
-    def _late_news(self) -> None:
-        """What the broker had written before it died is still in the sockets."""
+    def _read_last_acks(self) -> None:
+        """Read the ACKs that the broker had written before it was killed."""
         for producer in self.producers:
             try:
                 while True:
-                    producer.take()
-            except GONE:
+                    producer.read_acks()
+            except CONNECTION_ERRORS:
                 pass
 
     def _skip_unread(self) -> None:
@@ -335,36 +335,36 @@ class Soak:
                     client.send(confirm_event(0, [guid for guid, _ in pushes(buffer, start, end)], 1))
 
     def drain(self) -> None:
-        """Post a marker to every queue and consume until every app has it: then nothing may be missing.
+        """Post a marker to every queue and consume until every app has it; then report lost messages.
 
-        Another consumer of the same app may not have read yet what came before the marker; a barrier on every
-        connection makes sure.
+        Another consumer of the same app may have unread messages from before the marker: a barrier on every connection
+        follows.
         """
         markers = {id(producer.history): producer.post([b"marker"])[0] for producer in self.producers}
         deadline = time.monotonic() + DRAIN_SECONDS
         while True:
             for producer in self.producers:
-                producer.take()
+                producer.read_acks()
             for consumer in self.consumers:
                 consumer.work(0.5)
             self._skip_unread()
             missing = [(history.uri, app) for history in self.histories for app, view in history.apps.items()
-                       if view.there and markers[id(history)] not in view.held]
+                       if view.registered and markers[id(history)] not in view.delivered]
             if not missing and not any(producer.pending for producer in self.producers):
                 break
             if time.monotonic() > deadline:
                 print(f"not drained: {missing}, unacknowledged: {[len(p.pending) for p in self.producers]}", flush=True)
                 break
-        wanted = [(consumer, consumer.barrier_after_now()) for consumer in self.consumers]
-        while any(consumer.answered < target for consumer, target in wanted) and time.monotonic() < deadline:
+        targets = [(consumer, consumer.barrier_after_now()) for consumer in self.consumers]
+        while any(consumer.answered < target for consumer, target in targets) and time.monotonic() < deadline:
             for consumer in self.consumers:
                 consumer.work(0.5, barriers=True)
         for history in self.histories:
-            history.judge()
-            history.forget_settled(REMEMBERED)
+            history.check_lost()
+            history.drop_confirmed(HISTORY_MAX)
 
     def totals(self) -> dict[str, Any]:
-        """Everything counted."""
+        """Return all counts."""
         totals = {**self.numbers, **(self.operator.numbers if self.operator is not None else {})}
         for history in self.histories:
             for name, count in history.counts.items():
@@ -374,15 +374,15 @@ class Soak:
 
 
 def run(count: int, durability: str, seed: int, show: bool = True, operated: bool = True) -> dict[str, Any]:
-    """`count` kills; what was counted. No verdict of ledger.VERDICTS may be above 0."""
+    """Run the test with `count` kills; return the counts. All counts of ledger.VERDICTS must be 0."""
     with tempfile.TemporaryDirectory(prefix="bmq-soak-") as name:
         broker = Broker(Path(name), durability, partitions=2, data_bytes=64 << 20, journal_bytes=4 << 20)
         soak = Soak(broker, seed, operated)
-        began = time.monotonic()
+        started = time.monotonic()
         try:
             soak.start()
             while soak.numbers["kills"] < count:
-                soak.life()
+                soak.run_until_killed()
                 soak.start()
                 soak.drain()
                 if show and soak.numbers["kills"] % 25 == 0:
@@ -391,12 +391,12 @@ def run(count: int, durability: str, seed: int, show: bool = True, operated: boo
             crashes = broker.output().count("Traceback")
         finally:
             broker.kill()
-        return {"durability": durability, "seed": seed, "seconds": round(time.monotonic() - began), "alarms": alarms,
+        return {"durability": durability, "seed": seed, "seconds": round(time.monotonic() - started), "alarms": alarms,
                 "tracebacks": crashes, **soak.totals()}
 
 
 def main(arguments: list[str]) -> int:
-    """Command line; the exit code says whether anything was wrong."""
+    """Run the command line; return 1 if there was a violation."""
     parser = argparse.ArgumentParser(prog="tests.soak kill9", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=200)
@@ -404,9 +404,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--quiet-operator", action="store_true")
     options = parser.parse_args(arguments)
-    wrong = 0
+    violations = 0
     for durability in options.durability.split(","):
         result = run(options.count, durability, options.seed, operated=not options.quiet_operator)
         print(json.dumps(result), flush=True)
-        wrong += sum(result[verdict] for verdict in VERDICTS) + result["tracebacks"] + result["refused"]
-    return 1 if wrong else 0
+        violations += sum(result[verdict] for verdict in VERDICTS) + result["tracebacks"] + result["refused"]
+    return 1 if violations else 0

@@ -1,18 +1,22 @@
-"""Who said what: the history of one queue as clients saw it, and its verdict in Jepsen's words.
+"""History of one queue as clients observe it, and its violations, in the terms of Jepsen.
 
-attempted     sent by a producer
-acknowledged  the producer has got ACK 0: it must be delivered to every app until that app has confirmed it
-delivered     pushed to a consumer of an app
-settled       confirmed, and the broker has answered something sent later on the same connection: never to be seen again
-excused       an operator may have dropped it for the app: sent before a purge, the removal or the addition of the app was
-              answered. It may be missing
-barred        an operator has certainly dropped it for the app, or the app was added after its ACK: in another life of the
-              broker it must not be seen again (in the same one it may have been under way)
+States of a message:
 
-lost          acknowledged, not settled, not excused, and yet not delivered after everything was given time to be
-duplicated    delivered twice to an app within one life of the broker without having been given back
-resurrected   delivered although settled or barred
-unexpected    delivered but never attempted, or with other bytes, or to an app that is not there
+attempted     a producer has sent it
+acknowledged  the producer has received ACK 0: it must be delivered to every app until the app has confirmed it
+delivered     a consumer of an app has received it
+confirmed     confirmed by an app, and the broker has answered a later request on the same connection: it must not be
+              delivered to the app any more
+excused       may be missing for an app: sent before a purge, the removal or the addition of the app was answered
+barred        purged for an app, or acknowledged before the app was added: it must not be delivered to the app after the
+              next start of the broker (before that, the delivery may have been in progress)
+
+Violations:
+
+lost          acknowledged, neither confirmed nor excused, and not delivered although all queues were drained
+duplicated    delivered twice to an app within one run of the broker, without a return to the broker in between
+resurrected   delivered although confirmed or barred
+unexpected    delivered but never attempted, or with another payload, or to an app that is not registered
 """
 
 from __future__ import annotations
@@ -25,42 +29,45 @@ VERDICTS = ("lost", "duplicated", "resurrected", "unexpected")
 
 @dataclass(slots=True)
 class AppView:
-    """What the consumers of one app did and saw."""
+    """State of the messages of one app."""
 
-    held: set[bytes] = field(default_factory=set)  # delivered in this life of the broker
-    confirming: set[bytes] = field(default_factory=set)  # confirmed, not known to have arrived
-    settled: set[bytes] = field(default_factory=set)
+    delivered: set[bytes] = field(default_factory=set)  # in this run of the broker
+    confirming: set[bytes] = field(default_factory=set)  # confirmed, without evidence that the broker has handled it
+    confirmed: set[bytes] = field(default_factory=set)
     excused: set[bytes] = field(default_factory=set)
     barred: set[bytes] = field(default_factory=set)
-    barred_next: set[bytes] = field(default_factory=set)  # from the next life of the broker on
-    there: bool = True  # the domain has the app
-    absent: bool = False  # it has not had it in all of this life
+    barred_next: set[bytes] = field(default_factory=set)  # from the next run of the broker on
+    registered: bool = True  # the domain has the app
+    absent: bool = False  # the app was not registered at any time in this run
 
 
 class QueueHistory:
-    """One queue over all lives of the broker. `apps` are those that the domain has, `others` those that it may get."""
+    """History of one queue excess all runs of the broker.
+
+    `apps`: apps of the domain; `others`: apps that may be added later.
+    """
 
     def __init__(self, uri: str, apps: tuple[str, ...], others: tuple[str, ...] = ()) -> None:
         self.uri, self.apps = uri, {app: AppView() for app in apps}
-        self.apps.update({app: AppView(there=False, absent=True) for app in others})
+        self.apps.update({app: AppView(registered=False, absent=True) for app in others})
         self.attempted: dict[bytes, int] = {}  # GUID: checksum of its payload
         self.acknowledged: set[bytes] = set()
-        self.counts = dict.fromkeys(("attempted", "acknowledged", "refused", "delivered", "redelivered", "settled",
+        self.counts = dict.fromkeys(("attempted", "acknowledged", "refused", "delivered", "redelivered", "confirmed",
                                      "purged", *VERDICTS), 0)
         self.examples: list[str] = []
 
-    def _accuse(self, verdict: str, guid: bytes, detail: str) -> None:
+    def _report(self, verdict: str, guid: bytes, detail: str) -> None:
         self.counts[verdict] += 1
         if len(self.examples) < 20:
             self.examples.append(f"{verdict}: {guid.hex().upper()} {self.uri} {detail}")
 
     def attempt(self, guid: bytes, payload: bytes) -> None:
-        """A message is about to be sent."""
+        """Record a message before it is sent."""
         self.attempted[guid] = crc32(payload)
         self.counts["attempted"] += 1
 
     def acknowledge(self, guid: bytes, status: int) -> None:
-        """An ACK came."""
+        """Record an ACK."""
         if status:
             self.counts["refused"] += 1
         elif guid not in self.acknowledged:
@@ -68,93 +75,93 @@ class QueueHistory:
             self.counts["acknowledged"] += 1
 
     def deliver(self, app: str, guid: bytes, payload: bytes) -> None:
-        """A PUSH came."""
+        """Record a delivery, and report a violation by it."""
         view = self.apps[app]
         self.counts["delivered"] += 1
         if self.attempted.get(guid) != crc32(payload):
-            self._accuse("unexpected", guid, f"{len(payload)} B for {app}")
+            self._report("unexpected", guid, f"{len(payload)} B for {app}")
         elif view.absent:
-            self._accuse("unexpected", guid, f"for {app}, which is not there")
-        elif guid in view.settled:
-            self._accuse("resurrected", guid, f"for {app}")
+            self._report("unexpected", guid, f"for {app}, which is not registered")
+        elif guid in view.confirmed:
+            self._report("resurrected", guid, f"for {app}")
         elif guid in view.barred:
-            self._accuse("resurrected", guid, f"for {app}, although an operator dropped it")
-        elif guid in view.held:
-            self._accuse("duplicated", guid, f"for {app}")
+            self._report("resurrected", guid, f"for {app}, after a purge or before the app was added")
+        elif guid in view.delivered:
+            self._report("duplicated", guid, f"for {app}")
         elif guid in view.confirming:
             self.counts["redelivered"] += 1
-        view.held.add(guid)
+        view.delivered.add(guid)
 
-    def settle(self, app: str, guids: set[bytes]) -> None:
-        """The broker has certainly seen these confirms."""
+    def on_confirmed(self, app: str, guids: set[bytes]) -> None:
+        """Record that the broker has handled CONFIRMs."""
         view = self.apps[app]
         view.confirming -= guids
-        self.counts["settled"] += len(guids - view.settled)
-        view.settled |= guids
+        self.counts["confirmed"] += len(guids - view.confirmed)
+        view.confirmed |= guids
 
-    # -- what operators do ------------------------------------------------------------------------------------------
+    # -- commands of operators ------------------------------------------------------------------------------------------
 
     def purge(self, app: str, certain: bool) -> None:
-        """A purge of an app was answered; not `certain`: the broker died before, or could not do it.
+        """Record a purge of an app; not `certain`: the broker was killed before its answer, or failed.
 
-        Nothing was sent or acknowledged between the command and its answer: whoever sends commands waits for them.
+        The caller sends no message and receives no ACK between the command and its answer.
         """
         view = self.apps[app]
-        if not view.there:
+        if not view.registered:
             return
         if certain:
-            gone = self.acknowledged - view.settled - view.barred - view.barred_next
-            self.counts["purged"] += len(gone)
-            view.barred_next |= gone
+            purged = self.acknowledged - view.confirmed - view.barred - view.barred_next
+            self.counts["purged"] += len(purged)
+            view.barred_next |= purged
         view.excused |= self.attempted.keys()
 
     def add(self, app: str) -> None:
-        """The domain was told to have an app: now, or from the next life of the broker on, which reads the same file."""
+        """Record the addition of an app: now, or at the next start of the broker, which reads the same file."""
         view = self.apps[app]
-        view.there, view.absent = True, False
-        view.held.clear()
+        view.registered, view.absent = True, False
+        view.delivered.clear()
         view.barred_next |= self.acknowledged
         view.excused |= self.attempted.keys()
 
     def remove(self, app: str) -> None:
-        """The domain was told not to have an app any more."""
+        """Record the removal of an app from the domain."""
         view = self.apps[app]
-        view.there = False
+        view.registered = False
         view.barred_next |= self.attempted.keys()
         view.excused |= self.attempted.keys()
 
     def restarted_unanswered(self, app: str) -> None:
-        """The broker died before it answered that it adds an app: what was sent up to its return may be before the app."""
+        """Excuse all messages until a restart, if the broker was killed before it answered the addition of an app."""
         self.apps[app].excused |= self.attempted.keys()
 
     # -- verdicts ---------------------------------------------------------------------------------------------------
 
-    def broker_died(self) -> None:
-        """A new life: whatever was delivered may be delivered again."""
+    def on_broker_restart(self) -> None:
+        """Start a new run: all unconfirmed messages may be delivered again."""
         for view in self.apps.values():
-            view.held.clear()
+            view.delivered.clear()
             view.barred |= view.barred_next
             view.barred_next.clear()
-            view.absent = not view.there
+            view.absent = not view.registered
 
-    def judge(self) -> None:
-        """Everything that is in the queue has been delivered in this life: is anything missing?"""
+    def check_lost(self) -> None:
+        """Report lost messages, after all messages in the queue have been delivered in this run."""
         for app, view in self.apps.items():
-            if not view.there:
+            if not view.registered:
                 continue
-            for guid in self.acknowledged - view.settled - view.confirming - view.held - view.excused:
-                self._accuse("lost", guid, f"for {app}")
-                view.confirming.add(guid)  # said once; should it come back after all, that is another life's redelivery
+            for guid in self.acknowledged - view.confirmed - view.confirming - view.delivered - view.excused:
+                self._report("lost", guid, f"for {app}")
+                view.confirming.add(guid)  # reported once; a later delivery counts as redelivery
 
-    def forget_settled(self, keep: int) -> None:
-        """Bound memory: drop the oldest messages that every app has settled or was rid of, but for the last `keep`."""
+    def drop_confirmed(self, keep: int) -> None:
+        """Drop the oldest messages that every app has confirmed or lost by a command; keep the last `keep`."""
         views = list(self.apps.values())
-        over = len(self.attempted) - keep
-        for guid in list(self.attempted)[:max(0, over)]:
+        excess = len(self.attempted) - keep
+        for guid in list(self.attempted)[:max(0, excess)]:
             if guid in self.acknowledged and all(
-                    guid in view.settled or guid in view.excused and guid not in view.held for view in views):
+                    guid in view.confirmed or guid in view.excused and guid not in view.delivered for view in views):
                 del self.attempted[guid]
                 self.acknowledged.discard(guid)
                 for view in views:
-                    for known in (view.settled, view.excused, view.barred, view.barred_next, view.confirming):
-                        known.discard(guid)
+                    for messages in (view.confirmed, view.excused, view.barred, view.barred_next, view.confirming):
+                        messages.discard(guid)

@@ -1,4 +1,4 @@
-"""A crash at every write of every operation that changes metadata, in the simulator: see `sim/metadata_crashes.py`.
+"""Crashes at every write of every operation that changes metadata, in the simulator (`sim/metadata_crashes.py`).
 
     python -m tests.soak metadata [--operation NAME]
 """
@@ -15,7 +15,7 @@ from sim.metadata_crashes import CRASHES, OPERATIONS, walk
 
 
 def main(arguments: list[str]) -> int:
-    """Command line; the exit code says whether anything was wrong."""
+    """Run the command line; return 1 if there was a violation."""
     parser = argparse.ArgumentParser(prog="tests.soak metadata", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--operation", choices=OPERATIONS, action="append")

@@ -1,8 +1,8 @@
-"""The client processes of a restart run: one producer or consumer on one of the fronts of our client library.
+"""Client process of the restart and failover tests: a producer or consumer on one of the fronts of the SDK.
 
     python -m soak.restart_clients '{"front": "aio", "role": "produce", ...}'
 
-It works until its standard input ends, finishes what is outstanding, and writes down everything it saw.
+It works until its standard input ends, waits for outstanding acknowledgements, and writes a record of all results.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from zlib import crc32
 from bmqtwist.sdk import EventKind, Message, PostRefused, PostsFailed, SdkError, SessionEvent, aio, blazingmq, simple, tx
 
 FRONTS = ("aio", "tx", "blazingmq", "simple")
-WINDOW = 300  # posts of one producer to one queue without acknowledgement
+WINDOW = 300  # unacknowledged posts of one producer to one queue
 OPTIONS: dict[str, Any] = {"backoff_first_s": 0.05, "backoff_max_s": 0.4}
 _LETTERS = {EventKind.CONNECTED: "C", EventKind.CONNECTION_LOST: "L", EventKind.RECONNECTED: "R",
             EventKind.QUEUE_REOPEN_RESULT: "O", EventKind.STATE_RESTORED: "S", EventKind.DISCONNECTED: "D"}
@@ -33,13 +33,13 @@ _FILL = bytes(range(256)) * 8
 
 
 def payload(producer: str, number: int) -> bytes:
-    """What is posted under a number: it says itself, and is checked."""
+    """Return the payload of a number: checksum, producer, number and filling."""
     text = b"%s %d " % (producer.encode(), number) + _FILL[:number * 7919 % 1500]
     return b"%08x " % crc32(text) + text
 
 
 def parse(data: bytes) -> tuple[str, int]:
-    """Producer and number of a payload."""
+    """Return producer and number of a payload; ("damaged", -1) if the checksum is wrong."""
     checksum, text = data[:8], data[9:]
     if checksum != b"%08x" % crc32(text):
         return "damaged", -1
@@ -48,7 +48,7 @@ def parse(data: bytes) -> tuple[str, int]:
 
 
 class Client:
-    """What every client does: it works until it is told to stop, and remembers."""
+    """Base of the clients: counts posts and records acknowledgements, deliveries and session events."""
 
     def __init__(self, spec: dict[str, Any]) -> None:
         self.broker, self.name, self.queues, self.role = spec["broker"], spec["name"], spec["queues"], spec["role"]
@@ -61,60 +61,60 @@ class Client:
         self.posts: dict[str, int] = dict.fromkeys(self.queues, 0)
         self.acks: dict[str, list[tuple[int, str, str]]] = {uri: [] for uri in self.queues}
         self.deliveries: dict[str, list[tuple[int, str, str, int, bool]]] = {uri: [] for uri in self.queues}
-        self.held: list[Callable[[], object]] = []
+        self.delayed_confirms: list[Callable[[], object]] = []
 
-    def watch(self) -> None:
+    def wait_for_input_end(self) -> None:
         """Wait for the end of the standard input."""
         sys.stdin.read()
         self.stopping.set()
 
-    def goes_on(self) -> bool:
-        """Whether there is work left. Asked for first when all queues are open, which others are waiting for."""
+    def must_continue(self) -> bool:
+        """Return whether to continue; the first call, when all queues are open, creates the file that signals this."""
         self.opened.touch()
         return not self.stopping.is_set()
 
-    def event(self, letter: str) -> None:
-        """A session event."""
+    def on_event(self, letter: str) -> None:
+        """Record a session event."""
         self.letters.append(letter)
         self.connection += letter == "L"
 
-    def acknowledged(self, uri: str, number: int, guid: bytes, status: str) -> None:
-        """An acknowledgement."""
+    def on_ack(self, uri: str, number: int, guid: bytes, status: str) -> None:
+        """Record an acknowledgement."""
         self.acks[uri].append((number, guid.hex(), status))
 
-    def room(self, uri: str) -> int:
-        """How many posts to make now; 0 while too many are unanswered. The last queue gets few: it is not read."""
+    def posts_allowed(self, uri: str) -> int:
+        """Return the number of posts to make now; 0 if `WINDOW` is full. Few for the last queue: it has no consumer yet."""
         if self.posts[uri] - len(self.acks[uri]) >= WINDOW or uri == self.queues[-1] and self.random.random() < 0.9:
             return 0
         return self.random.randrange(1, 30)
 
-    def next(self, uri: str, count: int) -> range:
-        """The numbers of the next posts."""
+    def take_numbers(self, uri: str, count: int) -> range:
+        """Return the numbers of the next `count` posts."""
         numbers = range(self.posts[uri], self.posts[uri] + count)
         self.posts[uri] += count
         return numbers
 
-    def delivered(self, uri: str, guid: bytes, data: bytes, redelivered: bool, confirm: Callable[[], object]) -> None:
-        """A message: most are confirmed at once, some are held back a little."""
+    def on_delivery(self, uri: str, guid: bytes, data: bytes, redelivered: bool, confirm: Callable[[], object]) -> None:
+        """Record a delivery; confirm it at once, or later with probability 0.1."""
         self.deliveries[uri].append((self.connection, guid.hex(), *parse(data), redelivered))
         if self.random.random() < 0.1:
-            self.held.append(confirm)
+            self.delayed_confirms.append(confirm)
         else:
             self.confirm(confirm)
 
     def confirm(self, confirm: Callable[[], object]) -> None:
-        """Confirm; without a connection the message will come again."""
+        """Confirm a message; without a connection it will be delivered again."""
         with suppress(SdkError, blazingmq.Error):
             confirm()
 
-    def release(self) -> None:
-        """Confirm what was held back."""
-        held, self.held = self.held, []
-        for confirm in held:
+    def confirm_delayed(self) -> None:
+        """Confirm the messages whose confirms were delayed."""
+        confirms, self.delayed_confirms = self.delayed_confirms, []
+        for confirm in confirms:
             self.confirm(confirm)
 
     def record(self) -> dict[str, Any]:
-        """Everything seen."""
+        """Return the record of all results."""
         return {"name": self.name, "letters": "".join(self.letters), "queues": len(self.queues), "posts": self.posts,
                 "acks": self.acks, "deliveries": self.deliveries}
 
@@ -124,63 +124,63 @@ def _values(producer: str, number: int) -> dict[str, object] | None:
 
 
 class Asyncio(Client):
-    """Futures, callbacks and groups, in turns."""
+    """Client on the asyncio front; it posts with callbacks, groups and futures in turns."""
 
     def _on_event(self, event: SessionEvent) -> None:
-        self.event(_LETTERS.get(event.kind, event.kind.name))
+        self.on_event(_LETTERS.get(event.kind, event.kind.name))
 
     def _on_message(self, message: Message) -> None:
-        self.delivered(message.uri, message.guid, message.payload, message.redelivered, message.confirm)
+        self.on_delivery(message.uri, message.guid, message.payload, message.redelivered, message.confirm)
 
-    def _told(self, uri: str, number: int, ack: Any) -> None:
-        self.acknowledged(uri, number, ack.guid, ack.status.value)
+    def _on_post_ack(self, uri: str, number: int, ack: Any) -> None:
+        self.on_ack(uri, number, ack.guid, ack.status.value)
 
     async def _post(self, queue: Any) -> None:
         uri, style = queue.uri, self.random.random()
-        numbers = self.next(uri, self.room(uri))
+        numbers = self.take_numbers(uri, self.posts_allowed(uri))
         if style < 0.8:
             for number in numbers:
                 queue.post_nowait(payload(self.name, number), _values(self.name, number),
-                                  on_ack=partial(self._told, uri, number), compress=number % 7 == 0)
+                                  on_ack=partial(self._on_post_ack, uri, number), compress=number % 7 == 0)
         elif style < 0.9:
             pairs = [(payload(self.name, number), _values(self.name, number)) for number in numbers]
             found = await queue.post_many(pairs, return_exceptions=True)
             for number, each in zip(numbers, found, strict=True):
-                self._told(uri, number, each.ack if isinstance(each, PostRefused) else each)
+                self._on_post_ack(uri, number, each.ack if isinstance(each, PostRefused) else each)
         else:
             for number in numbers[:2]:
                 try:
-                    self._told(uri, number, await queue.post(payload(self.name, number)))
-                except PostRefused as refused:  # the judge says whether that may be
-                    self._told(uri, number, refused.ack)
+                    self._on_post_ack(uri, number, await queue.post(payload(self.name, number)))
+                except PostRefused as refused:  # restart_judge reports it
+                    self._on_post_ack(uri, number, refused.ack)
             for number in numbers[2:]:
-                queue.post_nowait(payload(self.name, number), on_ack=partial(self._told, uri, number))
+                queue.post_nowait(payload(self.name, number), on_ack=partial(self._on_post_ack, uri, number))
 
     async def _work(self) -> None:
         reading = self.role == "consume"
         async with aio.Session(self.broker, on_event=self._on_event, compression_threshold_bytes=1024, **OPTIONS) as session:
             queues = [await session.open(uri, read=reading, write=not reading,
                                          on_message=self._on_message if reading else None) for uri in self.queues]
-            while self.goes_on():
+            while self.must_continue():
                 if reading:
                     await asyncio.sleep(0.1)
-                    self.release()
+                    self.confirm_delayed()
                 else:
                     for queue in queues:
                         await self._post(queue)
                     await asyncio.sleep(self.pause)
             if not reading:
                 for queue in queues:
-                    with suppress(PostsFailed):  # the judge hears of it from the acknowledgements
+                    with suppress(PostsFailed):  # restart_judge reports it from the acknowledgements
                         await queue.flush()
 
     def run(self) -> None:
-        """To the end."""
+        """Run the client until its input ends."""
         asyncio.run(self._work())
 
 
 class Twisted(Asyncio):
-    """The same on a reactor."""
+    """Client on the Twisted front."""
 
     async def _turns(self, reactor: Any) -> None:
         from twisted.internet.task import deferLater
@@ -190,10 +190,10 @@ class Twisted(Asyncio):
         await session.start()
         queues = [await session.open(uri, read=reading, write=not reading,
                                      on_message=self._on_message if reading else None) for uri in self.queues]
-        while self.goes_on():
+        while self.must_continue():
             if reading:
                 await deferLater(reactor, 0.1)
-                self.release()
+                self.confirm_delayed()
             else:
                 for queue in queues:
                     await self._post(queue)
@@ -205,7 +205,7 @@ class Twisted(Asyncio):
         await session.stop()
 
     def run(self) -> None:
-        """To the end."""
+        """Run the client until its input ends."""
         from twisted.internet import reactor
         from twisted.internet.defer import Deferred
 
@@ -222,32 +222,32 @@ class Twisted(Asyncio):
 
 
 class Official(Client):
-    """The interface of the official library."""
+    """Client with the interface of the official SDK."""
 
     def _on_event(self, event: Any) -> None:
-        self.event(_OFFICIAL.get(type(event).__name__, repr(event)))
+        self.on_event(_OFFICIAL.get(type(event).__name__, repr(event)))
 
     def _on_message(self, message: Any, handle: Any) -> None:
-        self.delivered(message.queue_uri, message.guid, message.data, False, handle.confirm)
+        self.on_delivery(message.queue_uri, message.guid, message.data, False, handle.confirm)
 
-    def _told(self, uri: str, number: int, ack: Any) -> None:
-        self.acknowledged(uri, number, ack.guid, ack.status.name)
+    def _on_post_ack(self, uri: str, number: int, ack: Any) -> None:
+        self.on_ack(uri, number, ack.guid, ack.status.name)
 
     def run(self) -> None:
-        """To the end."""
+        """Run the client until its input ends."""
         reading = self.role == "consume"
         session = blazingmq.Session(self._on_event, self._on_message, broker=self.broker)
         for uri in self.queues:
             session.open_queue(uri, read=reading, write=not reading)
-        while self.goes_on():
+        while self.must_continue():
             if reading:
                 time.sleep(0.1)
-                self.release()
+                self.confirm_delayed()
                 continue
             for uri in self.queues:
-                for number in self.next(uri, self.room(uri)):
+                for number in self.take_numbers(uri, self.posts_allowed(uri)):
                     session.post(uri, payload(self.name, number), _values(self.name, number),
-                                 on_ack=partial(self._told, uri, number))
+                                 on_ack=partial(self._on_post_ack, uri, number))
             time.sleep(self.pause)
         while any(self.posts[uri] > len(self.acks[uri]) for uri in self.queues) and not reading:
             time.sleep(0.01)
@@ -255,34 +255,34 @@ class Official(Client):
 
 
 class Simple(Client):
-    """Blocking calls without threads."""
+    """Client on the blocking front, without threads."""
 
     def _on_event(self, event: SessionEvent) -> None:
-        self.event(_LETTERS.get(event.kind, event.kind.name))
+        self.on_event(_LETTERS.get(event.kind, event.kind.name))
 
     def _deliver(self, message: Message) -> None:
         message.queue.owner.session.core.on_consumed(1)
-        self.delivered(message.uri, message.guid, message.payload, message.redelivered, message.confirm)
+        self.on_delivery(message.uri, message.guid, message.payload, message.redelivered, message.confirm)
 
     def run(self) -> None:
-        """To the end."""
+        """Run the client until its input ends."""
         reading = self.role == "consume"
         with simple.Session(self.broker, on_event=self._on_event, **OPTIONS) as session:
             queues: list[Any] = []
             for uri in self.queues:
                 queues.append(session.open(uri, read=reading, write=not reading,
                                            on_message=self._deliver if reading else None))
-            while self.goes_on():
+            while self.must_continue():
                 if reading:
                     session.wait(self.stopping.is_set, 0.1, quiet=True)
-                    self.release()
+                    self.confirm_delayed()
                     continue
                 for queue in queues:
-                    numbers = self.next(queue.uri, self.room(queue.uri))
+                    numbers = self.take_numbers(queue.uri, self.posts_allowed(queue.uri))
                     pairs = [(payload(self.name, number), _values(self.name, number)) for number in numbers]
                     for number, each in zip(numbers, queue.post_many(pairs, return_exceptions=True), strict=True):
                         ack = each.ack if isinstance(each, PostRefused) else each
-                        self.acknowledged(queue.uri, number, ack.guid, ack.status.value)
+                        self.on_ack(queue.uri, number, ack.guid, ack.status.value)
                 session.step(self.pause)
 
 
@@ -290,10 +290,10 @@ _CLIENTS: dict[str, type[Any]] = {"aio": Asyncio, "tx": Twisted, "blazingmq": Of
 
 
 def main(text: str) -> None:
-    """One client."""
+    """Run the client of the specification `text` in JSON."""
     spec = json.loads(text)
     client = _CLIENTS[spec["front"]](spec)
-    threading.Thread(target=client.watch, daemon=True).start()
+    threading.Thread(target=client.wait_for_input_end, daemon=True).start()
     client.run()
     Path(spec["out"]).write_text(json.dumps(client.record()), encoding="utf-8")
 

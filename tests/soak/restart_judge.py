@@ -1,18 +1,19 @@
-"""What clients of a broker that is restarted again and again may say of it, and what they may not.
+"""Checks of the records of clients whose broker was restarted repeatedly.
 
-Every producer numbers its posts to each queue from 0; every consumer writes down each delivery with the number of the
-connection it came on. Given all of that, `judge` finds
+Every producer numbers its posts to each queue from 0; every consumer records each delivery with the number of its
+connection. From these records `judge` reports violations:
 
-unanswered    a post without acknowledgement
-refused       a post whose acknowledgement was no success
-answered twice
-lost          acknowledged and never delivered
-doubled       one post under two GUIDs
-unexpected    delivered, but never posted; or under another GUID than the acknowledged one
-again         one GUID twice on the same connection
-out of order  the first deliveries of one producer's posts do not follow its numbers, or one connection goes backwards; where
-              primaries change: unless what comes late is marked as delivered again, since somebody on the way was lost
-events        a session told its events in another order than CONNECTION_LOST, RECONNECTED, reopens, STATE_RESTORED
+unanswered      a post without an acknowledgement
+refused         a post with an acknowledgement that is no success
+answered twice  a post with two acknowledgements
+lost            acknowledged and never delivered
+duplicated      one post with two GUIDs, or a GUID of two posts
+unexpected      delivered, but never posted; or with another GUID than the acknowledged one
+redelivered     one GUID twice on the same connection
+out of order    first deliveries of one producer's posts not in the order of its numbers, or decreasing numbers on one
+                connection; place primaries change, messages with the flag of a redelivery may be late: another consumer had
+                them and was lost
+events          events of a session in another order than CONNECTION_LOST, RECONNECTED, reopens, STATE_RESTORED
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field
 
-VERDICTS = ("unanswered", "refused", "answered twice", "lost", "doubled", "unexpected", "again", "out of order", "events")
+VERDICTS = ("unanswered", "refused", "answered twice", "lost", "duplicated", "unexpected", "redelivered", "out of order",
+            "events")
 _EXAMPLES_MAX = 20
 
 
 @dataclass(slots=True)
 class Produced:
-    """What one producer posted to one queue: numbers 0 to `posts` - 1; `acks` as (number, GUID, status) in order."""
+    """Posts of one producer to one queue: numbers 0 to `posts` - 1; `acks` as (number, GUID, status) in order."""
 
     producer: str
     uri: str
@@ -37,7 +39,7 @@ class Produced:
 
 @dataclass(slots=True)
 class Consumed:
-    """What came from one queue for one application: (connection, GUID, producer, number, redelivered) in order."""
+    """Deliveries of one queue to one app: (connection, GUID, producer, number, redelivered) in order."""
 
     uri: str
     app: str
@@ -46,94 +48,100 @@ class Consumed:
 
 @dataclass(slots=True)
 class Verdict:
-    """Numbers, counts of what is wrong, and some examples."""
+    """Counts of events, counts of violations, and at most 20 examples of violations."""
 
     numbers: Counter[str] = field(default_factory=Counter)
-    wrong: Counter[str] = field(default_factory=Counter)
+    violations: Counter[str] = field(default_factory=Counter)
     examples: list[str] = field(default_factory=list)
 
-    def accuse(self, what: str, detail: str) -> None:
-        """Something is wrong."""
-        self.wrong[what] += 1
+    def report(self, kind: str, detail: str) -> None:
+        """Count a violation."""
+        self.violations[kind] += 1
         if len(self.examples) < _EXAMPLES_MAX:
-            self.examples.append(f"{what}: {detail}")
+            self.examples.append(f"{kind}: {detail}")
 
 
 def judge_posts(verdict: Verdict, produced: Produced) -> dict[int, str]:
-    """Every post has exactly one acknowledgement, a success; GUIDs by number."""
+    """Check that every post has exactly one acknowledgement, a success; return GUIDs by number."""
     guids: dict[int, str] = {}
-    where = f"{produced.producer} to {produced.uri}"
+    place = f"{produced.producer} to {produced.uri}"
     for number, guid, status in produced.acks:
         if number in guids:
-            verdict.accuse("answered twice", f"{where} {number}")
+            verdict.report("answered twice", f"{place} {number}")
         guids[number] = guid
         if status != "SUCCESS":
-            verdict.accuse("refused", f"{where} {number}: {status}")
+            verdict.report("refused", f"{place} {number}: {status}")
     verdict.numbers["posts"] += produced.posts
     verdict.numbers["acknowledged"] += len(guids)
     for number in range(produced.posts):
         if number not in guids:
-            verdict.accuse("unanswered", f"{where} {number}")
+            verdict.report("unanswered", f"{place} {number}")
     return guids
 
 
 def judge_deliveries(verdict: Verdict, consumed: Consumed, posted: dict[str, dict[int, str]], moves: bool) -> None:
-    """`posted`: GUIDs by number, of each producer to this queue; `moves` as of `judge`."""
-    first: dict[str, int] = dict.fromkeys(posted, 0)  # the number whose first delivery is due
-    skipped: dict[str, set[int]] = {producer: set() for producer in posted}  # they have to come later, marked
+    """Check the deliveries of a queue to an app.
+
+    `posted`: GUIDs by number, of each producer to this queue; `moves` as of `judge`.
+    """
+    first: dict[str, int] = dict.fromkeys(posted, 0)  # producer -> the number that must be delivered next
+    skipped: dict[str, set[int]] = {producer: set() for producer in posted}  # numbers that must follow
     seen: dict[tuple[str, int], str] = {}
-    connection, here, last = -1, set[str](), dict[str, int]()
-    where = f"{consumed.uri} {consumed.app}".rstrip()
+    connection, on_connection, last = -1, set[str](), dict[str, int]()
+    place = f"{consumed.uri} {consumed.app}".rstrip()
     for number_of_connection, guid, producer, number, redelivered in consumed.deliveries:
-        what = f"{where}: {producer} {number}"
+        message = f"{place}: {producer} {number}"
         verdict.numbers["deliveries"] += 1
         if number_of_connection != connection:
             connection = number_of_connection
-            here.clear()
+            on_connection.clear()
             last.clear()
         if posted.get(producer, {}).get(number) != guid:
-            verdict.accuse("unexpected", f"{what} as {guid}")
+            verdict.report("unexpected", f"{message} as {guid}")
             continue
-        if guid in here and not moves:
-            verdict.accuse("again", f"{what} on connection {connection}")
-        here.add(guid)
+        if guid in on_connection and not moves:
+            verdict.report("redelivered", f"{message} on connection {connection}")
+        on_connection.add(guid)
         if number < last.get(producer, 0) and not moves:
-            verdict.accuse("out of order", f"{what} after {last[producer]} on connection {connection}")
+            verdict.report("out of order", f"{message} after {last[producer]} on connection {connection}")
         last[producer] = number
         if seen.setdefault((producer, number), guid) != guid:
-            verdict.accuse("doubled", what)
+            verdict.report("duplicated", message)
         if number == first[producer]:
             first[producer] += 1
         elif number > first[producer]:
             if not moves:
-                verdict.accuse("out of order", f"{what} came before {first[producer]}")
+                verdict.report("out of order", f"{message} delivered before {first[producer]}")
             skipped[producer].update(range(first[producer], number))
             first[producer] = number + 1
         elif number in skipped[producer]:
             skipped[producer].remove(number)
             verdict.numbers["late"] += 1
             if moves and not redelivered:
-                verdict.accuse("out of order", f"{what} came after {first[producer] - 1}, and not as one that comes again")
+                verdict.report("out of order", f"{message} after {first[producer] - 1}, without the redelivery flag")
         else:
             verdict.numbers["deliveries repeated"] += 1
-            verdict.numbers["of these marked as such"] += redelivered
+            verdict.numbers["of these with the flag"] += redelivered
     for producer, guids in posted.items():
         for number in guids:
             if (producer, number) not in seen:
-                verdict.accuse("lost", f"{where}: {producer} {number}")
+                verdict.report("lost", f"{place}: {producer} {number}")
 
 
-def judge_events(verdict: Verdict, who: str, letters: str, queues: int) -> None:
-    """The events of one session, a letter each: Connected, Lost, Reconnected, reOpened, State restored, Disconnected."""
+def judge_events(verdict: Verdict, client: str, letters: str, queues: int) -> None:
+    """Check the events of one session: Connected, Lost, Reconnected, reOpened, State restored, Disconnected as letters."""
     verdict.numbers["reconnects"] += letters.count("R")
     if not re.fullmatch(f"C(L(RO{{0,{queues}}}L)*RO{{{queues}}}S)*D", letters):
-        verdict.accuse("events", f"{who}: {letters}")
+        verdict.report("events", f"{client}: {letters}")
 
 
 def judge(produced: list[Produced], consumed: list[Consumed], events: list[tuple[str, str, int]],
           moves: bool = False) -> Verdict:
-    """Everything together; `events`: (who, letters, number of queues) of each session. `moves`: behind a connection that
-    stands, primaries change, and what was not known to be confirmed comes again."""
+    """Check all records; return the counts.
+
+    `events`: (client, letters, number of queues) of each session. `moves`: primaries change behind a connection that
+    remains, so that unconfirmed messages are delivered again on it.
+    """
     verdict = Verdict()
     posted: dict[str, dict[str, dict[int, str]]] = {}
     for each in produced:
@@ -141,9 +149,9 @@ def judge(produced: list[Produced], consumed: list[Consumed], events: list[tuple
     guids = Counter(guid for of_queue in posted.values() for numbers in of_queue.values() for guid in numbers.values())
     for guid, count in guids.items():
         if count > 1:
-            verdict.accuse("doubled", f"GUID {guid} stands for {count} posts")
-    for taken in consumed:
-        judge_deliveries(verdict, taken, posted.get(taken.uri, {}), moves)
-    for who, letters, queues in events:
-        judge_events(verdict, who, letters, queues)
+            verdict.report("duplicated", f"GUID {guid} has {count} posts")
+    for each_consumed in consumed:
+        judge_deliveries(verdict, each_consumed, posted.get(each_consumed.uri, {}), moves)
+    for client, letters, queues in events:
+        judge_events(verdict, client, letters, queues)
     return verdict

@@ -1,13 +1,13 @@
-"""A broker killed or stopped and started again and again under producers and consumers of our client library.
+"""Soak test with repeated kills and stops of a broker whose producers and consumers use the SDK.
 
     python -m tests.soak restarts [--count 50] [--front aio,tx,blazingmq,simple] [--durability none,group] [--seed N]
                                   [--away SECONDS]
 
-Three producer processes post numbered messages to three queues; one is read all the time, one by two applications
-(fanout), one not before the last restart. About half of the restarts are kill -9, the others SIGTERM; now and then the
-broker is killed already while it starts, or stays away for a second. In the end every post is flushed, everything is
-consumed, and `restart_judge` says whether each post was acknowledged exactly once, is in its queue exactly once, and in
-the order of its producer. `--away`: instead, one single restart with a broker that is away that long.
+Three producer processes post numbered messages to three queues: one is read all the time, one by two apps (fanout), one only
+after the last restart. About half of the restarts are kill -9, the others SIGTERM; at times the broker is killed during its
+start, or is down for up to a second. At the end every post is flushed, all messages are consumed, and `restart_judge` checks
+that each post was acknowledged exactly once, is in its queue exactly once, and in the order of its producer. `--away`: one
+restart only, with a broker that is down for that time.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from soak.restart_judge import Consumed, Produced, Verdict, judge
 LIVE, FAN, LATE = "bmq://p/live", "bmq://f/fan", "bmq://p/late"
 APPS = ("foo", "bar")
 PRODUCERS = 3
-PATIENCE_SECONDS = 180
-_LIVES = {"blazingmq": 4.0}  # its pauses between attempts cannot be chosen: they are longer
+WAIT_SECONDS_MAX = 180
+_RUN_SECONDS = {"blazingmq": 4.0}  # its pauses between attempts are fixed, and longer
 _TESTS = Path(__file__).resolve().parent.parent
 
 
 class Run:
-    """One broker and its clients."""
+    """A broker and its client processes."""
 
     def __init__(self, root: Path, front: str, durability: str, seed: int) -> None:
         self.root, self.front, self.random = root, front, Random(seed)
@@ -52,18 +52,18 @@ class Run:
     # -- the broker -------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the broker, now and then killing it on the way."""
+        """Start the broker, with random kills during the start."""
         while self.random.random() < 0.1:
             self.world.broker.launch()
             time.sleep(self.random.uniform(0.1, 1.0))
             self.world.crash()
             self.numbers["killed while starting"] += 1
-        began = time.monotonic()
-        self.world.broker.start(PATIENCE_SECONDS)
-        self.numbers["slowest start s"] = max(self.numbers["slowest start s"], round(time.monotonic() - began, 2))
+        start_time = time.monotonic()
+        self.world.broker.start(WAIT_SECONDS_MAX)
+        self.numbers["slowest start s"] = max(self.numbers["slowest start s"], round(time.monotonic() - start_time, 2))
 
     def restart(self, away: float = 0.0) -> None:
-        """End the broker's life one way or another, and give it another one."""
+        """Kill or stop the broker and start it after `away` seconds."""
         self.world._admin = None
         if self.random.random() < 0.5:
             self.world.crash()
@@ -85,34 +85,34 @@ class Run:
                                                   cwd=_TESTS, stdin=subprocess.PIPE, stdout=log, stderr=log)
 
     def finish(self, *names: str) -> None:
-        """Let clients come to their end."""
+        """End the standard input of clients and wait for their end."""
         for name in names:
             pipe = self.clients[name].stdin
             assert pipe is not None
             pipe.close()
         for name in names:
-            if self.clients[name].wait(PATIENCE_SECONDS):
+            if self.clients[name].wait(WAIT_SECONDS_MAX):
                 raise RuntimeError(f"{name} failed: {(self.root / f'{name}.log').read_text()[-3000:]}")
 
     def until(self, done: Callable[[], bool], what: str) -> None:
-        """Wait; RuntimeError if it takes too long or a client dies."""
-        end = time.monotonic() + PATIENCE_SECONDS
+        """Wait for a condition; raises RuntimeError after WAIT_SECONDS_MAX, or if a client fails."""
+        end = time.monotonic() + WAIT_SECONDS_MAX
         while not done():
             for name, process in self.clients.items():
                 if process.poll():
                     raise RuntimeError(f"{name} failed: {(self.root / f'{name}.log').read_text()[-3000:]}")
             if time.monotonic() > end:
-                raise RuntimeError(f"waited for {what} in vain")
+                raise RuntimeError(f"timeout while waiting for {what}")
             time.sleep(0.05)
 
     def record(self, name: str) -> dict[str, Any]:
-        """What a client saw."""
+        """Return the record of a client."""
         return json.loads((self.root / f"{name}.json").read_text(encoding="utf-8"))  # type: ignore[no-any-return]
 
-    # -- the whole --------------------------------------------------------------------------------------------------
+    # -- the test ---------------------------------------------------------------------------------------------------
 
-    def run(self, count: int, life_seconds: float, away: float, pause: float) -> Verdict:
-        """Restart that often; the verdict."""
+    def run(self, count: int, run_seconds: float, away: float, pause: float) -> Verdict:
+        """Restart the broker `count` times; return the verdict."""
         self.start()
         producers = [f"producer{number}" for number in range(PRODUCERS)]
         for name in producers:
@@ -122,7 +122,7 @@ class Run:
         self.until(lambda: all((self.root / f"{name}.open").exists() for name in self.clients), "the first opens")
         self.until(lambda: all(self.world.stored(uri) for uri in (FAN, LATE)), "the first messages")
         for number in range(count):
-            time.sleep(self.random.choice((0.1, 0.4, 1.0)) * self.random.uniform(0.2, 1.8) * life_seconds)
+            time.sleep(self.random.choice((0.1, 0.4, 1.0)) * self.random.uniform(0.2, 1.8) * run_seconds)
             self.restart(away or (self.random.random() if self.random.random() < 0.1 else 0.0))
             if number % 10 == 9:
                 print(f"{number + 1} restarts, {self.numbers}", file=sys.stderr, flush=True)
@@ -130,16 +130,16 @@ class Run:
         records = [self.record(name) for name in producers]
         self.until(lambda: not self.world.stored(LIVE) and not self.world.stored(FAN), "the consumers")
         self.finish("live", "fan")
-        kept = self.world.stored(LATE)
+        stored = self.world.stored(LATE)
         self.client("late", "consume", [LATE])
         self.until(lambda: not self.world.stored(LATE), "the late consumer")
         self.finish("late")
         verdict = self._judge(records)
-        if kept != (posted := sum(each["posts"][LATE] for each in records)):
-            verdict.accuse("doubled" if kept > posted else "lost", f"{LATE} holds {kept} messages of {posted} posts")
+        if stored != (posted := sum(each["posts"][LATE] for each in records)):
+            verdict.report("duplicated" if stored > posted else "lost", f"{LATE} holds {stored} messages of {posted} posts")
         for line in self.world.log():
             if "Traceback" in line:
-                verdict.accuse("unexpected", line)
+                verdict.report("unexpected", line)
         return verdict
 
     def _judge(self, records: list[dict[str, Any]]) -> Verdict:
@@ -152,7 +152,7 @@ class Run:
                                           (*records, *consumers)])
 
     def close(self) -> None:
-        """Leave nothing running."""
+        """Kill the clients and end the broker."""
         for process in self.clients.values():
             if process.poll() is None:
                 process.kill()
@@ -167,21 +167,21 @@ def _split(uri: str) -> tuple[str, str]:
     return base, app
 
 
-def run(count: int, front: str, durability: str, seed: int, *, life_seconds: float = 1.0, away: float = 0.0,
+def run(count: int, front: str, durability: str, seed: int, *, run_seconds: float = 1.0, away: float = 0.0,
         pause: float = 0.02) -> dict[str, Any]:
-    """`count` restarts; what was counted, and under "wrong" what must not be."""
+    """Run the test with `count` restarts; return the counts, with violations under "violations"."""
     with tempfile.TemporaryDirectory(prefix="bmq-restarts-") as name, ExitStack() as stack:
-        began = time.monotonic()
-        whole = Run(Path(name), front, durability, seed)
-        stack.callback(whole.close)
-        verdict = whole.run(count, life_seconds, away, pause)
+        start_time = time.monotonic()
+        test_run = Run(Path(name), front, durability, seed)
+        stack.callback(test_run.close)
+        verdict = test_run.run(count, run_seconds, away, pause)
         return {"run": "restarts", "front": front, "durability": durability, "seed": seed,
-                "seconds": round(time.monotonic() - began), **whole.numbers, **verdict.numbers,
-                "wrong": dict(verdict.wrong), "examples": verdict.examples}
+                "seconds": round(time.monotonic() - start_time), **test_run.numbers, **verdict.numbers,
+                "violations": dict(verdict.violations), "examples": verdict.examples}
 
 
 def main(arguments: list[str]) -> int:
-    """Command line; the exit code says whether anything was wrong."""
+    """Run the command line; return 1 if there was a violation."""
     parser = argparse.ArgumentParser(prog="tests.soak restarts", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=50)
@@ -193,11 +193,11 @@ def main(arguments: list[str]) -> int:
     fronts = options.front.split(",")
     if unknown := set(fronts) - set(FRONTS):
         parser.error(f"no such front: {', '.join(sorted(unknown))}; there are {', '.join(FRONTS)}")
-    wrong = 0
+    violations = 0
     for front in fronts:
         for durability in options.durability.split(","):
             result = run(1 if options.away else options.count, front, durability, options.seed, away=options.away,
-                         life_seconds=_LIVES.get(front, 1.0))
+                         run_seconds=_RUN_SECONDS.get(front, 1.0))
             print(json.dumps(result), flush=True)
-            wrong += bool(result["wrong"])
-    return 1 if wrong else 0
+            violations += bool(result["violations"])
+    return 1 if violations else 0

@@ -1,12 +1,12 @@
-"""A streaming query and everything around it killed again and again while messages pass into a table.
+"""Soak test of a Spark streaming query: kills of the query, its executors and the broker, while it fills a table.
 
     python -m tests.soak spark [--count 100000] [--kills 10] [--broker-kills 5] [--drops 10] [--executor-kills 1]
                                [--sink parquet|foreach] [--seed N]
 
-A producer posts numbered messages through broker and all. Each life of the query ends with kill -9 of all its processes,
-or of the Python program alone, or of the JVM alone; in between the broker is killed and started, connections are dropped,
-and in one life on two executor processes an executor is killed. In the end the query drains the queue, and the table is
-judged: no message lost, none twice, nothing left in the queue.
+A producer posts numbered messages. Each run of the query ends with kill -9 of all its processes, of the Python program only,
+or of the JVM only; meanwhile the broker is killed and started, connections are dropped, and in one run on two executor
+processes an executor is killed. At the end the query drains the queue, and the table is checked: no message is lost or
+duplicated, and the queue is empty.
 """
 
 from __future__ import annotations
@@ -36,63 +36,63 @@ from bmqtwist.testing.process import BrokerProcess
 _TESTS = Path(__file__).resolve().parent.parent
 DOMAIN = "campaign"
 QUEUE = f"bmq://{DOMAIN}/q"
-LIFE_SECONDS_MAX = 300.0
-LIVES_TRIED_MAX = 4
+RUN_SECONDS_MAX = 300.0
+ATTEMPTS_MAX = 4
 _CHUNK = 1 << 16
 
 
-class Line:
-    """A TCP relay to the broker whose connections can be dropped, all at once."""
+class Relay:
+    """A TCP relay to the broker; `drop` closes all its connections."""
 
     def __init__(self, port: int) -> None:
         self._target, self.drops = port, 0
         self._server = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._server.getsockname()[1])
-        self._held: dict[socket.socket, socket.socket] = {}  # from the query, to the broker
+        self._connections: dict[socket.socket, socket.socket] = {}  # from the query, to the broker
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
         while True:
             try:
-                near, _ = self._server.accept()
+                client, _ = self._server.accept()
             except OSError:
                 return
             try:
-                far = socket.create_connection(("127.0.0.1", self._target), 5.0)
+                broker_end = socket.create_connection(("127.0.0.1", self._target), 5.0)
             except OSError:
-                near.close()
+                client.close()
                 continue
-            self._held[near] = far
-            threading.Thread(target=self._carry, args=(near, far), daemon=True).start()
+            self._connections[client] = broker_end
+            threading.Thread(target=self._forward, args=(client, broker_end), daemon=True).start()
 
-    def _carry(self, near: socket.socket, far: socket.socket) -> None:
+    def _forward(self, client: socket.socket, broker_end: socket.socket) -> None:
         with contextlib.suppress(OSError, ValueError):
             while True:
-                for source in select.select([near, far], [], [])[0]:
+                for source in select.select([client, broker_end], [], [])[0]:
                     data = source.recv(_CHUNK)
                     if not data:
                         raise OSError("closed")
-                    (far if source is near else near).sendall(data)
-        self._held.pop(near, None)
-        for each in (near, far):
+                    (broker_end if source is client else client).sendall(data)
+        self._connections.pop(client, None)
+        for each in (client, broker_end):
             each.close()
 
     def drop(self) -> None:
-        """Every connection is gone."""
-        for pair in list(self._held.items()):
+        """Close all connections."""
+        for pair in list(self._connections.items()):
             self.drops += 1
             for each in pair:
                 with contextlib.suppress(OSError):
                     each.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Nobody is let in any more."""
+        """Close the listening socket and all connections."""
         self._server.close()
         self.drop()
 
 
 class Producer(threading.Thread):
-    """Posts the numbers from 0 to `count`, however often the broker goes away."""
+    """Posts the numbers from 0 to `count` - 1, over all restarts of the broker, at most `rate` per second."""
 
     def __init__(self, broker: str, count: int, rate: float) -> None:
         super().__init__(daemon=True)
@@ -105,11 +105,11 @@ class Producer(threading.Thread):
         try:
             with Session(self._broker, post_wait_s=120.0, backoff_max_s=0.5) as session, session.open(
                     QUEUE, write=True) as opened:
-                began = time.monotonic()
+                start_time = time.monotonic()
                 for number in range(self._count):
                     opened.post_nowait(b"%d" % number)
                     self.posted = number + 1
-                    ahead = self.posted / self._rate - (time.monotonic() - began)
+                    ahead = self.posted / self._rate - (time.monotonic() - start_time)
                     if ahead > 0.05:
                         session.step(ahead)
                 opened.flush()
@@ -117,15 +117,15 @@ class Producer(threading.Thread):
             self.error = str(error)
 
 
-class Life:
-    """One process of the query."""
+class QueryProcess:
+    """Process of the query; `lines` has its output."""
 
-    def __init__(self, what: str, root: Path, broker: str, count: int, batch: int, master: str, sink: str) -> None:
+    def __init__(self, mode: str, root: Path, broker: str, count: int, batch: int, master: str, sink: str) -> None:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(_TESTS.parent), str(_TESTS)]),
                        "SPARK_LOCAL_IP": "127.0.0.1"}
-        self._log = open(root / "query.log", "ab")  # noqa: SIM115 - as long as the process
+        self._log = open(root / "query.log", "ab")  # noqa: SIM115 - closed after the end of the process
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "soak.spark_query", what, str(root), broker, QUEUE, str(count), str(batch), master, sink],
+            [sys.executable, "-m", "soak.spark_query", mode, str(root), broker, QUEUE, str(count), str(batch), master, sink],
             cwd=root, env=environment, stdout=subprocess.PIPE, stderr=self._log, start_new_session=True)
         self.lines: queue.Queue[str] = queue.Queue()
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -137,8 +137,8 @@ class Life:
             self.lines.put(line.decode().strip())
         self.lines.put("")
 
-    def expect(self, word: str, seconds: float = LIFE_SECONDS_MAX) -> str:
-        """The next line that begins with that word; "" if the process ends or the time is over."""
+    def expect(self, word: str, seconds: float = RUN_SECONDS_MAX) -> str:
+        """Wait for the next line that starts with `word`; return "" if the process ends or after `seconds`."""
         until = time.monotonic() + seconds
         while True:
             try:
@@ -151,8 +151,8 @@ class Life:
             if line.startswith(word):
                 return line
 
-    def family(self) -> dict[int, str]:
-        """Process ids and command lines of the process and all that come from it."""
+    def processes(self) -> dict[int, str]:
+        """Return ids and command lines of the process and its descendants."""
         parents: dict[int, int] = {}
         for entry in os.listdir("/proc"):
             if entry.isdigit():
@@ -167,32 +167,32 @@ class Life:
                 lines[pid] = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         return lines
 
-    def kill(self, whom: str) -> None:
-        """kill -9 of `all`, of the Python `program`, or of the `jvm`; then wait for what is left to notice."""
-        family = self.family()
-        java = [pid for pid, line in family.items() if "java" in line.split(" ")[0] and "SparkSubmit" in line]
-        chosen = {"all": list(family), "program": [self.process.pid], "jvm": java}[whom]
+    def kill(self, target: str) -> None:
+        """Kill -9 `all` processes, the Python `program`, or the `jvm`; then wait 30 s for the others to end."""
+        processes = self.processes()
+        java = [pid for pid, line in processes.items() if "java" in line.split(" ")[0] and "SparkSubmit" in line]
+        chosen = {"all": list(processes), "program": [self.process.pid], "jvm": java}[target]
         for pid in chosen:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         until = time.monotonic() + 30.0
-        while any(os.path.exists(f"/proc/{pid}") and not _is_zombie(pid) for pid in family) and time.monotonic() < until:
-            if self.process.poll() is None and whom == "jvm":
+        while any(os.path.exists(f"/proc/{pid}") and not _is_zombie(pid) for pid in processes) and time.monotonic() < until:
+            if self.process.poll() is None and target == "jvm":
                 self.process.kill()
             self.process.poll()
             time.sleep(0.05)
-        left = [pid for pid in family if os.path.exists(f"/proc/{pid}") and not _is_zombie(pid)]
-        for pid in left:
+        remaining = [pid for pid in processes if os.path.exists(f"/proc/{pid}") and not _is_zombie(pid)]
+        for pid in remaining:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         self.close()
-        if left:
-            raise RuntimeError(f"{len(left)} processes were left 30 s after kill -9 of {whom}: "
-                               f"{[family[pid][:200] for pid in left]}")
+        if remaining:
+            raise RuntimeError(f"{len(remaining)} processes still run 30 s after kill -9 of {target}: "
+                               f"{[processes[pid][:200] for pid in remaining]}")
 
     def close(self) -> None:
-        """Nothing of it is left."""
-        for pid in self.family():
+        """Kill all processes of the query and close its log."""
+        for pid in self.processes():
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         self.process.wait()
@@ -206,7 +206,7 @@ def _is_zombie(pid: int) -> bool:
 
 
 class Campaign:
-    """One broker, one producer, one query with many lives."""
+    """Soak test with one broker, one producer and one query that is started repeatedly."""
 
     def __init__(self, root: Path, count: int, kills: int, broker_kills: int, drops: int, executor_kills: int, sink: str,
                  seed: int) -> None:
@@ -217,102 +217,105 @@ class Campaign:
         self.batch = max(min(count // 40, 5000), 200)
 
     def run(self) -> dict[str, Any]:
-        """The numbers; RuntimeError if something is not as it must be."""
-        began = time.monotonic()
+        """Run the test; return the counts; raises RuntimeError on a violation."""
+        start_time = time.monotonic()
         self.broker.start()
         self.broker.domain(DOMAIN)
-        line = Line(self.broker.port)
-        url = f"tcp://127.0.0.1:{line.port}"
+        relay = Relay(self.broker.port)
+        url = f"tcp://127.0.0.1:{relay.port}"
         producer = Producer(self.broker.url, self.count, max(self.count / (8.0 * (self.kills + 1)), 100.0))
         try:
             producer.start()
-            self.storm(url, line)
-            producer.join(LIFE_SECONDS_MAX)
+            self.kill_queries(url, relay)
+            producer.join(RUN_SECONDS_MAX)
             if producer.is_alive() or producer.error:
-                raise RuntimeError(f"the producer has not ended well: {producer.posted} posted, "
+                raise RuntimeError(f"the producer failed: {producer.posted} posted, "
                                    f"{producer.error or 'it still runs'}")
-            judged = json.loads(self.life("drain", url, "judged").removeprefix("judged "))
-            left = self.left()
+            counts = json.loads(self.run_to_end("drain", url, "result").removeprefix("result "))
+            remaining = self.count_remaining()
         finally:
-            line.close()
+            relay.close()
             self.broker.close()
-        self.numbers |= {"dropped connections": line.drops, **judged, "twice": judged["rows"] - judged["guids"],
-                         "left in the queue": left, "seconds": round(time.monotonic() - began)}
-        if judged["lost"] or judged["rows"] != self.count or judged["guids"] != self.count or left:
-            raise RuntimeError(f"not every message is in the table once: {self.numbers}")
+        self.numbers |= {"dropped connections": relay.drops, **counts, "twice": counts["rows"] - counts["guids"],
+                         "left in the queue": remaining, "seconds": round(time.monotonic() - start_time)}
+        if counts["lost"] or counts["rows"] != self.count or counts["guids"] != self.count or remaining:
+            raise RuntimeError(f"the table does not have every message exactly once: {self.numbers}")
         return self.numbers
 
-    def storm(self, url: str, line: Line) -> None:
-        """The lives that end badly."""
+    def kill_queries(self, url: str, relay: Relay) -> None:
+        """Run and kill the query `kills` times, with the other faults in between."""
         executors = set(self.random.sample(range(self.kills), min(self.executor_kills, self.kills)))
         brokers = [self.random.randrange(self.kills) for _ in range(self.broker_kills)] if self.kills else []
         cuts = [self.random.randrange(self.kills) for _ in range(self.drops)] if self.kills else []
         for number in range(self.kills):
-            life = self.begun(url, "local-cluster[2,1,600]" if number in executors else "local[2]")
+            process = self.start_run(url, "local-cluster[2,1,600]" if number in executors else "local[2]")
             try:
                 for _ in range(cuts.count(number)):
                     time.sleep(self.random.uniform(0.0, 0.5))
-                    line.drop()
+                    relay.drop()
                 for _ in range(brokers.count(number)):
                     time.sleep(self.random.uniform(0.0, 0.5))
                     self.broker.kill()
                     self.broker.start()
                     self.numbers["killed brokers"] += 1
                 if number in executors:
-                    self.kill_executor(life)
+                    self.kill_executor(process)
                 time.sleep(self.random.uniform(0.0, 1.5))
-                life.kill(self.random.choice(["all", "program", "jvm"]))
+                process.kill(self.random.choice(["all", "program", "jvm"]))
                 self.numbers["killed queries"] += 1
             finally:
-                life.close()
+                process.close()
 
-    def begun(self, url: str, master: str) -> Life:
-        """A life of the query that has made a batch. One that ends by itself before is begun again, as an operator would: on
-        a busy machine Spark does not wait long enough for its Python processes."""
-        for _ in range(LIVES_TRIED_MAX):
-            life = self.start("run", url, master)
-            if life.expect("batch"):
-                return life
-            life.close()
-            self.numbers["queries that did not begin"] = self.numbers.get("queries that did not begin", 0) + 1
-        raise RuntimeError(f"the query has made no batch\n{self.tail()}")
+    def start_run(self, url: str, master: str) -> QueryProcess:
+        """Start the query and wait for its first batch.
 
-    def kill_executor(self, life: Life) -> None:
-        """kill -9 of one executor; the query goes on."""
-        found = [pid for pid, line in life.family().items() if "CoarseGrainedExecutorBackend" in line]
+        If it ends before, it is started again, at most `ATTEMPTS_MAX` times: on a busy machine Spark does not wait long
+        enough for its Python processes.
+        """
+        for _ in range(ATTEMPTS_MAX):
+            process = self.start("run", url, master)
+            if process.expect("batch"):
+                return process
+            process.close()
+            self.numbers["failed starts"] = self.numbers.get("failed starts", 0) + 1
+        raise RuntimeError(f"the query has processed no batch\n{self.tail()}")
+
+    def kill_executor(self, process: QueryProcess) -> None:
+        """Kill -9 one executor; the query must continue."""
+        found = [pid for pid, line in process.processes().items() if "CoarseGrainedExecutorBackend" in line]
         if not found:
             raise RuntimeError("there is no executor process")
         os.kill(self.random.choice(found), signal.SIGKILL)
         self.numbers["killed executors"] += 1
-        if not life.expect("batch"):
-            raise RuntimeError(f"the query has not gone on without an executor\n{self.tail()}")
+        if not process.expect("batch"):
+            raise RuntimeError(f"the query does not continue after the kill of an executor\n{self.tail()}")
 
-    def start(self, what: str, url: str, master: str = "local[2]") -> Life:
-        """A life of the query, its session made."""
-        life = Life(what, self.root, url, self.count, self.batch, master, self.sink)
-        if not life.expect("session"):
-            life.close()
-            raise RuntimeError(f"there is no session\n{self.tail()}")
-        return life
+    def start(self, mode: str, url: str, master: str = "local[2]") -> QueryProcess:
+        """Start the query and wait until its Spark session exists."""
+        process = QueryProcess(mode, self.root, url, self.count, self.batch, master, self.sink)
+        if not process.expect("session"):
+            process.close()
+            raise RuntimeError(f"the query has created no session\n{self.tail()}")
+        return process
 
-    def life(self, what: str, url: str, last: str) -> str:
-        """A life that ends well; its last line."""
-        for _ in range(LIVES_TRIED_MAX):
-            life = self.start(what, url)
+    def run_to_end(self, mode: str, url: str, last: str) -> str:
+        """Run the query until it prints a line that starts with `last`; return the line. At most `ATTEMPTS_MAX` attempts."""
+        for _ in range(ATTEMPTS_MAX):
+            process = self.start(mode, url)
             try:
-                line = life.expect(last)
+                line = process.expect(last)
             finally:
-                life.close()
+                process.close()
             if line:
                 return line
-        raise RuntimeError(f"{what} has not ended well\n{self.tail()}")
+        raise RuntimeError(f"{mode} has not completed\n{self.tail()}")
 
     def tail(self) -> str:
-        """The end of what the query has said."""
+        """Return the end of the log of the query."""
         return (self.root / "query.log").read_text(errors="replace")[-4000:]
 
-    def left(self) -> int:
-        """Messages in the queue that nobody has confirmed."""
+    def count_remaining(self) -> int:
+        """Return the number of unconfirmed messages in the queue."""
         answer = self.broker.admin(f"DOMAINS DOMAIN {DOMAIN} QUEUE q INTERNALS")
         found = re.search(r"(?:numMessages|Num messages|messages)\W+(\d+)", answer, re.IGNORECASE)
         with Session(self.broker.url) as session, session.open(QUEUE, read=True) as opened:
@@ -321,7 +324,7 @@ class Campaign:
 
 
 def main(arguments: list[str]) -> int:
-    """Command line."""
+    """Run the command line; return 1 if there was a violation."""
     parser = argparse.ArgumentParser(prog="tests.soak spark", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=100_000)

@@ -1,9 +1,9 @@
-"""The query of the Spark campaign, as a process of its own that is killed again and again.
+"""Process of the streaming query in the Spark soak test, which kills it repeatedly.
 
     python -m soak.spark_query run|drain ROOT BROKER QUEUE COUNT BATCH MASTER SINK
 
-`run` goes on until it is killed and prints a line for each batch; `drain` ends when nothing comes any more and prints what
-is in the sink.
+`run` continues until it is killed and prints a line for each batch; `drain` ends when the queue is empty and prints counts
+of the rows in the sink.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _SMALL = {"spark.sql.shuffle.partitions": 2, "spark.default.parallelism": 2, "sp
 
 
 def stream(spark: Any, root: Path, broker: str, queue: str, batch: str) -> Any:
-    """The messages."""
+    """Return the stream of messages of the queue."""
     return spark.readStream.format("bmq").options(**{
         "bmq.bootstrap.servers": broker, "subscribe": queue, "spoolDir": str(root / "spool"), "maxOffsetsPerTrigger": batch,
         "minPartitions": "2", "availableNow.idle": "3s"}).load()
 
 
 def writer(rows: Any, root: Path, sink: str) -> Any:
-    """Into Parquet files, by the file sink or by overwriting a directory of each batch."""
+    """Write to Parquet files: with the file sink, or with one overwritten directory per batch."""
     if sink == "parquet":
         return rows.writeStream.format("parquet").option("path", str(root / "sink")).option(
             "checkpointLocation", str(root / "checkpoint"))
@@ -40,8 +40,8 @@ def writer(rows: Any, root: Path, sink: str) -> Any:
         str(root / "sink" / f"batch={number}"))).option("checkpointLocation", str(root / "checkpoint"))
 
 
-def judged(spark: Any, root: Path, count: int) -> dict[str, int]:
-    """What is in the sink."""
+def count_rows(spark: Any, root: Path, count: int) -> dict[str, int]:
+    """Count the rows in the sink; return counts of rows, GUIDs, numbers and lost messages."""
     from pyspark.sql import functions as F
 
     rows = spark.read.parquet(str(root / "sink"))
@@ -52,22 +52,22 @@ def judged(spark: Any, root: Path, count: int) -> dict[str, int]:
     return {**found.asDict(), "lost": missing}
 
 
-def main(what: str, root: Path, broker: str, queue: str, count: int, batch: str, master: str, sink: str) -> None:
-    """One life."""
+def main(mode: str, root: Path, broker: str, queue: str, count: int, batch: str, master: str, sink: str) -> None:
+    """Run the query."""
     spark = session(master, "campaign", **{**_SMALL, "spark.local.dir": str(root / "local"),
                                            "spark.sql.warehouse.dir": str(root / "warehouse")})
     spark.sparkContext.setLogLevel("ERROR")
     print("session", flush=True)
     started = writer(stream(spark, root, broker, queue, batch), root, sink)
-    query = (started.trigger(availableNow=True) if what == "drain" else started).start()
+    query = (started.trigger(availableNow=True) if mode == "drain" else started).start()
     seen = -1
     while not query.awaitTermination(0.2):
         progress = query.lastProgress
         if progress is not None and progress["batchId"] != seen and progress["numInputRows"]:
             seen = progress["batchId"]
             print(f"batch {seen} {progress['numInputRows']}", flush=True)
-    if what == "drain":
-        print("judged " + json.dumps(judged(spark, root, count)), flush=True)
+    if mode == "drain":
+        print("result " + json.dumps(count_rows(spark, root, count)), flush=True)
     spark.stop()
 
 

@@ -146,7 +146,7 @@ class CampaignProducer(CampaignClient):
         self._post_repeatedly(connection)
 
     def _send(self, connection: ClientConnection, guid: bytes, payload: bytes) -> None:
-        connection.guard.put(guid, True)
+        connection.guard.on_put(guid, True)
         connection.end.send(codec.put_frame([codec.put_message(0, guid, payload)]))
 
     def _post_repeatedly(self, connection: ClientConnection) -> None:
