@@ -11,7 +11,7 @@ pause     SIGSTOP of the leader for 2 to 6 s                     inbound   a nod
 stop      SIGTERM of a node, started again after up to 3 s       outbound  other nodes receive no data from a node
                                                                  pair      no data between two nodes
 
-With the last four all connections between nodes use relays (`cutting`). Two producers, at the proxy and at the nodes, post
+For the last four all connections between nodes use relays (`cutting`). Two producers, at the proxy and at nodes, post
 numbered messages to three queues; one queue is read at the proxy, one by two apps at the nodes, one only at the
 end. `restart_judge` checks that each post was acknowledged exactly once, is in its queue exactly once, and in order; sessions
 at the proxy must have no connection events. A probe posts continuously and measures the longest time to an acknowledgement
