@@ -12,11 +12,11 @@ stop      SIGTERM of a node, started again after up to 3 s       outbound  other
                                                                  pair      no data between two nodes
 
 For the last four all connections between nodes use relays (`cutting`). Two producers, at the proxy and at nodes, post
-numbered messages to three queues; one queue is read at the proxy, one by two apps at the nodes, one only at the
-end. `restart_judge` checks that each post was acknowledged exactly once, is in its queue exactly once, and in order; sessions
-at the proxy must have no connection events. A probe posts continuously and measures the longest time to an acknowledgement
-around each fault. At the end all nodes are stopped, and `bmq storage compare` must find their files equal. After a violation
-files and logs remain; the result has their directory.
+numbered messages to three queues; one queue is read at the proxy, one by two apps at the nodes, one only at the end.
+`restart_judge` checks that each post was acknowledged exactly once, is in its queue exactly once, and in order; sessions at
+the proxy must have no connection events. A probe posts continuously and measures the longest time to an acknowledgement
+around each fault. At the end all nodes are stopped, and `bmq storage compare` must find their files equal. After a
+violation files and logs remain; the result has their directory.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from kit.client import Queue
 from kit.codec import Push
 from kit.connections import Driver, Tls, Transport, connect
 from kit.memory import MemoryWorld
-from kit.paced import OFTEN, SHARED, acked, come, post_often, session_of
+from kit.paced import OFTEN, SHARED, acked, count_received, post_often, session_of
 
 from bmqtwist.broker.batching import SYNC_DELAY_S
 from bmqtwist.broker.storage_turn import COALESCED_BYTES_MAX, UNSYNCED_BYTES_MAX

@@ -43,7 +43,7 @@ def served_after_each_turn(world: MemoryWorld, consumers: list[Queue]) -> list[i
         world.turn_requested = False
         world.broker.turn(world.now)
         found.append(sum(bool(each.client.link._arrived) for each in consumers))  # type: ignore[attr-defined]
-    assert [come(consumer, "push") for consumer in consumers] == [1] * QUEUES
+    assert [count_received(consumer, "push") for consumer in consumers] == [1] * QUEUES
     return found
 
 
@@ -91,5 +91,5 @@ def test_a_session_lost_before_its_write_does_not_affect_other_sessions(memory: 
     lost = next(each for each in consumers if session_of(each).flush_due)
     lost.client.link.drop()
     memory.run()
-    assert [come(each, "push") for each in consumers if each is not lost] == [1] * (QUEUES - 1)
+    assert [count_received(each, "push") for each in consumers if each is not lost] == [1] * (QUEUES - 1)
     assert count_received(memory.consumer(lost.uri), "push") == 1
