@@ -1,4 +1,4 @@
-"""The Celery application of test_celery.py: what its workers run. Environment: BMQ_URL, BMQ_RESULTS, BMQ_OPTIONS (JSON)."""
+"""Celery application of the workers in test_celery.py. Environment: BMQ_URL, BMQ_RESULTS, BMQ_OPTIONS (JSON)."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ DEADLINE_S = 120.0
 
 
 def write(path: str, text: str) -> None:
-    """Add a line to a file, at once or not at all."""
+    """Append a line to a file with one write."""
     with open(path, "a", encoding="utf-8") as file:
         file.write(text + "\n")
 
 
 def add(x: int, y: int) -> int:
-    """The sum."""
+    """Return the sum of two numbers."""
     return x + y
 
 
 def total(numbers: list[int]) -> int:
-    """The sum of a list: body of chords."""
+    """Return the sum of a list; body of chords."""
     return sum(numbers)
 
 
 def flaky(self: Task, path: str, failures: int) -> int:
-    """Fails so many times and is retried; the number of retries."""
+    """Fail `failures` times, then return the number of retries."""
     write(path, str(self.request.retries))
     if self.request.retries < failures:
         raise self.retry(countdown=0.1)
@@ -45,12 +45,12 @@ def flaky(self: Task, path: str, failures: int) -> int:
 
 
 def note(path: str, text: str) -> None:
-    """Write a line."""
+    """Append a line to a file."""
     write(path, text)
 
 
 def hold(self: Task, directory: str, name: str) -> dict[str, Any]:
-    """Write `started`, wait until there is a file `go`; how it was delivered."""
+    """Write `started`, wait for the file `go`; return how the task was delivered."""
     here = Path(directory)
     write(str(here / "started"), f"{name} {self.request.hostname}")
     end = time.monotonic() + DEADLINE_S
@@ -64,7 +64,7 @@ def hold(self: Task, directory: str, name: str) -> dict[str, Any]:
 
 
 def rejected_once(self: Task, path: str) -> str:
-    """Reject the first delivery, with requeue."""
+    """Reject the first delivery with requeue."""
     if not self.request.delivery_info["redelivered"]:
         write(path, "rejected")
         raise Reject("not now", requeue=True)
@@ -73,7 +73,7 @@ def rejected_once(self: Task, path: str) -> str:
 
 
 def dies_once(self: Task, path: str) -> str:
-    """Kill the process that runs it, the first time."""
+    """Kill the worker process at the first delivery."""
     if not self.request.delivery_info["redelivered"]:
         write(path, "dies")
         os._exit(9)
@@ -82,7 +82,7 @@ def dies_once(self: Task, path: str) -> str:
 
 
 def make(url: str, results: str, **options: Any) -> Celery:
-    """The application: its tasks are called like the functions above."""
+    """Create the application; its tasks have the names of the functions above."""
     made = Celery("celery_tasks", broker=url, backend=results, set_as_current=False)
     made.conf.update(
         broker_transport_options={"broadcast_domain": "b"}, broker_connection_retry_on_startup=True,

@@ -15,7 +15,7 @@ __all__ = ["cli", "node", "running", "secure", "shared_node"]
 
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ProcessWorld]:
-    """A broker process of the test's own."""
+    """Yield a broker process for one test."""
     monkeypatch.delenv("BMQ_BROKER_URI", raising=False)
     with running_world(tmp_path) as world:
         yield world
@@ -23,19 +23,19 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ProcessWor
 
 @pytest.fixture(scope="module")
 def shared_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessWorld]:
-    """A broker process for tests that leave it alone, each with a queue of its own."""
+    """Yield a broker process for all tests of a module; each test has its own queue and leaves the broker unchanged."""
     with running_world(tmp_path_factory.mktemp("node")) as world:
         yield world
 
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[BrokerProcess, Cli]]:
-    """A broker process and the command `bmq`."""
+    """Yield a broker process, and the command `bmq` with its address."""
     with running_broker(tmp_path_factory.mktemp("broker")) as both:
         yield both
 
 
 @pytest.fixture
 def cli(running: tuple[BrokerProcess, Cli]) -> Cli:
-    """The command."""
+    """Return the command `bmq` with the address of the broker."""
     return running[1]

@@ -1,4 +1,4 @@
-"""Celery over our transport: real workers, real brokers, results in files or in memory."""
+"""Celery workers with the kombu transport and broker processes, with results in files or in memory."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ pytestmark = pytest.mark.process
 
 @pytest.fixture(autouse=True)
 def root_logger() -> Iterator[None]:
-    """A worker in this process sets the level of the root logger: other tests find it as it was."""
+    """Restore the level of the root logger, which a worker in this process changes."""
     level = logging.root.level
     yield
     logging.root.setLevel(level)
 
 
 def world_in(directory: Path) -> ProcessWorld:
-    """A broker process with a persistent priority domain `d` and a broadcast domain `b`."""
+    """Run a broker process with a persistent priority domain `d` and a broadcast domain `b`."""
     world = ProcessWorld(directory, start=False)
     world.broker.launch()
     world.broker.expect(STARTED, deadline=180.0)
@@ -48,7 +48,7 @@ def world_in(directory: Path) -> ProcessWorld:
 
 
 class Workers:
-    """Worker processes of one broker and one directory for results."""
+    """Worker processes of one broker, with one directory for results."""
 
     def __init__(self, world: ProcessWorld, directory: Path) -> None:
         self.directory, self.processes = directory, []  # type: ignore[var-annotated]
@@ -72,33 +72,33 @@ class Workers:
         return process
 
     def task(self, name: str) -> Any:
-        """A task, to be called or made a part of a canvas."""
+        """Return a task, to be called or used in a canvas."""
         return self.app.tasks[name]
 
     def log(self, name: str) -> str:
-        """What a worker said."""
+        """Return the output of a worker."""
         return (self.directory / f"{name}.log").read_text()
 
     def stop(self, process: subprocess.Popen[bytes]) -> None:
-        """The warm way."""
+        """Stop a worker after its running tasks."""
         process.terminate()
         assert process.wait(DEADLINE) == 0
 
     def kill(self, process: subprocess.Popen[bytes]) -> None:
-        """The worker and its children, at once."""
+        """Kill a worker and its child processes."""
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait(DEADLINE)
 
     def cleanup(self) -> None:
-        """Leave nothing running."""
+        """Kill all workers."""
         for process in self.processes:
             self.kill(process)
         pools.reset()
 
 
 def until(done: Callable[[], object], say: Callable[[], object] = lambda: "", deadline: float = DEADLINE) -> None:
-    """Ask until it is so."""
+    """Wait until a condition is true."""
     end = time.monotonic() + deadline
     while not done():
         assert time.monotonic() < end, say()
@@ -106,13 +106,13 @@ def until(done: Callable[[], object], say: Callable[[], object] = lambda: "", de
 
 
 def lines(path: Path) -> list[str]:
-    """The lines of a file that may not be there yet."""
+    """Return the lines of a file; none if it does not exist yet."""
     return path.read_text().splitlines() if path.exists() else []
 
 
 @pytest.fixture(scope="module")
 def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessWorld]:
-    """One broker for the tests that leave it alone."""
+    """Yield one broker for tests that leave it unchanged."""
     world = world_in(tmp_path_factory.mktemp("broker"))
     yield world
     world.cleanup()
@@ -120,7 +120,7 @@ def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessWorld]:
 
 @pytest.fixture(scope="module")
 def prefork(common: ProcessWorld, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
-    """A worker with two child processes, a prefetch count of four, and events."""
+    """Yield a worker with two child processes, a prefetch count of four, and events."""
     workers = Workers(common, tmp_path_factory.mktemp("prefork"))
     try:
         workers.start("prefork@here", "-P", "prefork", "-c", "2", "-E", worker_prefetch_multiplier=2)
@@ -146,7 +146,7 @@ def test_a_retry_with_a_countdown_runs_later(prefork: Workers, tmp_path: Path) -
 
 
 def test_more_scheduled_tasks_than_the_prefetch_count_run_in_time(prefork: Workers) -> None:
-    """Celery raises the prefetch count for each task that waits, and so the window has to follow."""
+    """Celery raises the prefetch count for each waiting task; the window of the consumer must follow."""
     since = time.monotonic()
     results = [prefork.task("add").apply_async((n, 1), countdown=2.0) for n in range(20)]
     assert prefork.task("add").delay(1, 1).get(DEADLINE) == 2
@@ -155,7 +155,7 @@ def test_more_scheduled_tasks_than_the_prefetch_count_run_in_time(prefork: Worke
 
 
 def test_reject_with_requeue_and_a_lost_child_run_the_task_again(prefork: Workers, tmp_path: Path) -> None:
-    """The new child is forked from a worker that has a connection."""
+    """The new child process is forked from a worker with an open connection."""
     assert prefork.task("rejected_once").delay(str(tmp_path / "a")).get(DEADLINE) == "done"
     assert lines(tmp_path / "a") == ["rejected", "done"]
     assert prefork.task("dies_once").delay(str(tmp_path / "b")).get(DEADLINE) == "lives"
@@ -193,7 +193,7 @@ def test_task_events_reach_an_event_receiver(prefork: Workers) -> None:
 
 
 def test_a_task_of_a_killed_worker_runs_at_another_worker(common: ProcessWorld, tmp_path: Path) -> None:
-    """Late acknowledgement: nothing is confirmed before the task is done."""
+    """With late acknowledgement a task is confirmed after its end."""
     workers = Workers(common, tmp_path)
     try:
         first = workers.start("first@here", "-P", "prefork", "-c", "1", "-Q", "killed", worker_prefetch_multiplier=1)
@@ -228,7 +228,7 @@ def test_a_busy_worker_receives_at_most_its_prefetch_count(common: ProcessWorld,
             assert [message.headers["argsrepr"][-4:-1] for message in others] == ["'2'", "'3'", "'4'", "'5'"]
         (tmp_path / "go").touch()
         assert held.get(DEADLINE)["redelivered"] is False
-        until(lambda: len(lines(tmp_path / "notes")) == 4)  # what the other one did not acknowledge came back
+        until(lambda: len(lines(tmp_path / "notes")) == 4)  # redelivered: the killed worker had not acknowledged it
         workers.stop(worker)
         assert common.stored("bmq://d/window") == 0
     finally:
@@ -245,7 +245,7 @@ def test_workers_reconnect_after_a_kill_of_the_broker_and_no_task_is_lost(tmp_pa
             workers.task("note").delay(str(path), str(number))
         world.crash()
         world.start()
-        for number in range(50, 80):  # the connection that posts comes back by itself
+        for number in range(50, 80):  # the connection for posts reconnects
             workers.task("note").delay(str(path), str(number))
         until(lambda: len(set(lines(path))) == 80, lambda: workers.log("threads@here"))
         assert "Connection to broker lost" in workers.log("threads@here")

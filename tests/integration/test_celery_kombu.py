@@ -1,4 +1,4 @@
-"""The kombu transport under Celery, used by plain kombu programs against real broker processes."""
+"""The kombu transport for Celery, used by kombu programs with broker processes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.process
 
 
 def world_in(directory: Path, **app: Any) -> ProcessWorld:
-    """A broker process with a persistent priority domain `d` and a broadcast domain `b`."""
+    """Run a broker process with a persistent priority domain `d` and a broadcast domain `b`."""
     world = ProcessWorld(directory, start=False, app=app)
     world.broker.launch()
     world.broker.expect(STARTED, deadline=180.0)
@@ -44,19 +44,19 @@ def world_in(directory: Path, **app: Any) -> ProcessWorld:
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessWorld]:
-    """A broker for tests that leave it alone."""
+    """Yield a broker for tests that leave it unchanged."""
     world = world_in(tmp_path_factory.mktemp("broker"))
     yield world
     world.cleanup()
 
 
 def connect(world: ProcessWorld, **options: Any) -> Connection:
-    """A connection; `options` are transport_options."""
+    """Open a connection; `options` are transport_options."""
     return Connection(f"bmq://127.0.0.1:{world.broker.port}/d", transport_options={**OPTIONS, **options})
 
 
 class Collector:
-    """What a consumer got, and the messages, which it does not acknowledge."""
+    """A consumer that collects bodies and messages, without acknowledgement."""
 
     def __init__(self, channel: Any, *queues: Queue, prefetch: int = 0, **options: Any) -> None:
         self.bodies: list[Any] = []
@@ -68,18 +68,18 @@ class Collector:
         self.consumer.consume()
 
     def take(self, body: Any, message: Any) -> None:
-        """From kombu."""
+        """Collect a message from kombu."""
         self.bodies.append(body)
         self.messages.append(message)
 
     def until(self, count: int) -> list[Any]:
-        """Drain until there are so many; their bodies."""
+        """Drain events until there are `count` messages; return their bodies."""
         while len(self.bodies) < count:
             self.connection.drain_events(timeout=DEADLINE)
         return self.bodies
 
     def silent(self) -> bool:
-        """Does nothing more come?"""
+        """Return whether no message arrives."""
         with pytest.raises(socket.timeout):
             self.connection.drain_events(timeout=SILENCE)
         return True
@@ -119,13 +119,13 @@ def test_the_prefetch_count_limits_unconfirmed_messages_and_can_change(node: Pro
         assert mine.silent()
         mine.consumer.qos(prefetch_count=0)
         assert mine.until(9) == [0, 1, 3, 4, 5, 6, 7, 8, 9]
-        mine.consumer.cancel()  # what is held may still be acknowledged
+        mine.consumer.cancel()  # delivered messages can still be acknowledged
         producer.publish(10, routing_key="window")
         theirs.messages[0].ack()
         assert theirs.until(2) == [2, 10]
         for message in mine.messages[1:-1]:
             message.ack()
-        channel.close()  # and what is not goes to others
+        channel.close()  # unacknowledged messages go to other consumers
         theirs.messages[1].ack()
         assert theirs.until(3) == [2, 10, 9]
         assert theirs.messages[2].delivery_info["redelivered"] is True
@@ -191,7 +191,7 @@ def test_unroutable_messages_and_unknown_queues_are_refused(node: ProcessWorld) 
 
 
 def test_a_full_queue_refuses_only_producers_that_wait_for_acks(node: ProcessWorld) -> None:
-    node.domain("small", queue_messages=1)  # and one over it
+    node.domain("small", queue_messages=1)  # and one more
     url = f"bmq://127.0.0.1:{node.broker.port}/small"
     with Connection(url, transport_options=OPTIONS) as connection:
         producer = connection.Producer()
@@ -203,7 +203,7 @@ def test_a_full_queue_refuses_only_producers_that_wait_for_acks(node: ProcessWor
         connection.Producer().publish(3, routing_key="q")
         assert [message.payload for message in map(Queue("q")(connection).get, [True, True])] == [0, 1]
         connection.Producer().publish(4, routing_key="q")
-    assert node.stored("bmq://small/q") == 1  # closing waits for what was posted
+    assert node.stored("bmq://small/q") == 1  # close waits for outstanding posts
 
 
 def test_messages_of_other_producers_with_subscriptions_and_priorities_are_consumed(node: ProcessWorld) -> None:
@@ -227,7 +227,10 @@ def test_messages_of_other_producers_with_subscriptions_and_priorities_are_consu
 
 
 def test_a_program_that_does_not_drain_keeps_its_connection_and_its_messages(tmp_path: Path) -> None:
-    """The broker gives up clients that are silent for about a second; ours are not, however long a task takes."""
+    """The broker disconnects clients that are silent for about a second.
+
+    The transport sends heartbeats during long tasks.
+    """
     world = world_in(tmp_path, tcp={"heartbeatIntervalMs": 400},
                      heartbeats={"client": 2, "downstreamBroker": 0, "upstreamBroker": 0, "clusterPeer": 0})
     try:
@@ -275,7 +278,7 @@ def test_posts_during_a_kill_of_the_broker_are_stored_once_and_consumers_get_a_c
             assert not reader.connected
             reader.collect()
             again = Collector(reader.default_channel, Queue("q"))  # a new connection
-            assert again.until(200) == list(range(200))  # what was done too late is not done again
+            assert again.until(200) == list(range(200))  # late acknowledgements count
             assert [message.delivery_info["redelivered"] for message in again.messages[:2]] == [True, False]
             for message in again.messages:
                 message.ack()
@@ -285,7 +288,7 @@ def test_posts_during_a_kill_of_the_broker_are_stored_once_and_consumers_get_a_c
 
 
 def test_a_forked_child_opens_its_own_connection_and_closes_the_inherited_one(node: ProcessWorld) -> None:
-    """The broker sees a parent go that is killed while its children live."""
+    """The broker detects the end of a killed parent while its children run."""
     program = f"""
 import os, sys, time
 from kombu import Connection, Consumer, Queue
@@ -349,5 +352,5 @@ def test_tls_and_a_password(secure: tuple[str, Path]) -> None:  # noqa: F811
     with pytest.raises(Refused), Connection(f"bmq://alice:guess@{host}/d", ssl=context) as connection:
         connection.connect()
     with Connection(f"bmqs://alice:secret@{host}/d", connect_timeout=0.5) as connection:
-        with pytest.raises(OperationalError):  # a certificate nobody vouches for
+        with pytest.raises(OperationalError):  # a certificate without a known authority
             connection.ensure_connection(max_retries=1, interval_start=0.0)

@@ -13,7 +13,6 @@ spec = pytest.mark.spec
 @pytest.mark.real
 @spec("broker", 51)
 def test_a_put_with_ack_requested_gets_exactly_one_ack_with_its_guid(world: World) -> None:
-    """Neither none nor two."""
     world.domain()
     producer = world.producer()
     guid = producer.put(b"m")
@@ -25,7 +24,7 @@ def test_a_put_with_ack_requested_gets_exactly_one_ack_with_its_guid(world: Worl
 
 @spec("broker", 52)
 def test_a_put_without_ack_requested_gets_no_ack_when_accepted(world: World) -> None:
-    """An unasked positive ACK would abort an official client."""
+    """An unrequested positive ACK would abort an official client."""
     world.domain()
     producer = world.producer()
     producer.put(b"m", ack=False)
@@ -36,7 +35,7 @@ def test_a_put_without_ack_requested_gets_no_ack_when_accepted(world: World) -> 
 
 @spec("broker", 53)
 def test_a_refused_put_is_nacked_without_ack_requested(world: World) -> None:
-    """A producer must learn that a message is lost."""
+    """Without the NACK the producer would not detect the loss of the message."""
     world.domain(queue_messages=0)
     producer = world.producer()
     producer.post(b"fits")
@@ -46,7 +45,7 @@ def test_a_refused_put_is_nacked_without_ack_requested(world: World) -> None:
 
 @spec("broker", 54)
 def test_a_queue_opened_without_the_ack_flag_still_gets_its_nacks(world: World) -> None:
-    """Positive ACKs are asked for by each message."""
+    """Positive ACKs are requested by each message."""
     world.domain(queue_messages=0)
     producer = world.client().open("bmq://d/q", write=1, flags=WRITE)
     producer.put(b"fits", ack=False)
@@ -60,7 +59,7 @@ def test_a_queue_opened_without_the_ack_flag_still_gets_its_nacks(world: World) 
 @spec("broker", 55)
 @pytest.mark.parametrize("ack", [True, False])
 def test_a_put_to_an_unknown_queue_id_is_nacked_and_the_connection_kept(world: World, ack: bool) -> None:
-    """Log #CLIENT_INVALID_PUT; the session goes on."""
+    """The log has #CLIENT_INVALID_PUT."""
     world.domain()
     producer = world.producer()
     client = producer.client
@@ -74,7 +73,6 @@ def test_a_put_to_an_unknown_queue_id_is_nacked_and_the_connection_kept(world: W
 
 @spec("broker", 56)
 def test_a_put_on_a_read_only_handle_is_nacked(world: World) -> None:
-    """The handle was not opened for it."""
     world.domain()
     consumer = world.consumer()
     guid = consumer.put(b"m")
@@ -98,7 +96,7 @@ def test_an_unset_guid_from_a_client_that_generates_guids_is_nacked(world: World
 @pytest.mark.real
 @spec("broker", 58)
 def test_the_same_guid_twice_is_stored_once_and_acked_both_times(world: World) -> None:
-    """A producer that did not see its ACK sends the message again."""
+    """A producer that received no ACK sends the message again."""
     world.domain()
     producer, consumer = world.producer(), world.consumer()
     guid = producer.post(b"first")
@@ -122,7 +120,7 @@ def test_the_same_guid_twice_before_the_first_ack_gets_one_ack(world: World) -> 
 
 @spec("broker", 59)
 def test_a_guid_is_stored_again_after_the_deduplication_time(world: World) -> None:
-    """The history forgets, counted from the arrival, after the message is gone."""
+    """The time counts from the arrival of the message, which is confirmed before."""
     world.domain(deduplicationTimeMs=10_000)
     producer, consumer = world.producer(), world.consumer()
     guid = producer.post(b"first")
@@ -138,21 +136,21 @@ def test_a_guid_is_stored_again_after_the_deduplication_time(world: World) -> No
 
 @spec("broker", 60)
 def test_a_broadcast_put_without_consumers_is_acked(world: World) -> None:
-    """Broadcast promises nothing beyond the first hop."""
+    """An ACK of broadcast mode covers the first hop only."""
     world.domain("b", "broadcast", in_memory=True)
     world.producer("bmq://b/q").post()
 
 
 @spec("broker", 63)
 def test_strong_consistency_on_a_single_node_acks_at_once(world: World) -> None:
-    """A majority of one is one."""
+    """The quorum of one node is one."""
     world.domain(strong=True)
     world.producer().post()
 
 
 @spec("broker", 64)
 def test_a_quorum_above_the_live_nodes_holds_strong_puts_until_it_is_lowered(world: World) -> None:
-    """An operator's way to trade availability for safety, and back."""
+    """With the quorum an operator chooses between availability and durability."""
     world.domain(strong=True)
     producer, consumer = world.producer(), world.consumer()
     assert world.admin("CLUSTERS CLUSTER c3 STORAGE REPLICATION SET QUORUM 2") == "Quorum set to 2 from 1"
@@ -168,7 +166,7 @@ def test_a_quorum_above_the_live_nodes_holds_strong_puts_until_it_is_lowered(wor
 
 @spec("broker", 62)
 def test_a_strong_put_without_receipts_is_nacked_after_the_deduplication_time(world: World) -> None:
-    """It is gone and will never be delivered."""
+    """The message is removed and never delivered."""
     world.domain(strong=True, deduplicationTimeMs=5000)
     producer, consumer = world.producer(), world.consumer()
     world.admin("CLUSTERS CLUSTER c3 STORAGE REPLICATION SET QUORUM 2")
@@ -183,7 +181,10 @@ def test_a_strong_put_without_receipts_is_nacked_after_the_deduplication_time(wo
 
 @spec("broker", 65)
 def test_consistency_changes_live(world: World) -> None:
-    """Eventual to strong: later PUTs wait for receipts; back: they do not, and overtake none that does."""
+    """After a change to strong later PUTs wait for receipts.
+
+    After a change to eventual they do not wait, but do not overtake waiting ones.
+    """
     world.domain()
     producer = world.producer()
     world.admin("CLUSTERS CLUSTER c3 STORAGE REPLICATION SET QUORUM 2")
@@ -206,7 +207,6 @@ def test_consistency_changes_live(world: World) -> None:
 @pytest.mark.real
 @spec("broker", 66)
 def test_one_refused_message_among_good_ones_is_the_only_one_nacked(world: World) -> None:
-    """Neighbours in an event are independent."""
     world.domain()
     producer = world.producer()
     client = producer.client
@@ -221,7 +221,7 @@ def test_one_refused_message_among_good_ones_is_the_only_one_nacked(world: World
 @pytest.mark.real
 @spec("broker", 67)
 def test_puts_before_a_disconnect_are_stored(world: World) -> None:
-    """Their ACKs may be lost, the messages are not."""
+    """Their ACKs may be lost."""
     world.domain()
     consumer = world.consumer()
     producer = world.producer()
@@ -232,7 +232,7 @@ def test_puts_before_a_disconnect_are_stored(world: World) -> None:
 
 
 def test_a_nack_is_logged_at_most_once_in_five_seconds_a_queue(world: World) -> None:
-    """A producer that hammers a full queue must not fill the log."""
+    """The limit keeps the log small when a producer posts to a full queue."""
     world.domain(queue_messages=0)
     producer = world.producer()
     producer.post()

@@ -15,7 +15,7 @@ spec = pytest.mark.spec
 @pytest.mark.real
 @spec("broker", 211)
 def test_help_lists_the_commands_and_an_unknown_command_is_refused(world: World) -> None:
-    """In text and in JSON."""
+    """Both with text and with JSON answers."""
     assert world.admin("HELP").startswith("This process responds to the following CMD subcommands:\n    HELP\n")
     assert "help" in world.admin_json("HELP")
     assert world.admin("BOGUS").startswith("Unable to decode command (rc: -1, error: '")
@@ -23,7 +23,7 @@ def test_help_lists_the_commands_and_an_unknown_command_is_refused(world: World)
 
 @spec("broker", 212)
 def test_answers_use_the_requested_encoding(world: World) -> None:
-    """By prefix and by member; none means text; an unknown one is an error."""
+    """By prefix or member of the request; the default is text; an unknown encoding is an error."""
     compact = world.admin("ENCODING JSON_COMPACT CLUSTERS LIST")
     pretty = world.admin("ENCODING JSON_PRETTY CLUSTERS LIST")
     assert "\n" not in compact
@@ -42,7 +42,7 @@ def test_answers_use_the_requested_encoding(world: World) -> None:
 
 @spec("broker", 213)
 def test_keywords_may_be_in_lower_case(world: World) -> None:
-    """Names may not."""
+    """Names of domains and queues keep their case."""
     world.domain()
     assert world.admin("clusters list") == world.admin("CLUSTERS LIST")
     assert world.admin("domains domain d infos") == world.admin("DOMAINS DOMAIN d INFOS")
@@ -52,7 +52,7 @@ def test_keywords_may_be_in_lower_case(world: World) -> None:
 @pytest.mark.real
 @spec("broker", 214, 218)
 def test_purging_a_queue_returns_the_number_of_removed_messages(world: World) -> None:
-    """Twice: nothing is left the second time, and a consumer gets nothing."""
+    """A second purge removes none, and a consumer gets no message."""
     world.domain()
     world.producer().post_all(b"1", b"2", b"3")
     assert "Purged 3 message(s)" in world.admin("DOMAINS DOMAIN d QUEUE q PURGE *")
@@ -62,7 +62,6 @@ def test_purging_a_queue_returns_the_number_of_removed_messages(world: World) ->
 
 @spec("broker", 215)
 def test_purging_a_domain_counts_all_its_queues(world: World) -> None:
-    """Two and three."""
     world.domain()
     world.producer("bmq://d/one").post_all(b"1", b"2")
     world.producer("bmq://d/two").post_all(b"1", b"2", b"3")
@@ -72,7 +71,7 @@ def test_purging_a_domain_counts_all_its_queues(world: World) -> None:
 
 @spec("broker", 216)
 def test_purging_apps_one_by_one_then_the_domain(world: World) -> None:
-    """The domain purge drops what is left for baz."""
+    """The purge of the domain removes the remaining messages of baz."""
     world.domain("f", "fanout")
     world.producer("bmq://f/q").post_all(b"1", b"2")
     assert "Purged 2 message(s)" in world.admin("DOMAINS DOMAIN f QUEUE q PURGE foo")
@@ -84,7 +83,7 @@ def test_purging_apps_one_by_one_then_the_domain(world: World) -> None:
 
 @spec("broker", 217)
 def test_purging_one_app_leaves_the_others_their_messages(world: World) -> None:
-    """Also across a restart."""
+    """Also after a restart."""
     world.domain("f", "fanout")
     world.producer("bmq://f/q").post_all(b"1", b"2")
     world.admin("DOMAINS DOMAIN f QUEUE q PURGE foo")
@@ -97,7 +96,7 @@ def test_purging_one_app_leaves_the_others_their_messages(world: World) -> None:
 
 @spec("broker", 219)
 def test_inactive_queues_can_be_purged_and_are_not_counted_as_active(world: World) -> None:
-    """After a restart nobody has opened them."""
+    """After a restart no client has opened them."""
     world.domain()
     world.producer("bmq://d/one").post_all(b"1", b"2")
     world.producer("bmq://d/two").post(b"1")
@@ -113,7 +112,7 @@ def test_inactive_queues_can_be_purged_and_are_not_counted_as_active(world: Worl
 
 @spec("broker", 220)
 def test_list_shows_the_requested_range(world: World) -> None:
-    """Offsets count from the end when negative, counts go backwards when negative."""
+    """A negative offset counts from the end, a negative count backwards."""
     world.domain("f", "fanout")
     guids = [guid.hex().upper() for guid in world.producer("bmq://f/q").post_all(b"1", b"22", b"333", b"4444")]
     world.admin("DOMAINS DOMAIN f QUEUE q PURGE foo")
@@ -133,14 +132,13 @@ def test_list_shows_the_requested_range(world: World) -> None:
 
 @spec("broker", 221)
 def test_list_of_an_unknown_app_is_an_error(world: World) -> None:
-    """And says what is wrong."""
     world.domain("f", "fanout")
     world.producer("bmq://f/q").post()
     assert world.admin("DOMAINS DOMAIN f QUEUE q LIST nobody 0 UNLIMITED") == "Invalid 'LIST' command: invalid APPID"
 
 
 def subset(world: World, uri: str, **expected: int) -> dict[str, int]:
-    """Those queue metrics of a fresh snapshot that are expected."""
+    """Return the expected queue metrics from a new snapshot."""
     world.advance(1.5)
     values = world.statistics(uri)["values"]
     return {name: values[name] for name in expected}
@@ -148,7 +146,7 @@ def subset(world: World, uri: str, **expected: int) -> dict[str, int]:
 
 @spec("broker", 222)
 def test_the_statistics_of_the_worked_example(world: World) -> None:
-    """32 messages of 3 bytes, three apps: three stages with exact numbers."""
+    """Three stages with exact numbers: 32 messages of 3 bytes, three apps."""
     world.domain("f", "fanout", queue_messages=1000, queue_bytes=1048576)
     uri = "bmq://f/q"
     world.producer(uri).post_all(*[b"msg"] * 32)
@@ -177,7 +175,7 @@ def test_the_statistics_of_the_worked_example(world: World) -> None:
 
 @spec("broker", 223)
 def test_too_many_snapshots_at_once_are_refused(world: World) -> None:
-    """Four a snapshot interval; the fifth says so."""
+    """Four per snapshot interval are allowed; the fifth is refused."""
     answers = [world.admin("STAT SHOW") for _ in range(5)]
     too_often = [a for a in answers if a == "Cannot save the recent snapshot, trying to make snapshots too often"]
     assert len(too_often) == 1
@@ -186,7 +184,7 @@ def test_too_many_snapshots_at_once_are_refused(world: World) -> None:
 @pytest.mark.real
 @spec("broker", 224)
 def test_a_command_and_its_answer_are_logged(world: World) -> None:
-    """Who asked what."""
+    """The log has the client, the command and the answer."""
     world.admin("CLUSTERS LIST")
     world.expect_log("Received command 'CLUSTERS LIST' [source: ")
     world.expect_log("Send response message")
@@ -194,7 +192,10 @@ def test_a_command_and_its_answer_are_logged(world: World) -> None:
 
 @spec("broker", 225)
 def test_removing_a_domain_in_two_steps(world: World) -> None:
-    """Refused while a queue is open; then purged; opens are refused until it is finished; then it starts empty."""
+    """Refused while a queue is open.
+
+    Then purged. Opens are refused until the second step; afterwards the domain is empty.
+    """
     world.domain()
     producer = world.producer()
     producer.post_all(b"1", b"2")
@@ -220,7 +221,7 @@ def test_removing_a_domain_in_two_steps(world: World) -> None:
 
 @spec("broker", 226)
 def test_removing_one_domain_leaves_another_intact_and_needs_its_first_step(world: World) -> None:
-    """FINALIZE alone does nothing."""
+    """FINALIZE without the first step has no effect."""
     world.domain("a")
     world.domain("b")
     world.producer("bmq://a/q").client.disconnect()
@@ -234,7 +235,6 @@ def test_removing_one_domain_leaves_another_intact_and_needs_its_first_step(worl
 @pytest.mark.real
 @spec("broker", 227)
 def test_an_admin_client_that_disconnects_during_a_command_does_not_affect_others(world: World) -> None:
-    """The answer has nowhere to go."""
     world.domain()
     producer = world.producer()
     for _ in range(3):
@@ -247,7 +247,6 @@ def test_an_admin_client_that_disconnects_during_a_command_does_not_affect_other
 
 
 def test_internals_shows_handles_apps_and_unconfirmed_counts(world: World) -> None:
-    """The shape operators read."""
     world.domain("f", "fanout")
     producer = world.producer("bmq://f/q", name="poster")
     foo = world.consumer("bmq://f/q", "foo", name="reader")
@@ -261,7 +260,7 @@ def test_internals_shows_handles_apps_and_unconfirmed_counts(world: World) -> No
 
 
 def test_admin_sessions_may_only_send_commands(world: World) -> None:
-    """Anything else is dropped, with a line in the log."""
+    """Other requests are dropped and logged."""
     world.domain()
     admin = world.client("admin2", client_type="E_TCPADMIN")
     admin.send_request({"openQueue": {"handleParameters": admin.handle_parameters("bmq://d/q", 0, write=1)}})

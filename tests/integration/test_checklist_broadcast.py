@@ -13,14 +13,14 @@ URI = "bmq://b/q"
 
 @pytest.fixture
 def cast(world: World) -> World:
-    """A world with the broadcast domain `b`."""
+    """Return a world with the broadcast domain `b`."""
     world.domain("b", "broadcast", in_memory=True)
     return world
 
 
 @spec("broker", 111)
 def test_a_broadcast_consumer_gets_all_messages_and_its_confirms_are_ignored(cast: World) -> None:
-    """There is nothing to confirm; the log says so."""
+    """The ignored CONFIRM is logged."""
     producer, consumer = cast.producer(URI), cast.consumer(URI)
     producer.post(b"1")
     pushes = cast.pushes(consumer)
@@ -33,7 +33,7 @@ def test_a_broadcast_consumer_gets_all_messages_and_its_confirms_are_ignored(cas
 @pytest.mark.real
 @spec("broker", 112)
 def test_every_consumer_gets_every_message_of_every_producer(cast: World) -> None:
-    """Two producers, three consumers."""
+    """With two producers and three consumers."""
     producers = [cast.producer(URI) for _ in range(2)]
     consumers = [cast.consumer(URI) for _ in range(3)]
     producers[0].post(b"a")
@@ -44,7 +44,7 @@ def test_every_consumer_gets_every_message_of_every_producer(cast: World) -> Non
 
 @spec("broker", 113)
 def test_messages_posted_without_consumers_are_never_delivered(cast: World) -> None:
-    """At most once: nothing is kept."""
+    """Broadcast mode stores no messages."""
     producer = cast.producer(URI)
     producer.post(b"lost")
     consumer = cast.consumer(URI)
@@ -66,7 +66,6 @@ def test_messages_posted_between_close_and_reopen_are_not_delivered(cast: World)
 
 @spec("broker", 115)
 def test_a_second_consumer_gets_messages_from_its_arrival_on(cast: World) -> None:
-    """The first has both."""
     producer, first = cast.producer(URI), cast.consumer(URI)
     producer.post(b"1")
     second = cast.consumer(URI)
@@ -77,7 +76,7 @@ def test_a_second_consumer_gets_messages_from_its_arrival_on(cast: World) -> Non
 
 @spec("broker", 116)
 def test_only_broadcast_consumers_of_the_highest_priority_receive_messages(cast: World) -> None:
-    """2, 2, 2: all; one at 1: the other two; one at 99: it alone; another at 99: both."""
+    """Priorities 2, 2, 2: all receive; one lowered to 1: the other two; one raised to 99: only this one; two at 99: both."""
     producer = cast.producer(URI)
     consumers = [cast.consumer(URI, priority=2) for _ in range(3)]
 
@@ -96,7 +95,6 @@ def test_only_broadcast_consumers_of_the_highest_priority_receive_messages(cast:
 
 @spec("broker", 117)
 def test_when_the_highest_priority_closes_the_next_one_receives_messages(cast: World) -> None:
-    """3, then 2, then 1."""
     producer = cast.producer(URI)
     present = [cast.consumer(URI, priority=p) for p in (1, 2, 3)]
     while present:
@@ -107,7 +105,6 @@ def test_when_the_highest_priority_closes_the_next_one_receives_messages(cast: W
 
 @spec("broker", 118)
 def test_with_changing_consumers_the_highest_present_priority_receives_messages(cast: World) -> None:
-    """2, 1, 2, 3, 5."""
     producer = cast.producer(URI)
     priorities: list[int] = []
     consumers = []
@@ -122,7 +119,7 @@ def test_with_changing_consumers_the_highest_present_priority_receives_messages(
 @spec("broker", 119)
 @pytest.mark.parametrize("limits", [{"m": 0}, {"b": 0}, {"subscriptions": []}])
 def test_a_consumer_without_capacity_misses_messages_and_has_no_backlog(cast: World, limits: dict[str, int]) -> None:
-    """Zero limits and suspension are the only ways to stop a broadcast."""
+    """Limits of zero and suspension are the only ways to stop broadcast deliveries."""
     producer, consumer = cast.producer(URI), cast.consumer(URI, **limits)  # type: ignore[arg-type]
     producer.post(b"missed")
     consumer.configure()
@@ -132,7 +129,7 @@ def test_a_consumer_without_capacity_misses_messages_and_has_no_backlog(cast: Wo
 
 @spec("broker", 119)
 def test_other_limits_have_no_effect_on_broadcast(cast: World) -> None:
-    """Nothing is counted: M = 1 and three messages are three deliveries."""
+    """With M = 1, three messages are delivered without a confirm."""
     producer, consumer = cast.producer(URI), cast.consumer(URI, m=1, b=1)
     producer.post_all(b"1", b"2", b"3")
     assert cast.got(consumer) == [b"1", b"2", b"3"]
@@ -140,7 +137,6 @@ def test_other_limits_have_no_effect_on_broadcast(cast: World) -> None:
 
 @spec("broker", 120)
 def test_a_ttl_of_zero_expires_nothing(cast: World) -> None:
-    """Connected consumers get all."""
     cast.domain("b0", "broadcast", in_memory=True, messageTtl=0)
     producer, consumer = cast.producer("bmq://b0/q"), cast.consumer("bmq://b0/q")
     producer.post(b"1")
@@ -152,7 +148,7 @@ def test_a_ttl_of_zero_expires_nothing(cast: World) -> None:
 
 @spec("broker", 121)
 def test_no_broadcast_queue_is_ever_stuck(cast: World) -> None:
-    """There is nothing that could wait."""
+    """Broadcast queues have no waiting messages."""
     cast.domain("b1", "broadcast", in_memory=True, maxIdleTime=1)
     cast.producer("bmq://b1/q").post_all(b"1", b"2")
     cast.advance(70)
@@ -161,7 +157,7 @@ def test_no_broadcast_queue_is_ever_stuck(cast: World) -> None:
 
 @spec("broker", 122)
 def test_quotas_do_not_apply_to_broadcast(cast: World) -> None:
-    """Nothing is stored."""
+    """Broadcast queues store no messages."""
     cast.domain("b2", "broadcast", in_memory=True, queue_messages=1, queue_bytes=1, domain_messages=1)
     producer = cast.producer("bmq://b2/q")
     producer.post_all(*[b"some bytes"] * 10)
@@ -170,7 +166,7 @@ def test_quotas_do_not_apply_to_broadcast(cast: World) -> None:
 
 @spec("broker", 123)
 def test_two_matching_subscriptions_of_a_handle_get_one_copy(cast: World) -> None:
-    """Tagged with the first that matches."""
+    """It has the id of the first matching subscription."""
     producer = cast.producer(URI)
     consumer = cast.consumer(URI, subscriptions=[{"x": "x > 0", "s_id": 1001}, {"x": "x > 10", "s_id": 1002}])
     producer.post(b"m", properties={"x": 20})
@@ -180,7 +176,7 @@ def test_two_matching_subscriptions_of_a_handle_get_one_copy(cast: World) -> Non
 
 @spec("broker", 124)
 def test_broadcast_consumers_get_the_messages_that_match_their_expressions(cast: World) -> None:
-    """Priority is compared within an expression."""
+    """Priorities are compared among consumers of the same expression."""
     producer = cast.producer(URI)
     low, high = cast.consumer(URI, x="x < 10"), cast.consumer(URI, x="x >= 10")
     for value in (1, 10, 5, 20):
@@ -191,14 +187,13 @@ def test_broadcast_consumers_get_the_messages_that_match_their_expressions(cast:
 
 @spec("broker", 125)
 def test_a_broadcast_reader_has_no_app_id(cast: World) -> None:
-    """Only fanout has apps."""
+    """Only fanout queues have apps."""
     refused = refusal(cast.client().open, URI, read=1, app_id="x", sub_id=1)
     assert refused.category == "E_UNKNOWN"
 
 
 @spec("broker", 171)
 def test_a_false_application_subscription_drops_a_broadcast_message(cast: World) -> None:
-    """Broadcast keeps nothing for later either."""
     cast.domain("bs", "broadcast", in_memory=True, subscriptions=[app_subscription("", "x == 1")])
     producer, consumer = cast.producer("bmq://bs/q"), cast.consumer("bmq://bs/q")
     producer.post(b"no", properties={"x": 2})
@@ -208,7 +203,7 @@ def test_a_false_application_subscription_drops_a_broadcast_message(cast: World)
 
 @spec("broker", 18)
 def test_a_strong_broadcast_domain_works_as_an_eventual_one_and_raises_an_alarm(world: World) -> None:
-    """Nothing is stored, so nothing can be strong."""
+    """Broadcast queues store no messages, so strong consistency has no effect."""
     world.domain("bs", "broadcast", in_memory=True, strong=True)
     producer, consumer = world.producer("bmq://bs/q"), world.consumer("bmq://bs/q")
     producer.post(b"1")

@@ -12,13 +12,13 @@ URI = "bmq://f/q"
 
 @pytest.fixture
 def fan(world: World) -> World:
-    """A world with the fanout domain `f` of apps foo, bar, baz."""
+    """Return a world with the fanout domain `f` of the apps foo, bar, baz."""
     world.domain("f", "fanout")
     return world
 
 
 def read_all(world: World, consumer: Queue) -> list[bytes]:
-    """Take and confirm everything that is there."""
+    """Receive and confirm all available messages."""
     pushes = world.pushes(consumer)
     if pushes:
         consumer.confirm(*pushes)
@@ -28,7 +28,6 @@ def read_all(world: World, consumer: Queue) -> list[bytes]:
 @pytest.mark.real
 @spec("broker", 89, 92)
 def test_each_app_gets_every_message_once_and_all_confirms_empty_the_storage(fan: World) -> None:
-    """The point of fanout."""
     producer = fan.producer(URI)
     consumers = [fan.consumer(URI, app) for app in ("foo", "bar", "baz")]
     producer.post_all(b"1", b"2")
@@ -38,7 +37,6 @@ def test_each_app_gets_every_message_once_and_all_confirms_empty_the_storage(fan
 
 @spec("broker", 90)
 def test_two_consumers_of_an_app_share_its_messages(fan: World) -> None:
-    """Within an app consumers compete."""
     producer = fan.producer(URI)
     pairs = [(fan.consumer(URI, app), fan.consumer(URI, app)) for app in ("foo", "bar", "baz")]
     producer.post_all(b"1", b"2", b"3", b"4")
@@ -50,7 +48,7 @@ def test_two_consumers_of_an_app_share_its_messages(fan: World) -> None:
 
 @spec("broker", 93)
 def test_a_message_is_stored_until_the_last_app_confirms_it(fan: World) -> None:
-    """Two of three are not enough."""
+    """Confirms of two of three apps are not sufficient."""
     producer = fan.producer(URI)
     consumers = [fan.consumer(URI, app) for app in ("foo", "bar", "baz")]
     producer.post(b"1")
@@ -61,7 +59,7 @@ def test_a_message_is_stored_until_the_last_app_confirms_it(fan: World) -> None:
 
 @spec("broker", 94)
 def test_an_app_without_consumer_keeps_its_messages_for_a_later_one(fan: World) -> None:
-    """Registration is enough."""
+    """Its registration is sufficient."""
     producer = fan.producer(URI)
     foo = fan.consumer(URI, "foo")
     producer.post_all(b"1", b"2")
@@ -72,7 +70,7 @@ def test_an_app_without_consumer_keeps_its_messages_for_a_later_one(fan: World) 
 @pytest.mark.real
 @spec("broker", 95)
 def test_an_unregistered_app_opens_with_an_alarm_and_gets_nothing(fan: World) -> None:
-    """The consumer may be deployed before the configuration."""
+    """A consumer may be deployed before the configuration of its app."""
     producer = fan.producer(URI)
     quux = fan.consumer(URI, "quux")
     producer.post(b"1")
@@ -88,7 +86,7 @@ def test_an_unregistered_app_opens_with_an_alarm_and_gets_nothing(fan: World) ->
     ("ROUTING:UNREGISTERED_APP", "quux", True)])
 def test_a_client_that_supports_it_is_notified_that_its_app_is_not_registered(
         fan: World, features: str, app: str, told: bool) -> None:
-    """A flag of the answer to its open; the others get the bits of the original."""
+    """By a flag in the answer to its open; other clients get the bits of the original."""
     client = fan.client(features=features)
     client.open(URI, read=1, app_id=app, sub_id=1)
     [answer] = [event.control["openQueueResponse"] for event in client.events
@@ -98,7 +96,7 @@ def test_a_client_that_supports_it_is_notified_that_its_app_is_not_registered(
 
 @spec("broker", 96)
 def test_the_alarm_of_an_unregistered_app_is_raised_once_until_all_have_closed(fan: World) -> None:
-    """A second consumer adds nothing; a new first one does."""
+    """A second consumer raises no alarm; the next first consumer does."""
     first, second = fan.consumer(URI, "quux"), fan.consumer(URI, "quux")
     assert len(fan.alarms("FANOUT_UNREGISTERED_APPID")) == 1
     first.close()
@@ -109,7 +107,7 @@ def test_the_alarm_of_an_unregistered_app_is_raised_once_until_all_have_closed(f
 
 @spec("broker", 97)
 def test_an_unregistered_app_keeps_no_messages(fan: World) -> None:
-    """Once the registered apps have confirmed, the message is gone."""
+    """A message is removed once the registered apps have confirmed it."""
     producer = fan.producer(URI)
     fan.consumer(URI, "quux")
     consumers = [fan.consumer(URI, app) for app in ("foo", "bar", "baz")]
@@ -122,7 +120,7 @@ def test_an_unregistered_app_keeps_no_messages(fan: World) -> None:
 @pytest.mark.real
 @spec("broker", 98)
 def test_an_app_registered_while_connected_gets_later_messages(fan: World) -> None:
-    """Without reopening; others are unaffected."""
+    """Without a new open; other apps are not affected."""
     producer = fan.producer(URI)
     quux, foo = fan.consumer(URI, "quux"), fan.consumer(URI, "foo")
     producer.post(b"before")
@@ -135,7 +133,7 @@ def test_an_app_registered_while_connected_gets_later_messages(fan: World) -> No
 
 @spec("broker", 99)
 def test_an_app_added_before_the_first_open_raises_no_alarm(fan: World) -> None:
-    """The file is read at the first open, or by the command."""
+    """The domain file is read at the first open, or by RECONFIGURE."""
     fan.reconfigure("f", "fanout", apps=["foo", "quux"])
     fan.consumer(URI, "quux")
     assert fan.alarms("FANOUT_UNREGISTERED_APPID") == []
@@ -143,7 +141,6 @@ def test_an_app_added_before_the_first_open_raises_no_alarm(fan: World) -> None:
 
 @spec("broker", 100)
 def test_an_app_opened_after_its_registration_raises_no_alarm(fan: World) -> None:
-    """The normal order of things."""
     producer = fan.producer(URI)
     fan.reconfigure("f", "fanout", apps=["foo", "quux"])
     quux = fan.consumer(URI, "quux")
@@ -154,7 +151,10 @@ def test_an_app_opened_after_its_registration_raises_no_alarm(fan: World) -> Non
 
 @spec("broker", 101, 102)
 def test_removing_an_app_removes_its_pending_messages(fan: World) -> None:
-    """Messages the others have confirmed disappear; its late confirm and close succeed; back again, it starts anew."""
+    """Messages that the other apps have confirmed are removed.
+
+    A late confirm and close of the removed app succeed. If it is added again, it gets later messages only.
+    """
     producer = fan.producer(URI)
     foo, bar, baz = (fan.consumer(URI, app) for app in ("foo", "bar", "baz"))
     producer.post(b"1")
@@ -174,7 +174,7 @@ def test_removing_an_app_removes_its_pending_messages(fan: World) -> None:
 
 @spec("broker", 103)
 def test_apps_get_exactly_the_messages_posted_while_they_are_registered(fan: World) -> None:
-    """m1, +a1, m2, +a2, m3, +a3, m4, -a2, m5; the same after a restart; all confirmed, all gone."""
+    """m1, +a1, m2, +a2, m3, +a3, m4, -a2, m5; the same after a restart; after all confirms the storage is empty."""
     apps = ["foo", "bar", "baz"]
     producer = fan.producer(URI)
     producer.post(b"m1")
@@ -194,7 +194,7 @@ def test_apps_get_exactly_the_messages_posted_while_they_are_registered(fan: Wor
 
 @spec("broker", 104)
 def test_an_app_added_removed_and_added_again_has_a_new_key_and_no_old_messages(fan: World) -> None:
-    """Old records must not be mistaken for the new app's."""
+    """Records of the removed app must not apply to the new one."""
     producer = fan.producer(URI)
 
     def key() -> str:
@@ -216,7 +216,6 @@ def test_an_app_added_removed_and_added_again_has_a_new_key_and_no_old_messages(
 
 @spec("broker", 105)
 def test_without_any_app_a_put_is_acked_and_nothing_is_stored(fan: World) -> None:
-    """Nobody is left who could want it."""
     producer = fan.producer(URI)
     fan.reconfigure("f", "fanout", apps=[])
     producer.post(b"1")
@@ -225,7 +224,7 @@ def test_without_any_app_a_put_is_acked_and_nothing_is_stored(fan: World) -> Non
 
 @spec("broker", 106)
 def test_an_added_app_is_still_registered_after_a_restart(fan: World) -> None:
-    """Registration is durable, not a fact of the file alone."""
+    """The registration is in the metadata, not only in the domain file."""
     producer = fan.producer(URI)
     fan.reconfigure("f", "fanout", apps=["foo", "quux"])
     producer.post(b"1")
@@ -239,7 +238,7 @@ def test_an_added_app_is_still_registered_after_a_restart(fan: World) -> None:
 
 @spec("broker", 107)
 def test_an_app_added_while_the_queue_is_inactive_is_registered_at_the_next_open(fan: World) -> None:
-    """A queue without handles takes part in the reconfiguration."""
+    """RECONFIGURE covers queues without handles, too."""
     producer = fan.producer(URI)
     producer.post(b"before")
     producer.client.disconnect()
@@ -251,7 +250,7 @@ def test_an_app_added_while_the_queue_is_inactive_is_registered_at_the_next_open
 
 @spec("broker", 108)
 def test_older_messages_may_expire_under_an_app_added_later(fan: World) -> None:
-    """The new app never had them; their end must not disturb it."""
+    """The new app never had these messages."""
     fan.domain("f", "fanout", messageTtl=2)
     producer = fan.producer(URI)
     producer.post(b"old")
@@ -265,7 +264,7 @@ def test_older_messages_may_expire_under_an_app_added_later(fan: World) -> None:
 
 @spec("broker", 110)
 def test_after_a_restart_an_app_gets_only_its_unconfirmed_messages(fan: World) -> None:
-    """Confirms of one app are durable apart from those of another."""
+    """Confirms of each app are stored."""
     producer = fan.producer(URI)
     foo = fan.consumer(URI, "foo")
     producer.post_all(b"1", b"2")

@@ -18,7 +18,7 @@ EVERY_TYPE: dict[str, Any] = {"a": ("BOOL", True), "b": ("CHAR", 65), "c": ("SHO
 @pytest.mark.real
 @spec("broker", 197)
 def test_properties_of_all_types_arrive_as_posted_though_the_set_changes(world: World) -> None:
-    """A reader must not believe that the next message has the same names."""
+    """Consumers must not assume that the next message has the same property names."""
     world.domain()
     producer, consumer = world.producer(), world.consumer()
     sets: list[dict[str, Any]] = [EVERY_TYPE, {"a": ("INT64", 1)}, {}, {"z": ("STRING", ""), "a": ("BOOL", False)},
@@ -35,7 +35,7 @@ def test_properties_of_all_types_arrive_as_posted_though_the_set_changes(world: 
 @pytest.mark.parametrize("v2", [False, True])
 @pytest.mark.parametrize("features", [OLD_FEATURES, OLD_FEATURES + ";MPS:MESSAGE_PROPERTIES_EX"])
 def test_old_and_new_property_styles_can_be_mixed(world: World, v2: bool, compress: bool, features: str) -> None:
-    """v2 to one that knows only v1 is converted; v1 stays v1; values and payload are equal."""
+    """The broker converts v2 to v1 for a client without v2, and never converts v1; values and payloads are equal."""
     world.domain()
     world.producer().post(b"payload" * 300, properties=EVERY_TYPE, v2=v2, compress=compress)
     client = world.client(features=features)
@@ -49,7 +49,7 @@ def test_old_and_new_property_styles_can_be_mixed(world: World, v2: bool, compre
 @spec("broker", 199)
 @pytest.mark.real
 def test_compressed_payloads_pass_through_and_survive_a_restart(world: World) -> None:
-    """The broker stores what it got; the consumer inflates."""
+    """The broker stores compressed payloads; consumers decompress them."""
     world.domain()
     producer, consumer = world.producer(), world.consumer()
     producer.post(b"squeeze me " * 1000, compress=True)
@@ -66,7 +66,7 @@ def test_compressed_payloads_pass_through_and_survive_a_restart(world: World) ->
 @spec("broker", 202)
 @pytest.mark.real
 def test_binary_payloads_and_guids_are_the_same_at_both_ends(world: World) -> None:
-    """Every byte value, zeros at the end, sizes around the padding."""
+    """With all byte values, zeros at the end, and sizes near a multiple of the padding."""
     world.domain()
     producer, consumer = world.producer(), world.consumer()
     sent = [bytes(range(256)), b"\0", b"\0" * 4, b"\1\1", b"abc\4\4\4\4", b"\xff" * 5]
@@ -77,7 +77,7 @@ def test_binary_payloads_and_guids_are_the_same_at_both_ends(world: World) -> No
 
 
 def test_a_payload_above_64_mib_is_nacked(world: World) -> None:
-    """The original takes it from a raw client; official SDKs never send it."""
+    """The original accepts it from a client without an SDK; official SDKs never send it."""
     world.domain(in_memory=True)
     producer = world.producer()
     assert producer.status_of(bytes((64 << 20) + 1)) == 5
@@ -85,7 +85,7 @@ def test_a_payload_above_64_mib_is_nacked(world: World) -> None:
 
 
 def test_schema_ids_of_a_producer_are_not_mixed_up_at_a_consumer(world: World) -> None:
-    """They live per connection; the original remaps them, we send 1."""
+    """Schema ids are per connection; the original maps them, this broker always sends 1."""
     world.domain()
     consumer = world.consumer()
     for name, schema_ids in (("one", (3, 2, 5, 2)), ("two", (7, 6, 2, 3))):
@@ -98,7 +98,7 @@ def test_schema_ids_of_a_producer_are_not_mixed_up_at_a_consumer(world: World) -
 
 
 def test_a_malformed_put_drops_the_following_puts_of_its_event_but_not_the_connection(world: World) -> None:
-    """Its length cannot be trusted, so the rest of the event is lost; those before it are processed."""
+    """Its length is unreliable, so the rest of the event is lost; earlier messages of the event are processed."""
     world.domain()
     producer = world.producer()
     client = producer.client
@@ -121,7 +121,7 @@ def test_a_malformed_put_drops_the_following_puts_of_its_event_but_not_the_conne
 @pytest.mark.real
 @pytest.mark.parametrize("end", ["restart", "crash_and_start"])
 def test_after_a_restart_unconfirmed_messages_are_delivered_again(world: World, end: str) -> None:
-    """Unread and unconfirmed messages come, confirmed ones do not; graceful stop or kill alike."""
+    """Unread and unconfirmed messages are delivered, confirmed ones are not, both after a graceful stop and a kill."""
     world.domain()
     producer, consumer = world.producer(), world.consumer(m=3)
     producer.post_all(b"1", b"2", b"3", b"4")
@@ -136,7 +136,7 @@ def test_after_a_restart_unconfirmed_messages_are_delivered_again(world: World, 
 
 @spec("broker", 204)
 def test_after_a_restart_an_in_memory_queue_is_empty(world: World) -> None:
-    """And works."""
+    """It accepts new messages."""
     world.domain(in_memory=True)
     world.producer().post(b"lost")
     world.restart()
@@ -148,7 +148,7 @@ def test_after_a_restart_an_in_memory_queue_is_empty(world: World) -> None:
 @spec("broker", 205)
 @pytest.mark.setting(cluster={"queue_operations": {"keepaliveDurationMs": 60_000}})
 def test_an_empty_unused_queue_is_deleted_after_its_keepalive(world: World) -> None:
-    """Not before; the next open makes a new one with another key."""
+    """The next open creates a queue with another key."""
     world.domain()
 
     def key() -> str:
@@ -176,7 +176,7 @@ def test_an_empty_unused_queue_is_deleted_after_its_keepalive(world: World) -> N
 @spec("broker", 206)
 @pytest.mark.setting(cluster={"queue_operations": {"keepaliveDurationMs": 60_000}})
 def test_a_queue_with_messages_is_never_deleted(world: World) -> None:
-    """Neither by time nor by force."""
+    """Neither after its keepalive nor by forced garbage collection."""
     world.domain()
     producer = world.producer()
     producer.post(b"m")
@@ -189,7 +189,7 @@ def test_a_queue_with_messages_is_never_deleted(world: World) -> None:
 
 @spec("broker", 207)
 def test_forced_garbage_collection_deletes_an_empty_closed_queue(world: World) -> None:
-    """Its storage is gone, an open recreates it, also after a restart."""
+    """Its storage is removed; an open creates it again, also after a restart."""
     world.domain()
     producer = world.producer()
     producer.close()
@@ -204,7 +204,7 @@ def test_forced_garbage_collection_deletes_an_empty_closed_queue(world: World) -
 @spec("broker", 208)
 @pytest.mark.real
 def test_a_rollover_preserves_queues_apps_and_messages(world: World) -> None:
-    """Also across the restart that follows."""
+    """Also after a following restart."""
     world.domain("d")
     world.domain("f", "fanout")
     producer, fan = world.producer(), world.producer("bmq://f/q")
@@ -226,7 +226,7 @@ def test_a_rollover_preserves_queues_apps_and_messages(world: World) -> None:
 
 @spec("broker", 209)
 def test_a_disabled_partition_refuses_puts_until_it_is_enabled(world: World) -> None:
-    """Status STORAGE_FAILURE."""
+    """The status is STORAGE_FAILURE."""
     world.domain()
     producer = world.producer()
     for partition in range(2):
@@ -239,7 +239,7 @@ def test_a_disabled_partition_refuses_puts_until_it_is_enabled(world: World) -> 
 
 @spec("broker", 210)
 def test_partition_commands_accept_valid_partition_ids_and_all(world: World) -> None:
-    """ROLLOVER takes -1 and ALL, the others do not."""
+    """ROLLOVER accepts -1 and ALL, the other commands do not."""
     command = "CLUSTERS CLUSTER c3 STORAGE PARTITION {} {}".format
     world.domain()
     world.producer().post()

@@ -12,7 +12,6 @@ spec = pytest.mark.spec
 @pytest.mark.real
 @spec("broker", 23)
 def test_a_consumer_receives_exactly_what_was_posted(world: World) -> None:
-    """The first thing anyone tries."""
     world.domain()
     producer, consumer = world.producer(), world.consumer()
     guid = producer.post(b"foo")
@@ -25,7 +24,7 @@ def test_a_consumer_receives_exactly_what_was_posted(world: World) -> None:
 @spec("broker", 24)
 @pytest.mark.parametrize("writer_first", [True, False])
 def test_reader_and_writer_may_open_in_either_order(world: World, writer_first: bool) -> None:
-    """Whoever comes first creates the queue."""
+    """The first open creates the queue."""
     world.domain()
     if writer_first:
         producer, consumer = world.producer(), world.consumer()
@@ -38,7 +37,7 @@ def test_reader_and_writer_may_open_in_either_order(world: World, writer_first: 
 
 @pytest.fixture
 def client(world: World) -> Client:
-    """A session beside a priority domain `d` and a fanout domain `f`."""
+    """Connect a client to a broker with the priority domain `d` and the fanout domain `f`."""
     world.domain("d")
     world.domain("f", "fanout")
     return world.client()
@@ -46,7 +45,6 @@ def client(world: World) -> Client:
 
 @spec("broker", 25)
 def test_an_open_that_neither_reads_nor_writes_is_an_invalid_argument(client: Client) -> None:
-    """There is nothing one could do with such a handle."""
     assert refusal(client.open, "bmq://d/q", flags=0).category == "E_INVALID_ARGUMENT"
 
 
@@ -60,13 +58,12 @@ def test_an_open_with_an_admin_count_is_an_invalid_argument(client: Client) -> N
 @pytest.mark.parametrize(("flags", "read", "write"), [(WRITE, 1, 1), (READ, 0, 0), (WRITE, 1, 0), (READ, 1, 1)])
 def test_counts_that_disagree_with_the_flags_are_an_invalid_argument(client: Client, flags: int, read: int,
                                                                      write: int) -> None:
-    """Flags and counts say the same thing twice; they must say the same thing."""
     assert refusal(client.open, "bmq://d/q", flags=flags, read=read, write=write).category == "E_INVALID_ARGUMENT"
 
 
 @spec("broker", 28)
 def test_a_queue_name_has_at_most_64_characters(client: Client) -> None:
-    """One more is refused with the reason."""
+    """A longer one is refused with the reason."""
     refused = refusal(client.open, f"bmq://d/{'q' * 65}", write=1)
     assert refused.category == "E_REFUSED"
     assert "exceeds 64 characters" in refused.message
@@ -82,7 +79,7 @@ def test_an_app_id_cannot_be_written_to(client: Client) -> None:
 
 @spec("broker", 30)
 def test_an_app_id_on_a_priority_queue_is_refused_saying_that_it_is_not_fanout(client: Client) -> None:
-    """A priority queue has one nameless app."""
+    """A priority queue has one app, without an id."""
     refused = refusal(client.open, "bmq://d/q", read=1, app_id="foo", sub_id=1)
     assert refused.category == "E_UNKNOWN"
     assert "non-fanout" in refused.message
@@ -90,7 +87,6 @@ def test_an_app_id_on_a_priority_queue_is_refused_saying_that_it_is_not_fanout(c
 
 @spec("broker", 31)
 def test_a_fanout_reader_without_app_id_is_refused_saying_that_one_is_required(client: Client) -> None:
-    """It would not be clear whose messages it gets."""
     refused = refusal(client.open, "bmq://f/q", read=1)
     assert refused.category == "E_UNKNOWN"
     assert "requires an appId" in refused.message
@@ -98,7 +94,7 @@ def test_a_fanout_reader_without_app_id_is_refused_saying_that_one_is_required(c
 
 @spec("broker", 32)
 def test_one_queue_id_names_one_queue_of_a_session(client: Client) -> None:
-    """Otherwise a PUT could not be routed."""
+    """A second queue with the same id is refused: PUTs could not be routed."""
     client.open("bmq://d/a", write=1, q_id=5)
     refused = refusal(client.open, "bmq://d/b", write=1, q_id=5)
     assert refused.category == "E_INVALID_ARGUMENT"
@@ -107,7 +103,7 @@ def test_one_queue_id_names_one_queue_of_a_session(client: Client) -> None:
 
 @spec("broker", 33)
 def test_opens_of_one_queue_id_add_up_and_closing_the_read_leaves_the_write_usable(world: World, client: Client) -> None:
-    """A session has one handle on a queue, with counts."""
+    """A session has one handle per queue, with counts."""
     reader = client.open("bmq://d/q", read=1)
     writer = client.open("bmq://d/q", write=1)
     assert writer.q_id == reader.q_id
@@ -121,7 +117,7 @@ def test_opens_of_one_queue_id_add_up_and_closing_the_read_leaves_the_write_usab
 
 @spec("broker", 34)
 def test_two_sessions_with_the_same_queue_ids_both_consume(world: World) -> None:
-    """Ids belong to a session."""
+    """Queue ids are per session."""
     world.domain("f", "fanout")
     first = world.client().consume("bmq://f/q", "foo", sub_id=1)
     second = world.client().consume("bmq://f/q", "foo", sub_id=1)
@@ -132,7 +128,7 @@ def test_two_sessions_with_the_same_queue_ids_both_consume(world: World) -> None
 @pytest.mark.real
 @spec("broker", 35)
 def test_closing_an_unknown_queue_id_is_refused(client: Client) -> None:
-    """The words are those of the original."""
+    """The message is that of the original."""
     refused = refusal(client.request, {"closeQueue": {
         "handleParameters": client.handle_parameters("bmq://d/q", 77, write=1), "isFinal": True}})
     assert (refused.category, refused.message) == ("E_UNKNOWN", "No queue with specified Id")
@@ -140,7 +136,7 @@ def test_closing_an_unknown_queue_id_is_refused(client: Client) -> None:
 
 @spec("broker", 36)
 def test_the_second_of_two_final_closes_is_refused(client: Client) -> None:
-    """Both in one write, so that the second comes before the answer to the first."""
+    """Both are sent in one write, so that the second arrives before the answer to the first."""
     writer = client.open("bmq://d/q", write=1)
     close = {"closeQueue": writer.close_parameters()}
     first, second = client.send_request(close), client.send_request(close)
@@ -152,7 +148,6 @@ def test_the_second_of_two_final_closes_is_refused(client: Client) -> None:
 
 @spec("broker", 37)
 def test_configuring_after_the_final_close_is_refused(client: Client) -> None:
-    """The handle is gone."""
     reader = client.consume("bmq://d/q")
     reader.close()
     assert refusal(reader.configure).category == "E_UNKNOWN"
@@ -160,13 +155,13 @@ def test_configuring_after_the_final_close_is_refused(client: Client) -> None:
 
 @spec("broker", 38)
 def test_configuring_a_write_only_handle_succeeds(client: Client) -> None:
-    """It has no effect, and SDKs do it."""
+    """It has no effect; SDKs send it."""
     assert client.open("bmq://d/q", write=1).configure()["request"]["qId"] == 0
 
 
 @spec("broker", 39)
 def test_configuring_twice_with_the_same_values_loses_and_duplicates_no_message(world: World) -> None:
-    """A retransmitted configure is harmless."""
+    """As by an SDK that sends the request again."""
     world.domain()
     producer, consumer = world.producer(), world.consumer()
     producer.post(b"1")
@@ -179,7 +174,7 @@ def test_configuring_twice_with_the_same_values_loses_and_duplicates_no_message(
 
 @spec("broker", 40)
 def test_an_invalid_priority_with_a_count_is_refused(client: Client) -> None:
-    """INT_MIN means "not consuming"; a count contradicts it."""
+    """INT_MIN means that the consumer receives no messages; a count contradicts it."""
     reader = client.open("bmq://d/q", read=1)
     refused = refusal(reader.configure, priority=INT_MIN, count=1)
     assert refused.category == "E_UNKNOWN"
@@ -189,7 +184,7 @@ def test_an_invalid_priority_with_a_count_is_refused(client: Client) -> None:
 
 @spec("broker", 41)
 def test_an_app_reopened_with_another_sub_id_gets_its_deliveries_under_the_new_one(world: World, client: Client) -> None:
-    """In the old form of configure the PUSH names the sub-queue id."""
+    """In the old form of configure the PUSH has the sub-queue id."""
     producer = world.producer("bmq://f/q")
     client.open("bmq://f/q", read=1, app_id="bar", sub_id=9)
     reader = client.open("bmq://f/q", read=1, app_id="foo", sub_id=1)
@@ -204,7 +199,7 @@ def test_an_app_reopened_with_another_sub_id_gets_its_deliveries_under_the_new_o
 
 @spec("broker", 42)
 def test_one_app_can_be_closed_and_reopened_while_others_stay_open(world: World) -> None:
-    """Other consumers of the same and of other apps notice nothing."""
+    """Other consumers of the same app and of other apps are not affected."""
     world.domain("f", "fanout")
     producer = world.producer("bmq://f/q")
     client = world.client()
@@ -219,7 +214,7 @@ def test_one_app_can_be_closed_and_reopened_while_others_stay_open(world: World)
 
 @spec("broker", 46)
 def test_a_client_that_closes_and_disconnects_at_once_leaves_no_handle(world: World) -> None:
-    """That is what an SDK does when its close times out."""
+    """An SDK does this when its close times out."""
     world.domain()
     witness = world.producer()
     client = world.client("impatient")
@@ -232,7 +227,7 @@ def test_a_client_that_closes_and_disconnects_at_once_leaves_no_handle(world: Wo
 
 @spec("broker", 49)
 def test_a_producer_that_closes_with_unacknowledged_messages_does_not_affect_another_one(world: World) -> None:
-    """While the storage is busy nothing is acknowledged; then the sibling gets its ACKs, and no NACK."""
+    """The storage is blocked, so no message is acknowledged; then the other producer gets its ACKs and no NACK."""
     world.domain()
     leaving, staying = world.producer(), world.producer()
     with world.storage_stalled():
@@ -247,7 +242,7 @@ def test_a_producer_that_closes_with_unacknowledged_messages_does_not_affect_ano
 @pytest.mark.real
 @spec("broker", 50)
 def test_the_disconnect_response_is_the_last_event_and_all_handles_are_closed(world: World) -> None:
-    """The broker does not close first; the client does when it has read the answer."""
+    """The client closes the connection after the response; the broker does not close it before."""
     world.domain()
     witness = world.producer()
     client = world.client("leaver")
@@ -267,7 +262,7 @@ def test_the_disconnect_response_is_the_last_event_and_all_handles_are_closed(wo
 
 
 def test_a_wrong_substream_or_count_in_a_close_is_refused(client: Client) -> None:
-    """Counts one does not hold cannot be given up."""
+    """A close cannot release more than the handle has."""
     writer = client.open("bmq://d/q", write=1)
     for read, write, expected in ((0, 0, "must be > 0"), (0, 2, "Failed to release handle."),
                                   (1, 0, "Failed to release handle.")):

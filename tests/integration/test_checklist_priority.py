@@ -10,7 +10,7 @@ spec = pytest.mark.spec
 
 
 def confirm_all(world: World, *consumers: Queue) -> dict[Queue, list[bytes]]:
-    """Confirm what each has until nothing comes any more; what each got."""
+    """Confirm messages of each consumer until none arrive; return the payloads of each."""
     got: dict[Queue, list[bytes]] = {consumer: [] for consumer in consumers}
     moving = True
     while moving:
@@ -30,7 +30,7 @@ def confirm_all(world: World, *consumers: Queue) -> dict[Queue, list[bytes]]:
 
 @spec("broker", 68, 69)
 def test_only_consumers_of_the_highest_priority_receive_messages(world: World) -> None:
-    """Two at priority 2 share; the two at priority 1 take over, alternately."""
+    """Two consumers of priority 2 share the messages; after their close the two of priority 1 do."""
     world.domain()
     producer = world.producer()
     c1, c2 = world.consumer(priority=2), world.consumer(priority=2)
@@ -46,7 +46,7 @@ def test_only_consumers_of_the_highest_priority_receive_messages(world: World) -
 
 @spec("broker", 70)
 def test_reopening_in_another_order_does_not_change_who_is_served(world: World) -> None:
-    """Priority decides, not seniority."""
+    """The order of opens has no effect."""
     world.domain()
     producer = world.producer()
     consumers = {name: world.consumer(name=name, priority=p) for name, p in
@@ -67,7 +67,7 @@ def test_reopening_in_another_order_does_not_change_who_is_served(world: World) 
 
 @spec("broker", 71)
 def test_150_messages_reach_ten_equal_consumers_15_each(world: World) -> None:
-    """Round robin, confirmed as they come."""
+    """By round robin, each message confirmed at once."""
     world.domain()
     producer = world.producer()
     consumers = [world.consumer() for _ in range(10)]
@@ -84,7 +84,7 @@ def test_150_messages_reach_ten_equal_consumers_15_each(world: World) -> None:
 
 @spec("broker", 72)
 def test_priority_counts_are_weights_of_the_round_robin(world: World) -> None:
-    """2 to 1 of six messages are 4 and 2."""
+    """With counts 2 and 1, six messages are shared 4 to 2."""
     world.domain()
     producer = world.producer()
     c1, c2 = world.consumer(count=2), world.consumer(count=1)
@@ -94,7 +94,7 @@ def test_priority_counts_are_weights_of_the_round_robin(world: World) -> None:
 
 @spec("broker", 73)
 def test_a_full_high_priority_consumer_does_not_spill_over_to_a_lower_one(world: World) -> None:
-    """The lower one is a standby, not a helper."""
+    """Lower priorities receive messages only without consumers of a higher one."""
     world.domain()
     producer = world.producer()
     high, low = world.consumer(priority=2, m=1), world.consumer(priority=1)
@@ -109,7 +109,7 @@ def test_a_full_high_priority_consumer_does_not_spill_over_to_a_lower_one(world:
 
 @spec("broker", 74)
 def test_a_consumer_that_lowers_its_priority_hands_over(world: World) -> None:
-    """By configure, without closing."""
+    """By configure, without a close."""
     world.domain()
     producer = world.producer()
     c1, c2 = world.consumer(priority=2), world.consumer(priority=1)
@@ -122,7 +122,7 @@ def test_a_consumer_that_lowers_its_priority_hands_over(world: World) -> None:
 
 @spec("broker", 75)
 def test_swapping_priorities_swaps_delivery_and_keeps_unconfirmed_messages(world: World) -> None:
-    """What is delivered stays with whom it was delivered to."""
+    """Delivered messages remain assigned to their consumer."""
     world.domain()
     producer = world.producer()
     c1, c2 = world.consumer(priority=2), world.consumer(priority=1)
@@ -141,7 +141,7 @@ def test_swapping_priorities_swaps_delivery_and_keeps_unconfirmed_messages(world
 @pytest.mark.real
 @spec("broker", 76, 77)
 def test_a_late_consumer_gets_stored_messages_in_order(world: World) -> None:
-    """A queue keeps messages for whoever comes; they were never delivered, so they are not out of order."""
+    """First deliveries have no out-of-order flag."""
     world.domain()
     world.producer().post_all(b"1", b"2", b"3", b"4", b"5")
     pushes = world.pushes(world.consumer())
@@ -153,7 +153,7 @@ def test_a_late_consumer_gets_stored_messages_in_order(world: World) -> None:
 
 @spec("broker", 78)
 def test_with_a_limit_of_one_messages_come_one_at_a_time(world: World) -> None:
-    """100 messages, one after each confirm."""
+    """100 messages, each delivered after the confirm of the previous one."""
     world.domain()
     world.producer().post_all(*[b"%d" % i for i in range(100)])
     consumer = world.consumer(m=1)
@@ -167,7 +167,7 @@ def test_with_a_limit_of_one_messages_come_one_at_a_time(world: World) -> None:
 
 @spec("broker", 80)
 def test_the_byte_limit_holds_the_next_message_until_a_confirm(world: World) -> None:
-    """The message that reaches the limit is still delivered."""
+    """The message that reaches the limit is delivered."""
     world.domain()
     producer, consumer = world.producer(), world.consumer(b=3)
     producer.post_all(b"123", b"1")
@@ -179,7 +179,7 @@ def test_the_byte_limit_holds_the_next_message_until_a_confirm(world: World) -> 
 
 @spec("broker", 80)
 def test_the_message_that_crosses_the_byte_limit_is_delivered(world: World) -> None:
-    """Two bytes of four are no reason to hold back the next."""
+    """With two of four bytes used, the next message is delivered."""
     world.domain()
     producer, consumer = world.producer(), world.consumer(b=4)
     producer.post_all(b"12", b"345678", b"9")
@@ -189,7 +189,7 @@ def test_the_message_that_crosses_the_byte_limit_is_delivered(world: World) -> N
 @pytest.mark.real
 @spec("broker", 81)
 def test_a_limit_of_two_holds_the_third_message(world: World) -> None:
-    """Until one is confirmed; another consumer of the app takes what waits."""
+    """Until one is confirmed; another consumer of the app gets the waiting messages."""
     world.domain()
     producer, consumer = world.producer(), world.consumer(m=2)
     producer.post_all(b"1", b"2", b"3", b"4")
@@ -203,7 +203,7 @@ def test_a_limit_of_two_holds_the_third_message(world: World) -> None:
 
 @spec("broker", 82)
 def test_delivery_resumes_at_four_fifths_of_the_limit(world: World) -> None:
-    """Ten: nine left is still full, eight is not; then up to ten again."""
+    """With a limit of ten: nine unconfirmed messages are full, eight are not; then deliveries continue up to ten."""
     world.domain()
     producer, consumer = world.producer(), world.consumer(m=10)
     producer.post_all(*[b"%d" % i for i in range(15)])
@@ -217,7 +217,7 @@ def test_delivery_resumes_at_four_fifths_of_the_limit(world: World) -> None:
 
 @spec("broker", 84)
 def test_a_limit_of_zero_delivers_nothing_until_it_is_raised(world: World) -> None:
-    """M = 0, then 10."""
+    """With M = 0, then 10."""
     world.domain()
     producer, consumer = world.producer(), world.consumer(m=0)
     producer.post_all(b"1", b"2")
@@ -228,7 +228,7 @@ def test_a_limit_of_zero_delivers_nothing_until_it_is_raised(world: World) -> No
 
 @spec("broker", 84)
 def test_a_byte_limit_of_zero_delivers_nothing_until_it_is_raised(world: World) -> None:
-    """B = 0 stops as M = 0 does."""
+    """B = 0 has the same effect as M = 0."""
     world.domain()
     producer, consumer = world.producer(), world.consumer(b=0)
     producer.post(b"1")
@@ -253,7 +253,7 @@ def test_while_one_is_full_the_other_of_the_same_priority_gets_everything(world:
 
 @spec("broker", 86)
 def test_when_all_are_full_the_stop_is_logged_once_and_order_survives_it(world: World) -> None:
-    """`early exits delivery` tells the operator why nothing moves."""
+    """The log has `early exits delivery`."""
     world.domain()
     producer = world.producer()
     consumer = world.consumer(m=2)
@@ -271,7 +271,6 @@ def test_when_all_are_full_the_stop_is_logged_once_and_order_survives_it(world: 
 
 @spec("broker", 87)
 def test_a_full_app_does_not_hold_up_another(world: World) -> None:
-    """Apps of a fanout queue are independent."""
     world.domain("f", "fanout")
     producer = world.producer("bmq://f/q")
     bar, foo = world.consumer("bmq://f/q", "bar", m=1), world.consumer("bmq://f/q", "foo")
@@ -283,7 +282,7 @@ def test_a_full_app_does_not_hold_up_another(world: World) -> None:
 @pytest.mark.real
 @spec("broker", 88)
 def test_the_answer_to_a_configure_precedes_the_first_message_it_allows(world: World) -> None:
-    """An official client crashes on a PUSH for a subscription it was not told of."""
+    """An official client crashes on a PUSH for a subscription before the answer."""
     world.domain()
     world.producer().post(b"m")
     consumer = world.consumer()
@@ -294,7 +293,7 @@ def test_the_answer_to_a_configure_precedes_the_first_message_it_allows(world: W
 
 
 def test_a_limit_below_the_unconfirmed_messages_returns_none_of_them(world: World) -> None:
-    """It only delays what comes next."""
+    """It delays later deliveries only."""
     world.domain()
     producer, consumer = world.producer(), world.consumer(m=3)
     producer.post_all(b"1", b"2", b"3", b"4")
@@ -307,7 +306,7 @@ def test_a_limit_below_the_unconfirmed_messages_returns_none_of_them(world: Worl
 
 
 def test_properties_count_for_the_byte_limit(world: World) -> None:
-    """The limit is on what is stored, properties included."""
+    """The limit counts stored bytes, including properties."""
     world.domain()
     producer, consumer = world.producer(), world.consumer(b=20)
     producer.post_all(b"1", b"2", properties={"name": "a value of some length"})

@@ -10,7 +10,7 @@ spec = pytest.mark.spec
 
 
 def confirm_one(world: World, consumer: Queue) -> None:
-    """Take one message and confirm it."""
+    """Receive one message and confirm it."""
     consumer.confirm(consumer.next_push())
     world.settle()
 
@@ -18,7 +18,7 @@ def confirm_one(world: World, consumer: Queue) -> None:
 @pytest.mark.real
 @spec("broker", 176)
 def test_a_limit_of_n_messages_admits_n_plus_one(world: World) -> None:
-    """The check is made before adding; tests of the original depend on it."""
+    """The check precedes the addition, as in the original, whose tests depend on it."""
     world.domain(queue_messages=3)
     producer = world.producer()
     assert [producer.status_of() for _ in range(6)] == [0, 0, 0, 0, 1, 1]
@@ -26,7 +26,7 @@ def test_a_limit_of_n_messages_admits_n_plus_one(world: World) -> None:
 
 @spec("broker", 177)
 def test_a_domain_limit_counts_all_its_queues(world: World) -> None:
-    """Two queues, four in total, then both refuse."""
+    """With four messages in two queues, both refuse."""
     world.domain(domain_messages=3)
     one, two = world.producer("bmq://d/one"), world.producer("bmq://d/two")
     assert [one.status_of(), two.status_of(), one.status_of(), two.status_of()] == [0, 0, 0, 0]
@@ -35,7 +35,7 @@ def test_a_domain_limit_counts_all_its_queues(world: World) -> None:
 
 @spec("broker", 178)
 def test_a_raised_limit_admits_more_and_a_lowered_one_refuses_until_enough_is_confirmed(world: World) -> None:
-    """Both act at once; nothing stored is dropped."""
+    """Both take effect at once; stored messages are kept."""
     world.domain(domain_messages=2)
     one, two = world.producer("bmq://d/one"), world.producer("bmq://d/two")
     assert [one.status_of() for _ in range(4)] == [0, 0, 0, 1]
@@ -54,7 +54,7 @@ def test_a_raised_limit_admits_more_and_a_lowered_one_refuses_until_enough_is_co
 
 @spec("broker", 179)
 def test_the_byte_limit_may_be_exceeded_by_one_message(world: World) -> None:
-    """Ten bytes, four a message: three go in."""
+    """With a limit of ten bytes, three messages of four bytes are accepted."""
     world.domain(queue_bytes=10)
     producer = world.producer()
     assert [producer.status_of(b"1234") for _ in range(4)] == [0, 0, 0, 2]
@@ -62,7 +62,7 @@ def test_the_byte_limit_may_be_exceeded_by_one_message(world: World) -> None:
 
 @spec("broker", 180)
 def test_a_confirm_makes_room_also_for_the_sibling_queue(world: World) -> None:
-    """The domain's meter is shared."""
+    """Queues share the limit of their domain."""
     world.domain(domain_messages=1)
     one, two = world.producer("bmq://d/one"), world.producer("bmq://d/two")
     assert [one.status_of(), one.status_of(), two.status_of()] == [0, 0, 1]
@@ -73,7 +73,7 @@ def test_a_confirm_makes_room_also_for_the_sibling_queue(world: World) -> None:
 
 @spec("broker", 181)
 def test_watermark_alarms_are_raised_once_and_re_armed_by_draining(world: World) -> None:
-    """High watermark at 80 %, full at 100 %, normal at half of the high one."""
+    """High watermark at 80 %, full at 100 %, normal at half of the high watermark."""
     world.domain(queue_messages=10)
     producer, consumer = world.producer(), world.consumer(m=1)
     producer.post_all(*[b"x"] * 7)
@@ -98,7 +98,7 @@ def test_watermark_alarms_are_raised_once_and_re_armed_by_draining(world: World)
 
 @spec("broker", 182)
 def test_the_capacity_alarm_names_the_contents_of_the_queue(world: World) -> None:
-    """List sizes, expressions, the oldest message put aside and its properties."""
+    """Sizes of its lists, expressions, and the oldest message that was put aside, with its properties."""
     world.domain(queue_messages=3)
     producer = world.producer()
     world.consumer(x="x > 5")
@@ -114,7 +114,7 @@ def test_the_capacity_alarm_names_the_contents_of_the_queue(world: World) -> Non
 
 @spec("broker", 184)
 def test_producer_and_consumer_limits_count_per_queue_and_change_live(world: World) -> None:
-    """The second is refused with UNKNOWN until the limit is raised; both kinds independently."""
+    """The second client is refused with UNKNOWN until the limit is raised; both limits are independent."""
     world.domain(maxProducers=1, maxConsumers=1)
     world.producer()
     world.consumer()
@@ -137,7 +137,7 @@ def test_producer_and_consumer_limits_count_per_queue_and_change_live(world: Wor
 
 @spec("broker", 185)
 def test_the_queue_limit_warns_at_80_percent_and_refuses_beyond(world: World) -> None:
-    """Existing queues open; closing alone frees no slot, garbage collection does."""
+    """Opens of existing queues succeed. A close does not reduce the count, garbage collection does."""
     world.domain(maxQueues=5)
     clients = [world.producer(f"bmq://d/q{i}") for i in range(3)]
     assert world.alarms("DOMAIN_QUEUE_LIMIT_HIGH_WATERMARK") == []
@@ -161,7 +161,6 @@ def test_the_queue_limit_warns_at_80_percent_and_refuses_beyond(world: World) ->
 
 @spec("broker", 186)
 def test_the_count_of_queues_is_restored_by_a_restart(world: World) -> None:
-    """Queues are remembered, so is their number."""
     world.domain(maxQueues=2)
     world.producer("bmq://d/one").post()
     world.producer("bmq://d/two").post()
@@ -172,7 +171,7 @@ def test_the_count_of_queues_is_restored_by_a_restart(world: World) -> None:
 
 @spec("broker", 187)
 def test_messages_older_than_the_ttl_are_removed_and_counted(world: World) -> None:
-    """Never before; a longer TTL set in time keeps them."""
+    """Not earlier; a longer TTL that is configured before keeps them."""
     world.domain(messageTtl=5)
     producer = world.producer()
     producer.post(b"old")
@@ -195,7 +194,7 @@ def test_messages_older_than_the_ttl_are_removed_and_counted(world: World) -> No
 
 @spec("broker", 188)
 def test_a_confirm_after_expiry_is_ignored(world: World) -> None:
-    """The message is gone for all, delivered or not."""
+    """Expiry removes delivered messages, too."""
     world.domain(messageTtl=1)
     producer, consumer = world.producer(), world.consumer()
     producer.post(b"old")
@@ -213,7 +212,7 @@ STUCK = "appears to be stuck."
 
 @spec("broker", 189)
 def test_an_unconsumed_message_makes_a_queue_stuck_until_it_is_consumed(world: World) -> None:
-    """The alarm once an episode, the all-clear when it moves again."""
+    """One alarm, and one log line when the queue is no longer stuck."""
     world.domain(maxIdleTime=1)
     world.producer().post(b"m")
     world.advance(35)
@@ -231,7 +230,7 @@ def test_an_unconsumed_message_makes_a_queue_stuck_until_it_is_consumed(world: W
 
 @spec("broker", 190)
 def test_delivered_but_unconfirmed_is_not_stuck_but_waiting_behind_it_is(world: World) -> None:
-    """A connected consumer may take its time; a message behind a full one may not."""
+    """A message at a connected consumer is not stuck; one that waits for a full consumer is."""
     world.domain(maxIdleTime=1)
     producer, consumer = world.producer(), world.consumer(m=1)
     producer.post(b"1")
@@ -245,7 +244,7 @@ def test_delivered_but_unconfirmed_is_not_stuck_but_waiting_behind_it_is(world: 
 
 @spec("broker", 191)
 def test_a_slow_but_moving_consumer_is_not_stuck(world: World) -> None:
-    """A confirm a second, three seconds allowed."""
+    """With one confirm per second and a limit of three seconds."""
     world.domain(maxIdleTime=3)
     producer, consumer = world.producer(), world.consumer(m=1)
     producer.post(b"0")
@@ -258,7 +257,7 @@ def test_a_slow_but_moving_consumer_is_not_stuck(world: World) -> None:
 
 @spec("broker", 192)
 def test_unconfirmed_messages_of_a_consumer_that_left_make_a_queue_stuck(world: World) -> None:
-    """They are in the redelivery list, and the alarm says so."""
+    """The alarm says that they are in the redelivery list."""
     world.domain(maxIdleTime=1)
     producer, consumer = world.producer(), world.consumer()
     producer.post(b"m")
@@ -271,7 +270,7 @@ def test_unconfirmed_messages_of_a_consumer_that_left_make_a_queue_stuck(world: 
 
 @spec("broker", 193)
 def test_max_idle_time_changes_live(world: World) -> None:
-    """Zero silences it; from three to one while blocked raises the alarm soon."""
+    """Zero disables the alarm; a change from three to one second for a blocked queue raises it after one second."""
     world.domain(maxIdleTime=1)
     world.producer().post(b"m")
     world.reconfigure(maxIdleTime=0)
@@ -287,7 +286,7 @@ def test_max_idle_time_changes_live(world: World) -> None:
 
 @spec("broker", 194)
 def test_a_message_that_no_subscription_matches_makes_a_queue_stuck(world: World) -> None:
-    """The alarm shows the message and what was asked for."""
+    """The alarm has the message and the expressions."""
     world.domain(maxIdleTime=1)
     producer = world.producer()
     world.consumer(x="x > 5", name="picky")
@@ -302,7 +301,7 @@ def test_a_message_that_no_subscription_matches_makes_a_queue_stuck(world: World
 
 @spec("broker", 195)
 def test_only_the_stuck_app_of_a_fanout_queue_is_named(world: World) -> None:
-    """Two of three are fine."""
+    """The two other apps are not."""
     world.domain("f", "fanout", maxIdleTime=1)
     producer = world.producer("bmq://f/q")
     consumers = [world.consumer("bmq://f/q", app) for app in ("bar", "baz")]
@@ -317,7 +316,7 @@ def test_only_the_stuck_app_of_a_fanout_queue_is_named(world: World) -> None:
 @spec("broker", 196)
 @pytest.mark.setting(cluster={"partitions": 1, "partition": {"maxJournalFileSize": 16384, "maxDataFileSize": 65536}})
 def test_a_full_journal_refuses_puts_until_a_whole_queue_is_purged(world: World) -> None:
-    """Purging one app frees nothing; purging a queue does."""
+    """The purge of one app frees no space; the purge of a queue does."""
     world.domain("f", "fanout")
     one, two = world.producer("bmq://f/one"), world.producer("bmq://f/two")
     statuses: list[int] = []
@@ -335,7 +334,7 @@ def test_a_full_journal_refuses_puts_until_a_whole_queue_is_purged(world: World)
 
 
 def test_compressed_messages_count_as_stored(world: World) -> None:
-    """Quotas see the bytes that are kept."""
+    """Quotas count compressed bytes."""
     world.domain(queue_bytes=500)
     producer, consumer = world.producer(), world.consumer()
     producer.post(bytes(5000), compress=True)

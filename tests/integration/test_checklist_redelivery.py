@@ -14,7 +14,7 @@ spec = pytest.mark.spec
 
 
 def kill_holding(world: World, count: int = 1, uri: str = "bmq://d/q", app: str | None = None) -> None:
-    """A consumer comes, gets `count` messages and dies."""
+    """Connect a consumer, let it receive `count` messages and kill it."""
     victim = world.consumer(uri, app, m=count)
     assert len(world.pushes(victim)) == count
     victim.client.kill()
@@ -23,7 +23,6 @@ def kill_holding(world: World, count: int = 1, uri: str = "bmq://d/q", app: str 
 @pytest.mark.real
 @spec("broker", 126)
 def test_unconfirmed_messages_of_a_closing_consumer_go_to_another_in_order(world: World) -> None:
-    """Unconfirmed means not done."""
     world.domain()
     producer, first = world.producer(), world.consumer()
     producer.post_all(b"1", b"2")
@@ -37,7 +36,7 @@ def test_unconfirmed_messages_of_a_closing_consumer_go_to_another_in_order(world
 
 @spec("broker", 127)
 def test_a_redelivered_message_waits_while_the_only_other_consumer_is_full(world: World) -> None:
-    """A newcomer with room takes it."""
+    """A new consumer with capacity gets it."""
     world.domain()
     producer = world.producer()
     first = world.consumer(m=1)
@@ -54,7 +53,7 @@ def test_a_redelivered_message_waits_while_the_only_other_consumer_is_full(world
 @pytest.mark.real
 @spec("broker", 128)
 def test_a_crashed_consumer_gets_its_unconfirmed_messages_after_a_reconnect(world: World) -> None:
-    """The producer stays; nothing is lost in between."""
+    """The producer remains connected and posts meanwhile."""
     world.domain()
     producer = world.producer()
     consumer = world.consumer(name="phoenix")
@@ -68,7 +67,7 @@ def test_a_crashed_consumer_gets_its_unconfirmed_messages_after_a_reconnect(worl
 @pytest.mark.real
 @spec("broker", 129)
 def test_only_unconfirmed_messages_are_redelivered_and_the_log_counts_them(world: World) -> None:
-    """Five received, two confirmed, three come again."""
+    """Of five received messages two are confirmed and three redelivered."""
     world.domain()
     world.producer().post_all(b"1", b"2", b"3", b"4", b"5")
     consumer = world.consumer()
@@ -83,7 +82,7 @@ def test_only_unconfirmed_messages_are_redelivered_and_the_log_counts_them(world
 
 @spec("broker", 130)
 def test_with_one_attempt_a_crash_removes_the_message(world: World) -> None:
-    """Alarm, statistic, and the next message goes through."""
+    """With an alarm and a statistic; the next message is delivered."""
     world.domain(maxDeliveryAttempts=1)
     producer = world.producer()
     producer.post_all(b"poison", b"good")
@@ -98,7 +97,7 @@ def test_with_one_attempt_a_crash_removes_the_message(world: World) -> None:
 
 @spec("broker", 131)
 def test_a_fanout_message_stays_until_the_last_app_has_rejected_it(world: World) -> None:
-    """One app's crash is its own; the end survives a restart."""
+    """Attempts are counted per app; the rejection survives a restart."""
     world.domain("f", "fanout", maxDeliveryAttempts=1)
     world.producer("bmq://f/q").post(b"poison")
     for app, left in (("foo", 1), ("bar", 1), ("baz", 0)):
@@ -112,7 +111,7 @@ def test_a_fanout_message_stays_until_the_last_app_has_rejected_it(world: World)
 
 @spec("broker", 132)
 def test_the_app_that_used_up_its_attempts_does_not_see_the_message_again(world: World) -> None:
-    """Two kills of foo; bar and baz confirm; nothing is left."""
+    """After two kills of foo; bar and baz confirm, and the storage is empty."""
     world.domain("f", "fanout", maxDeliveryAttempts=2)
     world.producer("bmq://f/q").post(b"m")
     kill_holding(world, 1, "bmq://f/q", "foo")
@@ -127,7 +126,7 @@ def test_the_app_that_used_up_its_attempts_does_not_see_the_message_again(world:
 @spec("broker", 133)
 @pytest.mark.parametrize("how", ["close", "disconnect"])
 def test_a_graceful_disconnect_uses_no_delivery_attempt(world: World, how: str) -> None:
-    """Only a crash is suspicious."""
+    """Only a crash does."""
     world.domain(maxDeliveryAttempts=1)
     world.producer().post(b"m")
     for _ in range(3):
@@ -139,7 +138,7 @@ def test_a_graceful_disconnect_uses_no_delivery_attempt(world: World, how: str) 
 
 @spec("broker", 137)
 def test_without_a_limit_no_number_of_crashes_removes_a_message(world: World) -> None:
-    """maxDeliveryAttempts 0."""
+    """With maxDeliveryAttempts 0."""
     world.domain()
     world.producer().post(b"m")
     for _ in range(5):
@@ -149,7 +148,7 @@ def test_without_a_limit_no_number_of_crashes_removes_a_message(world: World) ->
 
 @spec("broker", 138)
 def test_a_limit_introduced_later_counts_from_its_introduction(world: World) -> None:
-    """Ten kills without limit, then five with."""
+    """Ten kills without a limit, then five with one."""
     world.domain()
     world.producer().post_all(b"poison", b"1", b"2", b"3", b"4")
     for _ in range(10):
@@ -163,7 +162,7 @@ def test_a_limit_introduced_later_counts_from_its_introduction(world: World) -> 
 @spec("broker", 139)
 @pytest.mark.parametrize("attempts", [2, 3, 4, 5, 6])
 def test_a_message_survives_one_crash_less_than_its_attempts(world: World, attempts: int) -> None:
-    """Reconfigured to n: n - 1 kills then delivered, n kills then gone."""
+    """With a limit of n: delivered after n - 1 kills, removed after n."""
     world.domain(maxDeliveryAttempts=1)
     producer = world.producer()
     world.reconfigure(maxDeliveryAttempts=attempts)
@@ -178,7 +177,7 @@ def test_a_message_survives_one_crash_less_than_its_attempts(world: World, attem
 
 @spec("broker", 140)
 def test_after_the_limit_is_removed_no_crash_removes_a_message(world: World) -> None:
-    """5 to 0."""
+    """With a change of the limit from 5 to 0."""
     world.domain(maxDeliveryAttempts=5)
     world.producer().post(b"m")
     for _ in range(4):
@@ -192,7 +191,7 @@ def test_after_the_limit_is_removed_no_crash_removes_a_message(world: World) -> 
 @pytest.mark.only_real
 @spec("broker", 141)
 def test_a_removed_message_is_dumped_to_a_file_at_most_once_in_fifteen_seconds(world: World) -> None:
-    """The operator copies the file named in the alarm."""
+    """The alarm has the name of the file."""
     world.domain(maxDeliveryAttempts=1)
     producer = world.producer()
     producer.post(b"deadly payload", properties={"k": "v"})
@@ -216,7 +215,7 @@ def test_a_removed_message_is_dumped_to_a_file_at_most_once_in_fifteen_seconds(w
 
 @spec("broker", 141)
 def test_removals_within_fifteen_seconds_raise_one_alarm(world: World) -> None:
-    """A flood of poison must not flood the operator; later ones count again."""
+    """Removals after fifteen seconds raise another alarm."""
     world.domain(maxDeliveryAttempts=1)
     world.producer().post_all(b"1", b"2", b"3")
     kill_holding(world)
@@ -229,7 +228,10 @@ def test_removals_within_fifteen_seconds_raise_one_alarm(world: World) -> None:
 
 @spec("broker", 142)
 def test_messages_of_crashing_consumers_are_redelivered_with_growing_delays(world: World) -> None:
-    """Ten attempts: more than 4 left at once; 4 or 3 left one second apart; 2 or 1 left three seconds apart."""
+    """Of ten attempts: with more than 4 remaining without delay.
+
+    With 4 or 3 after one second; with 2 or 1 after three seconds.
+    """
     world.domain(maxDeliveryAttempts=10)
     world.producer().post_all(b"a", b"b", b"c")
     for left in range(10, 0, -1):
@@ -249,7 +251,7 @@ def test_messages_of_crashing_consumers_are_redelivered_with_growing_delays(worl
 
 
 def suspicious(world: World, *properties: dict[str, int]) -> None:
-    """Messages 0, 1, ... with 4 of 10 attempts left, so that redelivery pauses a second."""
+    """Post messages 0, 1, ... that have 4 of 10 attempts remaining, so that redelivery pauses for a second."""
     world.domain(maxDeliveryAttempts=10)
     producer = world.producer()
     for number, values in enumerate(properties):
@@ -260,7 +262,7 @@ def suspicious(world: World, *properties: dict[str, int]) -> None:
 
 @spec("broker", 143)
 def test_a_delayed_message_holds_back_the_whole_app(world: World) -> None:
-    """Even what another subscription would take: the bad one is to be found alone."""
+    """Also messages for other subscriptions, so that the delayed message is delivered alone."""
     suspicious(world, {"x": 1}, {"x": 1})
     ones, twos = world.consumer(x="x == 1"), world.consumer(x="x == 2")
     assert world.got(ones) == [b"0"]
@@ -273,7 +275,6 @@ def test_a_delayed_message_holds_back_the_whole_app(world: World) -> None:
 
 @spec("broker", 144)
 def test_confirming_the_last_redelivered_message_ends_the_delay(world: World) -> None:
-    """It was not the poison."""
     suspicious(world, {}, {}, {})
     consumer = world.consumer()
     for number in range(3):
@@ -285,7 +286,7 @@ def test_confirming_the_last_redelivered_message_ends_the_delay(world: World) ->
 @spec("broker", 145)
 @pytest.mark.parametrize("how", ["stream", "old form"])
 def test_a_suspended_consumer_keeps_its_unconfirmed_messages_and_others_get_new_ones(world: World, how: str) -> None:
-    """SessionContext health: suspend, confirm while suspended, resume."""
+    """As by the host health of an SDK: suspend, confirm while suspended, resume."""
     world.domain()
     producer = world.producer()
     first = world.consumer(priority=1)
@@ -311,7 +312,7 @@ def test_a_suspended_consumer_keeps_its_unconfirmed_messages_and_others_get_new_
 
 @spec("broker", 146)
 def test_a_late_confirm_of_a_message_that_another_consumer_confirmed_is_ignored(world: World) -> None:
-    """No log, no harm, nothing else confirmed by mistake."""
+    """It is not logged and confirms no other message."""
     world.domain()
     producer, first = world.producer(), world.consumer()
     producer.post(b"1")
@@ -330,7 +331,7 @@ def test_a_late_confirm_of_a_message_that_another_consumer_confirmed_is_ignored(
 
 @spec("broker", 147)
 def test_after_one_app_is_closed_no_push_for_it_arrives(world: World) -> None:
-    """The same session keeps reading another app."""
+    """The same session continues to read another app."""
     world.domain("f", "fanout")
     producer = world.producer("bmq://f/q")
     client = world.client()
@@ -344,7 +345,7 @@ def test_after_one_app_is_closed_no_push_for_it_arrives(world: World) -> None:
 
 
 def test_a_killed_consumer_is_named_with_the_number_of_rejected_messages(world: World) -> None:
-    """With a limit in force the crash itself is logged."""
+    """The crash is logged if a limit is configured."""
     world.domain(maxDeliveryAttempts=3)
     world.producer().post_all(b"1", b"2")
     kill_holding(world, 2)
@@ -352,7 +353,7 @@ def test_a_killed_consumer_is_named_with_the_number_of_rejected_messages(world: 
 
 
 def test_confirms_sent_just_before_a_crash_take_effect(world: World) -> None:
-    """What was received on the channel before it broke is honoured."""
+    """The broker handles all data received before the end of the connection."""
     world.domain()
     producer, consumer = world.producer(), world.consumer()
     producer.post_all(b"1", b"2")

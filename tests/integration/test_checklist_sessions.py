@@ -20,7 +20,7 @@ spec = pytest.mark.spec
 
 @spec("broker", 228)
 def test_an_unsupported_sdk_version_is_refused_and_a_deprecated_one_gets_a_warning(world: World) -> None:
-    """The original serves the former, too; see docs/differences.md."""
+    """The original accepts the former, too; see docs/differences.md."""
     world.domain()
     old = world.connect(sdk_version=10400)
     response = old.negotiate()
@@ -40,7 +40,6 @@ def test_an_unsupported_sdk_version_is_refused_and_a_deprecated_one_gets_a_warni
 
 
 def test_the_user_agent_of_a_client_appears_in_the_log(world: World) -> None:
-    """So an operator knows what is connected."""
     world.client(user_agent="my-app:1.2.3")
     assert world.logged("my-app:1.2.3")
 
@@ -50,7 +49,7 @@ def test_the_user_agent_of_a_client_appears_in_the_log(world: World) -> None:
 @pytest.mark.parametrize("garbage", [bytes(8), b"\0\0\0\4ABCD", b"\x80\0\0\x10" + bytes(12),
                                      codec.put_frame([codec.put_message(0, bytes(16))]), codec.heartbeat()])
 def test_a_connection_with_invalid_negotiation_is_closed_without_effect_on_others(world: World, garbage: bytes) -> None:
-    """A bad length at once, a well-framed wrong event when it is complete."""
+    """An invalid length at once, another event in a valid frame when it is complete."""
     world.domain()
     producer = world.producer()
     stranger = world.connect()
@@ -63,7 +62,7 @@ def test_a_connection_with_invalid_negotiation_is_closed_without_effect_on_other
 @spec("broker", 231)
 @pytest.mark.parametrize("body", [b"\x30\x80\x80\x01", b"not json at all\1", b"\x30\x80\x80\x01\x05\0\0\1"])
 def test_a_well_framed_message_that_cannot_be_decoded_is_dropped(world: World, body: bytes) -> None:
-    """The connection is kept."""
+    """The connection remains open."""
     world.domain()
     producer = world.producer()
     producer.client.send(codec.frame(codec.CONTROL, body))
@@ -74,7 +73,7 @@ def test_a_well_framed_message_that_cannot_be_decoded_is_dropped(world: World, b
 @spec("broker", 233)
 @pytest.mark.setting(app={"heartbeats": {"client": 10, "downstreamBroker": 0, "upstreamBroker": 0, "clusterPeer": 0}})
 def test_a_silent_client_is_disconnected_after_the_configured_number_of_missed_heartbeats(world: World) -> None:
-    """Any byte is a sign of life; silence counts as a crash."""
+    """Any received byte resets the count; the disconnect counts as a crash."""
     world.domain(maxDeliveryAttempts=1)
     producer, lively = world.producer(), world.client()
     silent = world.client(answer_heartbeats=False)
@@ -99,7 +98,7 @@ def test_a_silent_client_is_disconnected_after_the_configured_number_of_missed_h
 
 @spec("broker", 233)
 def test_without_heartbeats_a_silent_client_stays_connected(world: World) -> None:
-    """0 turns them off."""
+    """An interval of 0 disables heartbeats."""
     silent = world.client(answer_heartbeats=False)
     world.advance(3600)
     assert not silent.link.closed
@@ -108,7 +107,7 @@ def test_without_heartbeats_a_silent_client_stays_connected(world: World) -> Non
 
 @pytest.mark.real
 def test_a_heartbeat_request_is_answered(world: World) -> None:
-    """Newer SDKs close a connection whose requests go unanswered."""
+    """Newer SDKs close a connection without responses."""
     client = world.client()
     client.heartbeat()
 
@@ -117,7 +116,7 @@ def test_a_heartbeat_request_is_answered(world: World) -> None:
 
 
 def security(*authenticators: dict[str, Any], anonymous: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The `authentication` object of a broker configuration."""
+    """Return the `authentication` object of a broker configuration."""
     found: dict[str, Any] = {"authenticators": list(authenticators)}
     if anonymous is not None:
         found["anonymousCredential"] = anonymous
@@ -125,7 +124,7 @@ def security(*authenticators: dict[str, Any], anonymous: dict[str, Any] | None =
 
 
 def authenticator(name: str, **settings: Any) -> dict[str, Any]:
-    """One authenticator with settings by their Python types."""
+    """Return the configuration of one authenticator; settings have the types of their Python values."""
     kinds = {bool: "boolVal", int: "intVal", str: "stringVal"}
     return {"name": name, "settings": [{"key": k, "value": {kinds[type(v)]: v}} for k, v in settings.items()]}
 
@@ -137,7 +136,7 @@ OPEN = security(authenticator("BasicAuthenticator", alice="secret", bob="hidden"
 
 
 def settled(client: Client, world: World) -> None:
-    """The session is usable."""
+    """Check that the session is usable."""
     assert client.negotiate()["result"]["category"] == "E_SUCCESS"
     world.domain()
     client.open("bmq://d/q", write=1).post()
@@ -146,7 +145,7 @@ def settled(client: Client, world: World) -> None:
 @spec("broker", 234)
 @pytest.mark.setting(app=BASIC)
 def test_basic_authentication(world: World) -> None:
-    """Good: SUCCESS with a lifetime; wrong password or mechanism: refused and closed."""
+    """Valid credentials: SUCCESS with a lifetime; wrong password or mechanism: refused and closed."""
     good = world.connect()
     answer = good.authenticate("BASIC", b"alice:secret")
     assert answer["status"]["category"] == "E_SUCCESS"
@@ -167,7 +166,7 @@ def test_basic_authentication(world: World) -> None:
 @spec("broker", 235)
 @pytest.mark.setting(app=BASIC)
 def test_ten_concurrent_authentications_get_each_its_own_result(world: World) -> None:
-    """Passwords are checked off the reactor; results must find their session."""
+    """Passwords are checked in threads."""
     def login(number: int) -> str:
         client = world.connect(f"user{number}")
         answer = client.authenticate("BASIC", b"alice:secret" if number % 2 else b"alice:wrong")
@@ -180,7 +179,7 @@ def test_ten_concurrent_authentications_get_each_its_own_result(world: World) ->
 
 @spec("broker", 236)
 def test_without_an_authentication_request_the_anonymous_credential_is_used(world: World) -> None:
-    """By default it passes."""
+    """It is accepted by default."""
     settled(world.connect(), world)
 
 
@@ -188,7 +187,7 @@ def test_without_an_authentication_request_the_anonymous_credential_is_used(worl
 @pytest.mark.parametrize("client_type", ["E_TCPCLIENT", "E_TCPADMIN"])
 @pytest.mark.setting(app=BASIC)
 def test_without_anonymous_access_an_unauthenticated_negotiation_is_refused(world: World, client_type: str) -> None:
-    """Applications and administrators alike."""
+    """For clients and admin clients."""
     client = world.connect(client_type=client_type)
     with pytest.raises(Closed):
         client.negotiate()
@@ -198,7 +197,7 @@ def test_without_anonymous_access_an_unauthenticated_negotiation_is_refused(worl
 @pytest.mark.setting(app=security(authenticator("AnonAuthenticator", shouldPass=False),
                                   anonymous={"credential": {"mechanism": "ANONYMOUS", "identity": ""}}))
 def test_an_anonymous_credential_that_fails_closes_the_connection(world: World) -> None:
-    """The operator can turn anonymous access off by the authenticator, too."""
+    """An operator can disable anonymous access with the authenticator."""
     with pytest.raises(Closed):
         world.connect().negotiate()
 
@@ -206,7 +205,10 @@ def test_an_anonymous_credential_that_fails_closes_the_connection(world: World) 
 @spec("broker", 237, 239)
 @pytest.mark.setting(app=OPEN)
 def test_authenticating_again_on_a_live_session(world: World) -> None:
-    """Same user: success. Other mechanism: closed without a word. Other user or wrong password: told and closed."""
+    """Same user: success.
+
+    Other mechanism: closed without a response. Other user or wrong password: refused with a response, then closed.
+    """
     def session() -> Client:
         client = world.connect()
         assert client.authenticate("basic", b"alice:secret")["status"]["category"] == "E_SUCCESS"
@@ -228,7 +230,7 @@ def test_authenticating_again_on_a_live_session(world: World) -> None:
 @spec("broker", 238)
 @pytest.mark.setting(app=BASIC)
 def test_a_session_whose_authentication_has_expired_is_closed(world: World) -> None:
-    """Unless it authenticates again in time."""
+    """Unless it has authenticated again before."""
     def session() -> Client:
         client = world.connect()
         client.authenticate("BASIC", b"alice:secret")
@@ -253,7 +255,6 @@ def test_a_session_whose_authentication_has_expired_is_closed(world: World) -> N
     security(authenticator("NoSuchAuthenticator"))])
 def test_an_inconsistent_security_configuration_fails_the_start(broker_process: BrokerProcess,
                                                                 broken: dict[str, Any]) -> None:
-    """A broker that is open by mistake is worse than one that does not start."""
     broker_process.config.broker["appConfig"].update(broken)
     broker_process.config.write()
     broker_process.launch()
@@ -265,7 +266,7 @@ def test_an_inconsistent_security_configuration_fails_the_start(broker_process: 
 @spec("broker", 241)
 @pytest.mark.setting(app=security(authenticator("TestAuthenticator", sleepTimeMs=300), anonymous={"disallow": {}}))
 def test_a_client_that_disconnects_during_authentication_leaves_no_session(world: World) -> None:
-    """The result comes to nobody; the next client is served."""
+    """The result is dropped; the next client can authenticate."""
     for _ in range(3):
         leaver = world.connect()
         leaver.send_authentication("TEST", b"x")
@@ -277,7 +278,6 @@ def test_a_client_that_disconnects_during_authentication_leaves_no_session(world
 
 @spec("broker", 242)
 def test_an_admin_session_works_with_the_default_anonymous_credential(world: World) -> None:
-    """Nothing configured, nothing needed."""
     assert world.admin("CLUSTERS LIST").startswith("The following clusters")
 
 
@@ -285,7 +285,7 @@ def test_an_admin_session_works_with_the_default_anonymous_credential(world: Wor
 
 
 def certificate(directory: Path) -> tuple[Path, Path]:
-    """(certificate, key) of a self-signed `localhost`, PEM."""
+    """Write a self-signed certificate of `localhost`; return the paths of (certificate, key) in PEM."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -308,7 +308,7 @@ def certificate(directory: Path) -> tuple[Path, Path]:
 
 @spec("broker", 243)
 def test_a_tls_listener_carries_the_same_traffic(broker_process: BrokerProcess) -> None:
-    """Beside a plain one; both see the same queues."""
+    """A second listener without TLS has the same queues."""
     from kit.process import free_port
     cert, key = certificate(broker_process.root)
     port = free_port()
@@ -340,7 +340,7 @@ def test_a_tls_listener_carries_the_same_traffic(broker_process: BrokerProcess) 
 @pytest.mark.only_real
 @spec("broker", 244)
 def test_a_graceful_stop_waits_for_the_unconfirmed_messages_of_its_clients(world: ProcessWorld) -> None:
-    """Two, then one, then none; then it exits."""
+    """Two, then one, then none; then the broker exits."""
     world.domain()
     world.producer().post_all(b"1", b"2")
     consumer = world.consumer()
@@ -359,7 +359,7 @@ def test_a_graceful_stop_waits_for_the_unconfirmed_messages_of_its_clients(world
 @pytest.mark.only_real
 @spec("broker", 245)
 def test_a_graceful_stop_ends_after_its_timeout_with_unconfirmed_messages(world: ProcessWorld) -> None:
-    """What is unconfirmed then is delivered again after the start."""
+    """They are delivered again after the next start."""
     world.domain()
     producer, consumer = world.producer(), world.consumer()
     producer.post(b"1")
@@ -381,7 +381,7 @@ def test_a_graceful_stop_ends_after_its_timeout_with_unconfirmed_messages(world:
 @pytest.mark.only_real
 @spec("broker", 232)
 def test_a_client_reconnects_after_a_cut_and_its_queues_are_usable(world: World) -> None:
-    """What was unacknowledged is sent again and stored once."""
+    """Unacknowledged messages are sent again and stored once."""
     world.domain()
     producer, consumer = world.producer(name="p"), world.consumer(name="c")
     guid = producer.put(b"1")
@@ -397,7 +397,7 @@ def test_a_client_reconnects_after_a_cut_and_its_queues_are_usable(world: World)
 @spec("broker", 247)
 @pytest.mark.only_real
 def test_puts_repeated_after_a_crash_of_the_broker_are_stored_once(world: World) -> None:
-    """Every message acknowledged, none lost, none doubled."""
+    """Every message is acknowledged, none is lost."""
     world.domain()
     producer = world.producer(name="p")
     sent: dict[bytes, bytes] = {}
@@ -423,7 +423,6 @@ def test_puts_repeated_after_a_crash_of_the_broker_are_stored_once(world: World)
 @pytest.mark.parametrize("end", ["restart", "crash_and_start"])
 def test_a_confirm_sent_before_a_crash_of_the_broker_takes_effect_or_the_message_is_redelivered(
         world: World, end: str) -> None:
-    """Never lost."""
     world.domain()
     producer, consumer = world.producer(), world.consumer()
     producer.post_all(b"1", b"2")
@@ -442,7 +441,7 @@ def test_a_confirm_sent_before_a_crash_of_the_broker_takes_effect_or_the_message
 @pytest.mark.only_real
 @spec("broker", 252)
 def test_a_client_that_does_not_read_does_not_delay_others(world: World) -> None:
-    """When it reads again it gets everything in order."""
+    """Later it reads all messages in order."""
     world.domain(in_memory=True)
     producer = world.producer()
     lazy = world.consumer(m=100_000, b=1 << 30)
@@ -458,14 +457,14 @@ def test_a_client_that_does_not_read_does_not_delay_others(world: World) -> None
 @pytest.mark.real
 @spec("broker", 253)
 def test_a_session_lost_during_opens_leaves_no_handle(world: World) -> None:
-    """INTERNALS shows the others only."""
+    """INTERNALS shows handles of other sessions only."""
     world.domain()
     witness = world.producer()
     client = world.client("hasty")
     for q_id in range(20):
         client.send_request({"openQueue": {"handleParameters": client.handle_parameters(
             "bmq://d/q", q_id, read=1)}})
-    client.queues[0] = [witness]  # what the broker must forget about this client
+    client.queues[0] = [witness]  # its handle must be closed
     client.kill()
     world.settle()
     internals = world.admin("DOMAINS DOMAIN d QUEUE q INTERNALS")
@@ -474,7 +473,7 @@ def test_a_session_lost_during_opens_leaves_no_handle(world: World) -> None:
 
 
 def test_requests_in_one_write_with_the_negotiation_are_answered(world: World) -> None:
-    """The original leaves them unread until more bytes come."""
+    """The original reads them only when more bytes arrive."""
     world.domain()
     client = world.connect()
     client._rid = 1
@@ -487,7 +486,7 @@ def test_requests_in_one_write_with_the_negotiation_are_answered(world: World) -
 @spec("wire", 11)
 @pytest.mark.setting(app={"heartbeats": {"client": 10, "downstreamBroker": 0, "upstreamBroker": 0, "clusterPeer": 0}})
 def test_a_client_with_json_and_without_guids_gets_json_and_broker_guids(world: World) -> None:
-    """As the Java SDK: JSON answers, correlation ids, broker-made GUIDs, no heartbeats."""
+    """As the Java SDK: JSON answers, correlation ids, GUIDs of the broker, no heartbeats."""
     world.domain()
     client = world.client(encoding="JSON", features="PROTOCOL_ENCODING:JSON;MPS:MESSAGE_PROPERTIES_EX", guids=False,
                           language="E_JAVA")
@@ -509,7 +508,6 @@ def test_a_client_with_json_and_without_guids_gets_json_and_broker_guids(world: 
 
 
 def test_two_sessions_may_carry_the_same_name(world: World) -> None:
-    """Names are for people."""
     world.domain()
     assert world.producer(name="same").post() != world.producer(name="same", session_id=2).post(
         guid=codec.make_guid(77, b"other!"))

@@ -17,7 +17,7 @@ spec = pytest.mark.spec
 @pytest.mark.only_real
 @spec("broker", 1)
 def test_a_valid_directory_starts_a_broker_that_listens_and_stops_on_sigterm(world: Any) -> None:
-    """Exit code 0 at the end; the pid is in its file."""
+    """The exit code is 0; the pid file has its pid."""
     world.domain()
     world.producer().post()
     assert (world.root / "bmqbrkr.pid").read_text(encoding="ascii").strip() == str(world.broker.process.pid)
@@ -31,7 +31,7 @@ def test_a_valid_directory_starts_a_broker_that_listens_and_stops_on_sigterm(wor
 
 @spec("broker", 2)
 def test_unknown_keys_are_accepted_in_every_file(broker_process: BrokerProcess) -> None:
-    """Configurations outlive versions."""
+    """Keys of other versions must not prevent a start."""
     config = broker_process.config
     config.broker["mystery"] = 1
     config.broker["appConfig"]["mystery"] = {"deep": []}
@@ -52,7 +52,7 @@ def test_unknown_keys_are_accepted_in_every_file(broker_process: BrokerProcess) 
 
 
 def start_fails(broker: BrokerProcess, code: int | None = None) -> str:
-    """Launch what must fail; its output."""
+    """Start a broker that must fail; return its output."""
     broker.config.write()
     broker.launch()
     exit_code = broker.wait()
@@ -67,7 +67,6 @@ def start_fails(broker: BrokerProcess, code: int | None = None) -> str:
 @spec("broker", 3)
 def test_a_print_interval_that_is_no_multiple_of_the_snapshot_interval_fails_the_start(
         broker_process: BrokerProcess) -> None:
-    """It could not be kept."""
     stats = broker_process.config.broker["appConfig"]["stats"]
     stats["snapshotInterval"], stats["printer"]["printInterval"] = 7, 60
     start_fails(broker_process)
@@ -99,7 +98,7 @@ def test_clients_of_two_listeners_share_the_queues(world: Any) -> None:
 
 @spec("broker", 6)
 def test_a_storage_directory_that_is_missing_and_cannot_be_made_fails_the_start(broker_process: BrokerProcess) -> None:
-    """Exit code 6 and the reason."""
+    """With exit code 6 and the reason."""
     storage = broker_process.config.storage
     storage.rmdir()
     storage.symlink_to(storage.parent / "nowhere" / "at all")
@@ -110,7 +109,7 @@ def test_a_storage_directory_that_is_missing_and_cannot_be_made_fails_the_start(
 
 @pytest.mark.parametrize("text", [None, "{", "{}", '{"appConfig": {"stats": 5}}'])
 def test_an_unreadable_or_undecodable_broker_config_fails_the_start(broker_process: BrokerProcess, text: str | None) -> None:
-    """Exit code 2."""
+    """With exit code 2."""
     path = broker_process.config.etc / "bmqbrkrcfg.json"
     path.unlink() if text is None else path.write_text(text, encoding="utf-8")
     broker_process.launch()
@@ -119,7 +118,6 @@ def test_an_unreadable_or_undecodable_broker_config_fails_the_start(broker_proce
 
 
 def test_the_version_option_prints_and_exits(broker_process: BrokerProcess) -> None:
-    """-v."""
     broker_process.launch("-v")
     assert broker_process.wait() == 0
     assert any("version" in record.lower() for record in broker_process.records)
@@ -130,7 +128,7 @@ def test_the_version_option_prints_and_exits(broker_process: BrokerProcess) -> N
 
 @spec("broker", 7)
 def test_an_open_in_an_unknown_domain_fails_and_others_are_unaffected(world: World) -> None:
-    """UNKNOWN, code -1, with the file's name."""
+    """With UNKNOWN, code -1 and the name of the file."""
     world.domain("d")
     refused = refusal(world.client().open, "bmq://nosuch/q", write=1)
     assert (refused.category, refused.code) == ("E_UNKNOWN", -1)
@@ -141,7 +139,7 @@ def test_an_open_in_an_unknown_domain_fails_and_others_are_unaffected(world: Wor
 @pytest.mark.real
 @spec("broker", 8)
 def test_a_domain_created_while_running_can_be_used(world: World) -> None:
-    """Without restart or command."""
+    """Without a restart or command."""
     client = world.client()
     assert refusal(client.open, "bmq://d/q", write=1).category == "E_UNKNOWN"
     world.domain("d")
@@ -161,7 +159,7 @@ def test_a_redirected_domain_uses_the_configuration_of_its_target(world: World) 
 
 @spec("broker", 11)
 def test_a_redirect_loop_is_refused(world: World) -> None:
-    """One hop is the most."""
+    """One redirection is allowed."""
     for name, target in (("a", "b"), ("b", "a")):
         world.config.domain_text(name, json.dumps({"redirect": target}))
     refused = refusal(world.client().open, "bmq://a/q", write=1)
@@ -171,7 +169,7 @@ def test_a_redirect_loop_is_refused(world: World) -> None:
 
 @spec("broker", 12)
 def test_a_tier_is_a_domain_of_its_own(world: World) -> None:
-    """Its own file, its own messages."""
+    """It has its own file and messages."""
     world.domain("d")
     world.domain("d.~lab", queue_messages=0)
     lab = world.producer("bmq://d.~lab/q")
@@ -182,7 +180,10 @@ def test_a_tier_is_a_domain_of_its_own(world: World) -> None:
 
 @spec("broker", 13)
 def test_a_malformed_domain_file_can_be_corrected(world: World) -> None:
-    """Not JSON: UNKNOWN -2, the corrected file counts at once. Invalid: REFUSED -10, then it takes a RECONFIGURE."""
+    """Invalid JSON: UNKNOWN -2, and a corrected file is read at the next open.
+
+    Invalid values: REFUSED -10, and a corrected file needs RECONFIGURE.
+    """
     client = world.client()
     world.config.domain_text("d", '{"definition": ')
     refused = refusal(client.open, "bmq://d/q", write=1)
@@ -200,7 +201,7 @@ def test_a_malformed_domain_file_can_be_corrected(world: World) -> None:
 
 @spec("broker", 14, 15)
 def test_an_edited_file_counts_only_after_reconfigure(world: World) -> None:
-    """And an unchanged one is a success without effect."""
+    """RECONFIGURE of an unchanged file succeeds without effect."""
     world.domain(queue_messages=0)
     producer = world.producer()
     assert [producer.status_of(), producer.status_of()] == [0, 1]
@@ -218,7 +219,7 @@ def test_an_edited_file_counts_only_after_reconfigure(world: World) -> None:
     ({"mode": "fanout"}, "Reconfiguration of domain routing mode is not allowed (was "),
     ({"in_memory": True}, "Reconfiguration of storage type is not allowed (was ")])
 def test_mode_and_storage_type_cannot_change(world: World, change: dict[str, Any], message: str) -> None:
-    """The error says so; the old configuration stays."""
+    """The error says so; the previous configuration remains."""
     world.domain()
     producer = world.producer()
     producer.post(b"1")
@@ -229,7 +230,7 @@ def test_mode_and_storage_type_cannot_change(world: World, change: dict[str, Any
 
 @spec("broker", 17)
 def test_a_watermark_ratio_beyond_one_is_refused(world: World) -> None:
-    """Nothing of the new file is taken; for a domain never opened there is no domain then."""
+    """The previous configuration remains; a domain without one does not exist."""
     world.domain(queue_messages=0)
     producer = world.producer()
     producer.post()
@@ -241,7 +242,6 @@ def test_a_watermark_ratio_beyond_one_is_refused(world: World) -> None:
 
 @spec("broker", 19)
 def test_a_domain_moved_to_another_cluster_is_not_served_here_after_a_restart(world: World) -> None:
-    """Its location is elsewhere now."""
     world.domain()
     world.producer().post()
     world.domain(cluster="elsewhere")
@@ -253,26 +253,26 @@ def test_a_domain_moved_to_another_cluster_is_not_served_here_after_a_restart(wo
 
 @spec("broker", 20)
 def test_infos_of_a_domain_that_is_not_loaded_yet_is_answered(world: World) -> None:
-    """The file is there, so the domain exists."""
+    """A domain exists if its file does."""
     world.domain()
     assert "ActiveQueues ..: 0" in world.admin("DOMAINS DOMAIN d INFOS")
 
 
 @spec("broker", 21)
 def test_reconfiguring_a_domain_without_file_is_an_error(world: World) -> None:
-    """Exactly these words."""
+    """The message is that of the original."""
     assert world.admin("DOMAINS RECONFIGURE x") == "Domain 'x' doesn't exist"
 
 
 @pytest.mark.real
 @spec("broker", 22)
 def test_the_configuration_dump_shows_the_listening_port(world: World) -> None:
-    """As JSON."""
+    """In JSON."""
     dump = json.loads(world.admin("BROKERCONFIG DUMP"))
     assert dump["networkInterfaces"]["tcpInterface"]["port"] == world.config.port
 
 
 def test_a_file_backed_broadcast_domain_is_refused(world: World) -> None:
-    """The original dies of it."""
+    """The original crashes on it."""
     world.domain("b", "broadcast")
     assert refusal(world.client().open, "bmq://b/q", write=1).category == "E_REFUSED"

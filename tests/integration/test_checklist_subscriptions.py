@@ -13,14 +13,14 @@ spec = pytest.mark.spec
 
 
 def post_values(producer: Queue, *values: int, name: str = "x") -> None:
-    """One message for each value: the payload is the number, the property too."""
+    """Post one message for each value, with the number as payload and property."""
     for value in values:
         producer.post(b"%d" % value, properties={name: value})
 
 
 @pytest.fixture
 def producer(world: World) -> Queue:
-    """A producer of the priority queue bmq://d/q."""
+    """Return a producer of the priority queue bmq://d/q."""
     world.domain()
     return world.producer()
 
@@ -28,7 +28,7 @@ def producer(world: World) -> Queue:
 @pytest.mark.real
 @spec("broker", 148)
 def test_a_consumer_gets_matching_messages_and_another_one_the_rest(world: World, producer: Queue) -> None:
-    """x > 1 of 1, 2, 3."""
+    """With x > 1 for the values 1, 2, 3."""
     post_values(producer, 1, 2, 3)
     assert world.got(world.consumer(x="x > 1")) == [b"2", b"3"]
     assert world.got(world.consumer(x="x > 0 || x <= 0")) == [b"1"]
@@ -36,7 +36,6 @@ def test_a_consumer_gets_matching_messages_and_another_one_the_rest(world: World
 
 @spec("broker", 149)
 def test_a_changed_expression_delivers_what_was_put_aside_in_order(world: World, producer: Queue) -> None:
-    """Put aside is not lost."""
     consumer = world.consumer(x="x > 10")
     post_values(producer, 1, 11, 2, 3)
     assert world.got(consumer) == [b"11"]
@@ -48,7 +47,6 @@ def test_a_changed_expression_delivers_what_was_put_aside_in_order(world: World,
 
 @spec("broker", 150)
 def test_consumers_with_disjoint_ranges_get_their_own_ranges(world: World, producer: Queue) -> None:
-    """Content decides, not turns."""
     consumers = [world.consumer(x=x) for x in ("x < 10", "x >= 10 && x < 20", "x >= 20")]
     post_values(producer, 25, 5, 15, 6, 16, 26)
     assert [world.got(c) for c in consumers] == [[b"5", b"6"], [b"15", b"16"], [b"25", b"26"]]
@@ -56,7 +54,7 @@ def test_consumers_with_disjoint_ranges_get_their_own_ranges(world: World, produ
 
 @spec("broker", 151)
 def test_within_one_expression_only_the_highest_priority_is_served(world: World, producer: Queue) -> None:
-    """Even when it is full."""
+    """Also when its consumer is full."""
     high, low = world.consumer(x="x > 0", priority=2, m=2), world.consumer(x="x > 0", priority=1)
     post_values(producer, 1, 2, 3)
     assert world.got(high) == [b"1", b"2"]
@@ -65,7 +63,7 @@ def test_within_one_expression_only_the_highest_priority_is_served(world: World,
 
 @spec("broker", 152)
 def test_equal_consumers_of_one_expression_fill_up_evenly(world: World, producer: Queue) -> None:
-    """M = 5 each and 15 messages: 5 + 5, and 5 wait."""
+    """With M = 5 each and 15 messages: 5 and 5 are delivered, 5 wait."""
     consumers = [world.consumer(x="x > 0", m=5) for _ in range(2)]
     post_values(producer, *range(1, 16))
     held = [world.pushes(c) for c in consumers]
@@ -77,7 +75,7 @@ def test_equal_consumers_of_one_expression_fill_up_evenly(world: World, producer
 
 @spec("broker", 153)
 def test_a_message_goes_to_the_highest_priority_group_that_matches(world: World, producer: Queue) -> None:
-    """x=1500 to the first, x=500 to the second, a negative one waits."""
+    """x=1500 to the first consumer, x=500 to the second; a negative one waits."""
     high, low = world.consumer(x="x >= 1000", priority=2), world.consumer(x="x >= 0", priority=1)
     post_values(producer, 1500, 500, -1)
     assert world.got(high) == [b"1500"]
@@ -95,7 +93,7 @@ def test_256_subscriptions_on_one_consumer_deliver_all_in_order(world: World, pr
 
 @spec("broker", 155)
 def test_a_condition_over_three_properties(world: World, producer: Queue) -> None:
-    """All three must hold."""
+    """All three parts must be true."""
     consumer = world.consumer(x='x > 1 && y == "a" && flag')
     for number, (x, y, flag) in enumerate([(2, "a", True), (2, "a", False), (2, "b", True), (1, "a", True),
                                            (3, "a", True)]):
@@ -109,7 +107,7 @@ REFUSED = [" ", "()", "((true)", "true", "x > ", "x x", "&&", " && 1 > 0", "() &
 @spec("broker", 156)
 @pytest.mark.parametrize("text", REFUSED)
 def test_an_invalid_expression_is_refused_and_the_former_one_stays(world: World, producer: Queue, text: str) -> None:
-    """The original takes it and matches everything; see docs/differences.md."""
+    """The original accepts it, and it matches all messages; see docs/differences.md."""
     consumer = world.consumer(x="x > 1")
     assert refusal(consumer.configure, x=text).category == "E_INVALID_ARGUMENT"
     post_values(producer, 1, 2)
@@ -119,7 +117,7 @@ def test_an_invalid_expression_is_refused_and_the_former_one_stays(world: World,
 @spec("broker", 157)
 @pytest.mark.parametrize("text", ["x", "x + 33"])
 def test_an_expression_without_a_boolean_result_matches_nothing(world: World, producer: Queue, text: str) -> None:
-    """It is accepted; only the messages show."""
+    """It is accepted: the type is known at evaluation only."""
     consumer = world.consumer(x=text)
     post_values(producer, 1, 2)
     assert world.got(consumer) == []
@@ -129,7 +127,7 @@ def test_an_expression_without_a_boolean_result_matches_nothing(world: World, pr
 
 @spec("broker", 158)
 def test_integers_reach_to_64_bits_and_no_further(world: World, producer: Queue) -> None:
-    """One beyond is a syntax error."""
+    """A larger one is a syntax error."""
     biggest, smallest = (1 << 63) - 1, -(1 << 63)
     top, bottom = world.consumer(x=f"x == {biggest}"), world.consumer(x=f"x == {smallest}")
     post_values(producer, biggest, smallest)
@@ -141,7 +139,7 @@ def test_integers_reach_to_64_bits_and_no_further(world: World, producer: Queue)
 
 @spec("broker", 159)
 def test_without_a_subscription_everything_is_delivered(world: World, producer: Queue) -> None:
-    """As before there were subscriptions: undefined expression, and the old form of configure."""
+    """With an undefined expression, and with the old form of configure."""
     post_values(producer, 1)
     producer.post(b"plain")
     consumer = world.consumer()
@@ -154,7 +152,7 @@ def test_without_a_subscription_everything_is_delivered(world: World, producer: 
 
 @spec("broker", 160)
 def test_an_explicit_empty_expression_sent_raw_matches_everything(world: World, producer: Queue) -> None:
-    """Official SDKs refuse it themselves; the original's broker takes it without a word."""
+    """Official SDKs refuse it; the original's broker accepts it without a warning."""
     consumer = world.consumer(x="")
     producer.post(b"m")
     assert world.got(consumer) == [b"m"]
@@ -163,7 +161,7 @@ def test_an_explicit_empty_expression_sent_raw_matches_everything(world: World, 
 
 @spec("broker", 161)
 def test_a_missing_property_makes_the_whole_expression_false_unless_it_is_not_reached(world: World, producer: Queue) -> None:
-    """Short circuit protects the right side only."""
+    """The right operand is not evaluated if the left one decides."""
     one = world.consumer(x="x >= 0 || (y >= 0)")
     post_values(producer, 1)
     post_values(producer, 2, name="y")
@@ -174,7 +172,7 @@ def test_a_missing_property_makes_the_whole_expression_false_unless_it_is_not_re
 
 @spec("broker", 162)
 def test_dates_as_strings_compare_as_text(world: World, producer: Queue) -> None:
-    """ISO dates sort."""
+    """ISO dates sort as text."""
     consumer = world.consumer(x='x > "2020-01-01" && x < "2021-01-01"')
     for date in ("2019-12-31", "2020-01-01", "2020-01-02", "2020-12-31", "2021-01-01"):
         producer.post(date.encode(), properties={"x": date})
@@ -183,7 +181,7 @@ def test_dates_as_strings_compare_as_text(world: World, producer: Queue) -> None
 
 @spec("broker", 163)
 def test_a_string_compared_with_an_integer_is_false(world: World, producer: Queue) -> None:
-    """Types are not converted; nothing breaks."""
+    """Types are not converted."""
     consumer = world.consumer(x="x > 1")
     producer.post(b"text", properties={"x": "5"})
     producer.post(b"number", properties={"x": 5})
@@ -192,7 +190,6 @@ def test_a_string_compared_with_an_integer_is_false(world: World, producer: Queu
 
 @spec("broker", 164)
 def test_the_same_expression_in_three_apps_gives_each_its_copy(world: World) -> None:
-    """Groups are per app."""
     world.domain("f", "fanout")
     producer = world.producer("bmq://f/q")
     consumers = [world.consumer("bmq://f/q", app, x="x > 1") for app in ("foo", "bar", "baz")]
@@ -202,7 +199,7 @@ def test_the_same_expression_in_three_apps_gives_each_its_copy(world: World) -> 
 
 @spec("broker", 165)
 def test_unconfirmed_messages_of_a_killed_consumer_go_to_one_with_the_same_expression(world: World, producer: Queue) -> None:
-    """And to nobody else."""
+    """Other consumers do not get them."""
     victim = world.consumer(x="x > 1")
     post_values(producer, 2, 3)
     assert world.got(victim) == [b"2", b"3"]
@@ -214,7 +211,7 @@ def test_unconfirmed_messages_of_a_killed_consumer_go_to_one_with_the_same_expre
 
 @spec("broker", 166)
 def test_after_a_crash_of_the_broker_subscriptions_route_as_before(world: World, producer: Queue) -> None:
-    """Unconfirmed messages come again to those they match, new ones go where they went."""
+    """Unconfirmed messages are delivered again to matching consumers; new ones are routed as before."""
     texts = ("x < 10", "x >= 10")
     consumers = [world.consumer(x=text) for text in texts]
     post_values(producer, 1, 11)
@@ -228,7 +225,7 @@ def test_after_a_crash_of_the_broker_subscriptions_route_as_before(world: World,
 
 @spec("broker", 167)
 def test_a_message_without_properties_is_put_aside_by_an_expression(world: World, producer: Queue) -> None:
-    """A consumer without one takes it."""
+    """A consumer without an expression gets it."""
     picky = world.consumer(x="x > 1")
     producer.post(b"plain")
     assert world.got(picky) == []
@@ -237,7 +234,7 @@ def test_a_message_without_properties_is_put_aside_by_an_expression(world: World
 
 @spec("broker", 168)
 def test_an_application_subscription_confirms_for_its_app_what_it_rejects(world: World) -> None:
-    """foo x == 1, bar x == 2; x = 2 is for bar and baz only; the same after a restart."""
+    """With foo x == 1 and bar x == 2, a message with x = 2 is for bar and baz only; the same after a restart."""
     world.domain("f", "fanout", subscriptions=[app_subscription("foo", "x == 1"), app_subscription("bar", "x == 2")])
     producer = world.producer("bmq://f/q")
     post_values(producer, 2)
@@ -255,7 +252,7 @@ def test_an_application_subscription_confirms_for_its_app_what_it_rejects(world:
 
 @spec("broker", 169)
 def test_a_message_that_the_only_app_rejects_is_acked_and_not_stored(world: World) -> None:
-    """Nor is it there after a restart."""
+    """Also after a restart."""
     world.domain(subscriptions=[app_subscription("", "x == 1")])
     post_values(world.producer(), 2)
     assert world.stored() == 0
@@ -266,7 +263,7 @@ def test_a_message_that_the_only_app_rejects_is_acked_and_not_stored(world: Worl
 
 @spec("broker", 170)
 def test_application_and_consumer_subscriptions_both_must_hold(world: World) -> None:
-    """App x > 2 and consumer x > 3: 3 is kept for whoever asks for less, also after a restart."""
+    """With app x > 2 and consumer x > 3, message 3 is stored for consumers with other expressions, also after a restart."""
     world.domain(subscriptions=[app_subscription("", "x > 2")])
     producer = world.producer()
     consumer = world.consumer(x="x > 3")
@@ -280,7 +277,7 @@ def test_application_and_consumer_subscriptions_both_must_hold(world: World) -> 
 
 @spec("broker", 172)
 def test_a_message_that_all_apps_reject_is_not_stored(world: World) -> None:
-    """ACK, empty storage; rollover, garbage collection and restart are fine with it."""
+    """It is acknowledged and the storage is empty, also after rollover, garbage collection and restart."""
     world.domain("f", "fanout", subscriptions=[app_subscription(app, "x == 1") for app in ("foo", "bar", "baz")])
     producer = world.producer("bmq://f/q")
     post_values(producer, 2, 3)
@@ -295,7 +292,7 @@ def test_a_message_that_all_apps_reject_is_not_stored(world: World) -> None:
 
 @spec("broker", 173)
 def test_an_invalid_application_subscription_fails_opens_until_corrected(world: World) -> None:
-    """Once a good one is loaded, a bad one is refused and the good one stays."""
+    """If a valid one is loaded, an invalid one is refused and the valid one remains."""
     world.domain(subscriptions=[app_subscription("", "x >")])
     refused = refusal(world.client().open, "bmq://d/q", write=1)
     assert (refused.category, refused.code) == ("E_REFUSED", -10)
@@ -308,7 +305,6 @@ def test_an_invalid_application_subscription_fails_opens_until_corrected(world: 
 
 @spec("broker", 174)
 def test_an_application_subscription_of_an_unknown_app_is_ignored_with_a_warning(world: World) -> None:
-    """The rest of the domain works."""
     world.domain("f", "fanout", subscriptions=[app_subscription("nobody", "x == 1")])
     world.producer("bmq://f/q").post(b"m")
     assert world.got(world.consumer("bmq://f/q", "foo")) == [b"m"]
@@ -319,7 +315,7 @@ def test_an_application_subscription_of_an_unknown_app_is_ignored_with_a_warning
 @pytest.mark.parametrize(("text", "expected"), [
     ("flag == true", [b"yes"]), ("flag == false", [b"no"]), ("flag != true", [b"no"]), ("flag == other", [])])
 def test_truth_values_compare_with_literals_only(world: World, producer: Queue, text: str, expected: list[bytes]) -> None:
-    """Two properties compared are a type error, hence false."""
+    """A comparison of two properties is a type error, so the result is false."""
     consumer = world.consumer(x=text)
     producer.post(b"yes", properties={"flag": True, "other": True})
     producer.post(b"no", properties={"flag": False, "other": False})
@@ -328,7 +324,7 @@ def test_truth_values_compare_with_literals_only(world: World, producer: Queue, 
 
 def test_a_put_aside_message_does_not_leak_to_a_lower_priority_when_its_group_was_full(
         world: World, producer: Queue) -> None:
-    """The original skips a full group unevaluated after a put-aside; we evaluate it: no spill-over ever."""
+    """After a message that was put aside, the original skips a full group without evaluation; this broker evaluates it."""
     high = world.consumer(x="x >= 1000", priority=2, m=1)
     low = world.consumer(x="x >= 0", priority=1)
     post_values(producer, 1000, -1, 1001, 5)
@@ -341,7 +337,7 @@ def test_a_put_aside_message_does_not_leak_to_a_lower_priority_when_its_group_wa
 
 
 def test_a_returned_message_that_no_consumer_matches_does_not_block_its_app(world: World, producer: Queue) -> None:
-    """In the original it stays in the redelivery list and holds everything back."""
+    """In the original it remains in the redelivery list and blocks the app."""
     victim = world.consumer(x="x == 1")
     post_values(producer, 1)
     assert world.got(victim) == [b"1"]
@@ -363,7 +359,7 @@ EXPRESSIONS: list[tuple[str, dict[str, Any], bool]] = [
 @pytest.mark.parametrize(("text", "properties", "matches"), EXPRESSIONS)
 def test_expressions_are_evaluated_on_message_properties(
         world: World, producer: Queue, text: str, properties: dict[str, Any], matches: bool) -> None:
-    """The language at its corners, through the whole broker."""
+    """Special cases of the expression language."""
     consumer = world.consumer(x=text)
     producer.post(b"m", properties=properties)
     assert world.got(consumer) == ([b"m"] if matches else [])

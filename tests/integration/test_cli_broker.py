@@ -1,4 +1,4 @@
-"""The first minute: `bmq broker` in an empty directory, and the sample configuration it writes."""
+"""`bmq broker` in an empty directory, and the sample configuration that it writes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BMQ = Path(sys.executable).parent / "bmq"
 
 
 def test_the_sample_configuration_in_the_repository_equals_the_generated_one() -> None:
-    """Every file of `etc/`, and no other; those of a cluster are below `cluster/`."""
+    """All files of `etc/` are compared; those of a cluster are in `cluster/`."""
     files = sample_files("data/")
     files |= {f"cluster/{name}/{path}": text for name, found in cluster_files(SAMPLE_CLUSTER).items()
               for path, text in found.items()}
@@ -41,7 +41,6 @@ def test_the_sample_configuration_of_a_cluster_is_valid_and_documented(name: str
 
 
 def test_the_sample_configuration_is_valid_and_never_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was edited stays."""
     monkeypatch.chdir(tmp_path)
     assert write_sample("etc") and not write_sample("etc")
     assert check("etc")[0] == []
@@ -51,7 +50,7 @@ def test_the_sample_configuration_is_valid_and_never_overwritten(tmp_path: Path,
 
 
 class Running:
-    """`bmq broker` as a process."""
+    """A process of `bmq broker`."""
 
     def __init__(self, root: Path, *arguments: str) -> None:
         self.process = subprocess.Popen([BMQ, "broker", *arguments], cwd=root, stdout=subprocess.PIPE,
@@ -65,7 +64,7 @@ class Running:
         raise AssertionError("".join(self.lines))
 
     def stop(self) -> str:
-        """SIGTERM; the rest of its output."""
+        """Stop the process with SIGTERM; return the rest of its output."""
         self.process.send_signal(signal.SIGTERM)
         rest: str = self.process.communicate(timeout=60)[0]
         assert self.process.returncode == 0
@@ -73,7 +72,7 @@ class Running:
 
 
 def bmq(port: int, *arguments: str) -> str:
-    """The output of a command against the broker."""
+    """Run a command with the address of the broker and return its output."""
     return subprocess.run([BMQ, *arguments, "--broker", f"tcp://localhost:{port}"], capture_output=True, text=True,
                           timeout=60, check=True).stdout
 

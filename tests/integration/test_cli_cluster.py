@@ -1,4 +1,4 @@
-"""`bmq cluster`: brokers of a cluster as processes, and what an operator does with them."""
+"""`bmq cluster`: start, stop and restart of the brokers of a cluster, as processes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ QUEUE = "bmq://bmq.test.persistent.priority/q"
 
 @pytest.fixture
 def bmq(tmp_path: Path) -> Iterator[Cluster]:
-    """The command over a directory of its own; whatever it started is gone in the end."""
+    """Yield the command with a temporary directory; kill the processes that it has started."""
     cluster = Cluster(tmp_path / "c")
     yield cluster
     if (cluster.directory / "cluster.json").exists():
@@ -38,7 +38,7 @@ COMMAND_SECONDS_MAX = 150.0  # four brokers are started one after the other, bes
 
 
 class Cluster:
-    """`bmq cluster ... --dir`"""
+    """The command `bmq cluster ... --dir`."""
 
     def __init__(self, directory: Path) -> None:
         self.directory, self._cli = directory, Cli("")
@@ -54,13 +54,13 @@ class Cluster:
         return b"\n".join(logs).decode(errors="replace")
 
     def refused(self, command: str, *arguments: str) -> str:
-        """What it says when it refuses, in this process."""
+        """Run a command that must fail, in this process; return its error."""
         done = self._cli.inside("cluster", command, "--dir", str(self.directory), *arguments)
         assert done.code == 2, (done.out, done.err)
         return done.err
 
     def status(self) -> dict[str, object]:
-        """In this process."""
+        """Run `bmq cluster status` in this process."""
         done = self._cli.inside("cluster", "status", "--dir", str(self.directory), "--json")
         return json.loads(done.out)  # type: ignore[no-any-return]
 
@@ -90,7 +90,7 @@ def test_a_cluster_of_three_nodes_and_a_proxy_is_created_killed_and_restarted(bm
     bmq("up")
     after = bmq.status()
     assert after["healthy"] and int(str(after["term"])) > 1
-    assert [name for name, pid in bmq.pids().items() if pids[name] != pid] == [leader]  # the others were left alone
+    assert [name for name, pid in bmq.pids().items() if pids[name] != pid] == [leader]  # no other broker was restarted
     rolled = bmq("roll").err
     assert [line.partition(":")[0] for line in rolled.splitlines() if "healthy again" in line][-1] == after["leader"]
     assert bmq.status()["healthy"] and rolled.count("stopped") == rolled.count("started") == 4
@@ -122,7 +122,7 @@ def test_a_single_node_keeps_its_data_between_two_runs_of_up(bmq: Cluster) -> No
 
 @pytest.mark.process
 def test_a_broker_started_by_another_program_is_detected(bmq: Cluster) -> None:
-    """In the same directory, by hand."""
+    """A broker in the directory of the cluster."""
     bmq("up", "--nodes", "1")
     bmq("stop", "n1")
     with subprocess.Popen([Path(sys.executable).parent / "bmqbrkr", "etc"], cwd=bmq.directory / "n1",
@@ -181,14 +181,14 @@ def test_concurrent_cluster_commands_exclude_each_other(bmq: Cluster) -> None:
 
 
 def never_started(directory: Path) -> LocalCluster:
-    """A cluster that was never started."""
+    """Return a cluster without processes."""
     directory.mkdir()
     return LocalCluster.make(directory, ClusterRecord(sample_brokers(1, 0, [1, 2]), "fast", "group"), print)
 
 
 @pytest.mark.parametrize("elector", ["fast", "original"])
 def test_the_generated_configurations_are_valid(tmp_path: Path, elector: str) -> None:
-    """And what is edited stays."""
+    """Edited files are not overwritten."""
     cluster = LocalCluster.make(tmp_path, ClusterRecord(SAMPLE_CLUSTER, elector, "always"), print)
     cluster.write_missing_files()
     for name in ("n1", "n2", "n3", "p1"):

@@ -1,4 +1,4 @@
-"""`bmq config`, `check`, `password`, `completion`, `admin`, help and exit codes, run as a user would."""
+"""`bmq config`, `check`, `password`, `completion`, `admin`, help and exit codes, with the installed command."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ pytestmark = pytest.mark.process
 
 @pytest.fixture
 def cli() -> Cli:
-    """The command, without a broker."""
+    """Return the command, without a broker."""
     return Cli("tcp://127.0.0.1:1")
 
 
 @pytest.fixture
 def config(tmp_path: Path) -> ConfigDirectory:
-    """A configuration directory with two domains."""
+    """Return a configuration directory with two domains."""
     made = ConfigDirectory(tmp_path / "one", 30114)
     made.domain("d", "fanout")
     made.domain("e")
@@ -39,12 +39,12 @@ def config(tmp_path: Path) -> ConfigDirectory:
 
 
 def line_of(path: Path, text: str) -> int:
-    """The line on which a text stands."""
+    """Return the number of the line with a text."""
     return next(number for number, line in enumerate(path.read_text().splitlines(), 1) if text in line)
 
 
 def test_config_show_lists_every_value_with_its_origin(cli: Cli, config: ConfigDirectory) -> None:
-    """A line of a file, a default, the environment, derived from something else."""
+    """The line of a file, a default, the environment, or derived from another value."""
     done = cli("config", "show", str(config.etc), "--json", env={"BMQ_HOST_NAME": "elsewhere", "BMQ_PORT": "31000"})
     assert done.code == 0, done.err
     values = {(each["file"], each["path"]): each for each in done.tree["values"]}
@@ -65,7 +65,7 @@ def test_config_show_lists_every_value_with_its_origin(cli: Cli, config: ConfigD
 
 
 def test_config_show_can_be_limited_to_a_path(cli: Cli, config: ConfigDirectory) -> None:
-    """By path, domain and origin; `etc` is the directory if none is named; the environment can be left out."""
+    """By path, domain and origin. The default directory is `etc`; the environment can be excluded."""
     none = cli("config", "show", "-k", "nope.*", cwd=config.root)
     assert (none.code, none.out) == (0, b"") and "no member matches nope.*" in none.err
     done = cli("config", "show", "-k", "*.messageTtl", "--domain", "e", cwd=config.root)
@@ -80,7 +80,7 @@ def test_config_show_can_be_limited_to_a_path(cli: Cli, config: ConfigDirectory)
 
 
 def test_config_show_masks_secrets_and_reports_corrected_values(cli: Cli, config: ConfigDirectory) -> None:
-    """A strong broadcast domain is taken as eventual."""
+    """A strong broadcast domain is changed to eventual."""
     config.broker["appConfig"]["authentication"] = {"authenticators": [{"name": "BasicAuthenticator", "settings": [
         {"key": "ann", "value": {"stringVal": "s3cret"}}]}]}
     config.write()
@@ -91,7 +91,7 @@ def test_config_show_masks_secrets_and_reports_corrected_values(cli: Cli, config
 
 
 def test_config_show_reports_the_position_of_an_invalid_value(cli: Cli, config: ConfigDirectory) -> None:
-    """Exit code 2."""
+    """With exit code 2."""
     config.domain_text("d", '{"definition": {}}')
     done = cli("config", "show", str(config.etc))
     assert done.code == 2 and b"domains/e.json" in done.out and "d.json:1: definition.location: is missing" in done.err
@@ -103,7 +103,7 @@ def test_config_show_reports_the_position_of_an_invalid_value(cli: Cli, config: 
 
 
 def test_config_diff_compares_effective_values(cli: Cli, config: ConfigDirectory, tmp_path: Path) -> None:
-    """A default that is written out, another order, a member without effect: no difference."""
+    """An explicit default, another order and a member without effect are no differences."""
     other = ConfigDirectory(tmp_path / "two", 30114, app={"routeCommandTimeoutMs": 3000})
     shutil.copytree(config.etc / "domains", other.etc / "domains", dirs_exist_ok=True)
     app = other.broker["appConfig"]
@@ -123,7 +123,7 @@ def test_config_diff_compares_effective_values(cli: Cli, config: ConfigDirectory
 
 
 def test_config_diff_lists_different_domains_and_values(cli: Cli, config: ConfigDirectory, tmp_path: Path) -> None:
-    """Exit code 1; a password that differs is not shown."""
+    """With exit code 1; different passwords are masked."""
     secret = {"authenticators": [{"name": "BasicAuthenticator", "settings": [
         {"key": "ann", "value": {"stringVal": "one"}}]}]}
     config.broker["appConfig"].update(authentication=secret, hostTags="")
@@ -145,7 +145,7 @@ def test_config_diff_lists_different_domains_and_values(cli: Cli, config: Config
 
 
 def test_config_check_prints_the_same_as_json(cli: Cli, config: ConfigDirectory) -> None:
-    """And by its exit code."""
+    """With the same exit code."""
     good = cli("check", "--json", str(config.etc), env={"BMQ_PORT": str(free_port())})  # which it tries
     assert good.code == 0 and good.tree["good"]
     config.domain_text("d", "{")
@@ -156,14 +156,14 @@ def test_config_check_prints_the_same_as_json(cli: Cli, config: ConfigDirectory)
 
 
 def test_a_password_from_standard_input_is_hashed(cli: Cli) -> None:
-    """As text and as JSON."""
+    """With text and JSON output."""
     assert cli("password", "--stdin", stdin=b"s3cret\n").out.startswith(b"$scrypt$")
     assert cli("password", "--stdin", "--json", stdin=b"s3cret\n").tree["hash"].startswith("$scrypt$")
     assert cli("password", "--stdin", stdin=b"\n").code == 2
 
 
 def test_storage_commands_have_the_same_options_and_exit_codes(tmp_path: Path) -> None:
-    """JSON, exit codes, a closed pipe, and progress where there is much to read."""
+    """JSON output, exit codes, a closed pipe, and progress for large files."""
     with running_broker(tmp_path / "broker") as (broker, cli):
         cli("produce", "bmq://d.priority/stored", "-n", "500", "x")
         broker.terminate()
@@ -185,7 +185,7 @@ def test_storage_commands_have_the_same_options_and_exit_codes(tmp_path: Path) -
 # -- the command as a whole -------------------------------------------------------------------------------------------
 
 def test_help_lists_every_command_and_every_exit_code(cli: Cli) -> None:
-    """The lines that stand for commands which are not imported are there for all of them; docs/cli.md has the table."""
+    """The help of commands whose modules are not imported is complete, too; docs/cli.md has the table."""
     from bmqtwist.cli.exits import EXIT_CODES
     from bmqtwist.cli.main import COMMANDS, main
     done = cli("--help")
@@ -201,13 +201,13 @@ def test_help_lists_every_command_and_every_exit_code(cli: Cli) -> None:
 
 
 def test_a_misspelt_command_is_answered_with_the_nearest(cli: Cli) -> None:
-    """Exit code 2."""
+    """With exit code 2."""
     done = cli("cosnume")
     assert done.code == 2 and "Did you mean 'consume'?" in done.err
 
 
 def test_help_does_not_import_slow_modules() -> None:
-    """Neither the client library nor the broker nor an event loop."""
+    """Neither the SDK nor the broker nor an event loop."""
     script = ("import sys; sys.argv[1:] = ['--help']\nfrom bmqtwist.cli.main import main\n"
               "try:\n    main()\nexcept SystemExit:\n    pass\n"
               "slow = {'asyncio', 'ssl', 'twisted', 'construct', 'bmqtwist.sdk', 'bmqtwist.wire', 'bmqtwist.broker'}\n"
@@ -217,7 +217,7 @@ def test_help_does_not_import_slow_modules() -> None:
 
 
 def test_a_closed_output_pipe_is_no_error_of_any_command(cli: Cli, config: ConfigDirectory) -> None:
-    """`bmq config show | head -1`."""
+    """As in `bmq config show | head -1`."""
     done = subprocess.run(["bash", "-c", f"{BMQ} config show {config.etc} | head -1; echo ${{PIPESTATUS[0]}}"],
                           capture_output=True, env=cli.environment, timeout=30, check=False)
     first, code = done.stdout.decode().splitlines()
@@ -230,7 +230,7 @@ def test_a_closed_output_pipe_is_no_error_of_any_command(cli: Cli, config: Confi
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_prints_a_script_for_the_shell(cli: Cli, shell: str) -> None:
-    """Which calls the command back in the way that works."""
+    """The script calls the command back."""
     script = cli("completion", shell).out.decode()
     assert f"_BMQ_COMPLETE={shell}_complete" in script
     if shutil.which(shell):
@@ -240,14 +240,14 @@ def test_completion_prints_a_script_for_the_shell(cli: Cli, shell: str) -> None:
 @pytest.mark.parametrize(("words", "wanted"), [("bmq con", {"config", "consume"}), ("bmq config ", {"show", "diff"}),
                                                ("bmq produce --json", {"--json", "--json-lines"})])
 def test_commands_and_options_are_completed(cli: Cli, words: str, wanted: set[str]) -> None:
-    """What the script of bash asks for."""
+    """With the request of the script for bash."""
     parts = words.split(" ")
     done = cli(env={"_BMQ_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(len(parts) - 1)})
     assert {line.partition(",")[2] for line in done.lines} == wanted
 
 
 def test_completion_refuses_an_unknown_shell(cli: Cli) -> None:
-    """Exit code 2."""
+    """With exit code 2."""
     assert cli("completion", "tcsh").code == 2
 
 
@@ -259,7 +259,7 @@ def test_completion_refuses_an_unknown_shell(cli: Cli) -> None:
     ("DOMAINS DOMAIN d.fanout QUEUE nope LIST 0 1", 1), ("CLUSTERS CLUSTER c3 STORAGE PARTITION 99 ENABLE", 1),
 ])
 def test_admin_reports_failures_by_its_exit_code(secured: tuple[BrokerProcess, Cli], command: str, code: int) -> None:
-    """As text and as JSON."""
+    """With text and JSON output."""
     environment = {"BMQ_USER": "ann", "BMQ_PASSWORD": "s3cret"}
     for options in ((), ("--json",)):
         assert secured[1].inside("admin", *options, *command.split(), env=environment).code == code
@@ -269,7 +269,7 @@ def test_admin_reports_failures_by_its_exit_code(secured: tuple[BrokerProcess, C
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[BrokerProcess, Cli]]:
-    """A broker that wants a password."""
+    """Yield a broker that requires a password."""
     hashed = Cli("")("password", "--stdin", stdin=b"s3cret\n").out.decode().strip()
     authentication = {
         "authenticators": [{"name": "BasicAuthenticator", "settings": [{"key": "ann", "value": {"stringVal": hashed}}]}],
@@ -279,7 +279,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[BrokerPr
 
 
 def test_a_password_comes_from_a_file_or_the_environment(secured: tuple[BrokerProcess, Cli], tmp_path: Path) -> None:
-    """For every command in the same way."""
+    """For all commands."""
     cli = secured[1]
     (tmp_path / "secret").write_text("s3cret\n")
     file = ("--user", "ann", "--password-file", str(tmp_path / "secret"))
@@ -295,7 +295,7 @@ def test_a_password_comes_from_a_file_or_the_environment(secured: tuple[BrokerPr
 @pytest.mark.parametrize("command", [("produce", "bmq://d.priority/q", "x"), ("admin", "HELP"),
                                      ("tail", "bmq://d.priority/q")])
 def test_a_refused_login_is_reported_with_its_reason(secured: tuple[BrokerProcess, Cli], command: tuple[str, ...]) -> None:
-    """Exit code 4, without waiting for the timeout."""
+    """With exit code 4, before the timeout."""
     cli = secured[1]
     none = cli(*command)
     assert none.code == 4 and none.err
@@ -306,7 +306,7 @@ def test_a_refused_login_is_reported_with_its_reason(secured: tuple[BrokerProces
 
 
 def test_a_server_that_is_no_broker_is_reported_as_such(cli: Cli) -> None:
-    """Exit code 3 for one that says nothing, within the timeout."""
+    """With exit code 3 after the timeout, if the server sends nothing."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         held: list[socket.socket] = []
 
@@ -326,7 +326,7 @@ def test_a_server_that_is_no_broker_is_reported_as_such(cli: Cli) -> None:
 
 
 def test_the_older_options_for_host_and_port_still_work(cli: Cli) -> None:
-    """And win over an address of the environment."""
+    """They override the address in the environment."""
     port = free_port()
     for done in (cli("admin", "--host", "127.0.0.1", "--port", str(port), "HELP"),
                  cli("admin", "-b", f"tcp://127.0.0.1:{port}", "HELP", env={"BMQ_PORT": "2"})):
@@ -334,7 +334,7 @@ def test_the_older_options_for_host_and_port_still_work(cli: Cli) -> None:
 
 
 def test_the_tls_certificate_is_verified_unless_disabled(tmp_path: Path) -> None:
-    """By the certificates of a file, or not at all; what fails is said at once."""
+    """With the certificates of a file; a failure is reported at once."""
     cert, key = certificate(tmp_path)
     port = free_port()
     tcp = {"listeners": [{"name": "secure", "address": "127.0.0.1", "port": port, "tls": True}]}
@@ -352,7 +352,6 @@ def test_the_tls_certificate_is_verified_unless_disabled(tmp_path: Path) -> None
 
 
 def test_invalid_certificates_and_a_peer_without_tls_are_reported(cli: Cli) -> None:
-    """Both are said to be so."""
     assert cli("admin", "--ca", os.devnull, "HELP").code == 2
     with socket.create_server(("127.0.0.1", 0)) as listener:
         def answer() -> None:

@@ -1,4 +1,4 @@
-"""`bmq consume`, run as a user would."""
+"""`bmq consume`, with the installed command and a broker process."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ pytestmark = pytest.mark.process
 
 
 def post(cli: Cli, uri: str, *payloads: str) -> None:
-    """Put something there."""
+    """Post messages to a queue."""
     done = cli("produce", "-q", uri, *payloads)
     assert done.code == 0, done.err
 
 
 def test_consume_prints_payloads_one_per_line_and_confirms_them(cli: Cli) -> None:
-    """The delimiter can be another one."""
+    """The delimiter can be changed."""
     uri = "bmq://d.priority/plain"
     post(cli, uri, "one", "two", "three")
     first = cli("consume", uri, "-n", "2")
@@ -32,8 +32,7 @@ def test_consume_prints_payloads_one_per_line_and_confirms_them(cli: Cli) -> Non
 
 
 def test_consume_with_a_count_receives_no_further_message(cli: Cli) -> None:
-    """Not even for a moment: the next reader sees no redelivered message. The window is larger than the count, and
-    smaller."""
+    """The next consumer sees no redelivered message, with windows larger and smaller than the count."""
     uri = "bmq://d.priority/count"
     cli("produce", "-q", uri, stdin=b"".join(b"%d\n" % number for number in range(500)))
     for start, end, options in ((0, 10, ()), (10, 250, ("--max-unconfirmed", "100"))):
@@ -44,7 +43,7 @@ def test_consume_with_a_count_receives_no_further_message(cli: Cli) -> None:
 
 
 def test_fewer_messages_than_the_count_give_their_own_exit_code(cli: Cli) -> None:
-    """What came is printed and confirmed."""
+    """The received messages are printed and confirmed."""
     uri = "bmq://d.priority/fewer"
     post(cli, uri, "only")
     done = cli("consume", uri, "-n", "5", "--duration", "0.5")
@@ -54,7 +53,7 @@ def test_fewer_messages_than_the_count_give_their_own_exit_code(cli: Cli) -> Non
 
 
 def test_peek_prints_messages_without_confirming_them(cli: Cli) -> None:
-    """And costs the messages nothing: they come in the same order again."""
+    """The next consumer gets them in the same order."""
     uri = "bmq://d.priority/peek"
     post(cli, uri, "one", "two", "three")
     for _ in range(2):
@@ -64,7 +63,6 @@ def test_peek_prints_messages_without_confirming_them(cli: Cli) -> None:
 
 
 def test_consume_prints_hexadecimal_templates_and_json(cli: Cli) -> None:
-    """Hexadecimal, templates with properties, JSON."""
     uri = "bmq://d.fanout/forms"
     done = cli("produce", "-q", uri, "-p", "kind=a", "-p", "n:int64=5", "-p", "t:bool=true", "x{y}")
     assert done.code == 0
@@ -82,7 +80,7 @@ def test_consume_prints_hexadecimal_templates_and_json(cli: Cli) -> None:
 
 
 def test_a_subscription_consumes_only_matching_messages(cli: Cli) -> None:
-    """Several of them: what one of them describes."""
+    """With several subscriptions: messages that match one of them."""
     uri = "bmq://d.priority/subscriptions"
     lines = "".join(json.dumps({"payload": f"message {n}", "properties": {"n": n}}) + "\n" for n in range(5))
     assert cli("produce", "-q", uri, "--json-lines", stdin=lines.encode()).code == 0
@@ -92,7 +90,7 @@ def test_a_subscription_consumes_only_matching_messages(cli: Cli) -> None:
 
 
 def test_an_invalid_expression_is_shown_with_its_error_position(cli: Cli) -> None:
-    """Before anything is asked of a broker."""
+    """Without a connection to the broker."""
     done = cli("consume", "bmq://d.priority/q", "-s", 'kind == "ä" && =+ 3', "-b", "tcp://127.0.0.1:1")
     assert done.code == 2
     expression, mark = done.err.splitlines()[-2:]
@@ -109,14 +107,14 @@ def test_an_invalid_expression_is_shown_with_its_error_position(cli: Cli) -> Non
     (("?id=",), "not a queue URI"),
 ])
 def test_an_invalid_command_line_is_answered_with_a_hint(cli: Cli, arguments: tuple[str, ...], text: str) -> None:
-    """Exit code 2."""
+    """With exit code 2."""
     uri = "bmq://d.priority/q"
     done = cli.inside("consume", *([uri + arguments[0]] if arguments[0].startswith("?") else [uri, *arguments]))
     assert done.code == 2 and text in done.err
 
 
 def test_a_refused_open_is_reported_with_the_message_of_the_broker(cli: Cli) -> None:
-    """Exit code 4."""
+    """With exit code 4."""
     done = cli("consume", "bmq://nope/q")
     assert done.code == 4 and "doesn't exist" in done.err
 
@@ -135,7 +133,7 @@ def test_an_interrupt_confirms_what_was_printed(cli: Cli) -> None:
 
 
 def test_consume_ends_when_the_reader_of_its_output_closes(cli: Cli) -> None:
-    """As in `| head -1`: silently, with the exit code of a closed pipe."""
+    """As in `| head -1`: without an error, with the exit code of a closed pipe."""
     uri = "bmq://d.priority/leaves"
     post(cli, uri, "one")
     started = cli.start("consume", uri)
@@ -147,14 +145,14 @@ def test_consume_ends_when_the_reader_of_its_output_closes(cli: Cli) -> None:
 
 
 def test_messages_that_the_output_pipe_did_not_accept_are_not_confirmed(cli: Cli) -> None:
-    """A pipe that is full: what stayed behind goes back to the queue, and the rest of the output arrives once."""
+    """With a full pipe: unwritten messages return to the queue, and the next consumer gets them once."""
     uri = "bmq://d.priority/slow"
     payload = "x" * 10_000
     cli("produce", "-q", uri, "-n", "300", payload)
     started = cli.start("consume", uri)
     assert started.process.stdout is not None
     end = time.monotonic() + 20
-    while in_pipe(started.process.stdout) < 60_000:  # nobody reads: it fills up
+    while in_pipe(started.process.stdout) < 60_000:  # without a reader the pipe fills
         assert time.monotonic() < end
     started.signal()
     assert started.process.wait(20) == 130
@@ -164,7 +162,7 @@ def test_messages_that_the_output_pipe_did_not_accept_are_not_confirmed(cli: Cli
 
 
 def test_output_to_a_full_disk_ends_consume_without_confirms(cli: Cli) -> None:
-    """Exit code 5."""
+    """With exit code 5."""
     uri = "bmq://d.priority/disk"
     post(cli, uri, "one", "two")
     with Path("/dev/full").open("wb") as full:
@@ -175,7 +173,7 @@ def test_output_to_a_full_disk_ends_consume_without_confirms(cli: Cli) -> None:
 
 
 def test_large_amounts_pass_through_files_unchanged(cli: Cli, tmp_path: Path) -> None:
-    """Through a file and back, every byte."""
+    """All bytes are compared."""
     uri = "bmq://d.priority/file"
     lines = b"".join(b"line %d %s\n" % (number, b"y" * (number % 700)) for number in range(3000))
     assert cli("produce", "-q", uri, stdin=lines).code == 0
@@ -186,7 +184,7 @@ def test_large_amounts_pass_through_files_unchanged(cli: Cli, tmp_path: Path) ->
 
 
 def test_produce_consume_and_admin_reconnect_to_a_restarted_broker(tmp_path: Path) -> None:
-    """One that does not come back in time ends the command with exit code 3, a queue that is not given back with 4."""
+    """Exit code 3 if the broker does not return in time, 4 if a queue cannot be opened again."""
     with running_broker(tmp_path) as (broker, cli):
         uri = "bmq://d.priority/restart"
         started = cli.start("consume", uri, "--timeout", "20")

@@ -1,4 +1,4 @@
-"""`bmq produce`, run as a user would."""
+"""`bmq produce`, with the installed command and a broker process."""
 
 from __future__ import annotations
 
@@ -18,19 +18,18 @@ pytestmark = pytest.mark.process
 
 
 def taken(cli: Cli, uri: str) -> list[dict[str, object]]:
-    """Everything in a queue."""
+    """Consume and return all messages of a queue."""
     return [json.loads(line) for line in cli("consume", uri, "--idle", "0.5", "--json").lines]
 
 
 def test_payloads_of_the_command_line_are_posted_in_order(cli: Cli) -> None:
-    """The first thing that anybody tries."""
     done = cli("produce", "bmq://d.priority/arguments", "hello", "wörld")
     assert (done.code, done.out) == (0, b"") and "2 message(s) posted and acknowledged" in done.err
     assert [each["payload"] for each in taken(cli, "bmq://d.priority/arguments")] == ["hello", "wörld"]
 
 
 def test_each_line_of_standard_input_is_posted_with_the_given_properties(cli: Cli) -> None:
-    """Empty lines cannot be messages and are passed over; a last line needs no end."""
+    """Empty lines are skipped; the last line needs no newline."""
     done = cli("produce", "bmq://d.priority/lines", "-p", "kind=greeting", "-p", "n:int32=0x10", "-p", "on:bool=true",
                "-p", "raw:binary=00ff", "--json", stdin=b"a\n\nb c\n\xff\x00d")
     assert done.code == 0 and done.err == ""
@@ -45,7 +44,7 @@ def test_each_line_of_standard_input_is_posted_with_the_given_properties(cli: Cl
 
 
 def test_files_and_all_of_standard_input_are_posted_as_one_message_each(cli: Cli, tmp_path: Path) -> None:
-    """And may be repeated."""
+    """The same file can be given several times."""
     (tmp_path / "one").write_bytes(b"1\n2\n" * 1000)
     done = cli("produce", "bmq://d.priority/files", "-f", str(tmp_path / "one"), "-f", "-", "-n", "4", "--compress", "-q",
                stdin=b"all\nof it")
@@ -54,7 +53,7 @@ def test_files_and_all_of_standard_input_are_posted_as_one_message_each(cli: Cli
 
 
 def test_json_output_of_consume_can_be_posted_again(cli: Cli) -> None:
-    """From one queue into another, payloads, properties and their types unchanged."""
+    """Payloads, properties and types of properties are unchanged."""
     cli("produce", "bmq://d.priority/copy-from", "-p", "n:short=7", "-p", "s=ü", "-p", "b:binary=ff", "text")
     cli("produce", "bmq://d.priority/copy-from", "-d", "\\0", stdin=b"\xfe\xff\0two\nlines")
     printed = cli("consume", "bmq://d.priority/copy-from", "--idle", "0.5", "--json")
@@ -68,7 +67,7 @@ def test_json_output_of_consume_can_be_posted_again(cli: Cli) -> None:
 
 
 def test_invalid_json_lines_are_reported_with_their_position(cli: Cli) -> None:
-    """What stood before is posted; exit code 2."""
+    """Earlier lines are posted; the exit code is 2."""
     good = b'{"payload": {"any": [1]}, "properties": {"n": 1, "s": "x", "t": true, "c": {"type": "CHAR", "value": -1}}}\n'
     done = cli("produce", "bmq://d.priority/json", "--json-lines", "-p", "s=over", "-p", "d=1",
                stdin=good + b'{"paylod": 1}')
@@ -82,7 +81,7 @@ def test_invalid_json_lines_are_reported_with_their_position(cli: Cli) -> None:
 
 
 def test_refused_messages_are_listed_and_counted(cli: Cli) -> None:
-    """Exit code 1; the quota of this queue is two, and one more is admitted."""
+    """With exit code 1; the queue has a limit of two messages, so three are accepted."""
     done = cli("produce", "bmq://d.small/full", "-n", "20", "x", "--json")
     assert done.code == 1
     assert (done.tree["acknowledged"], done.tree["refused"]) == (3, {"LIMIT_MESSAGES": 17})
@@ -92,13 +91,12 @@ def test_refused_messages_are_listed_and_counted(cli: Cli) -> None:
 
 
 def test_produce_keeps_the_given_rate(cli: Cli) -> None:
-    """Not faster than asked for."""
     done = cli("produce", "bmq://d.priority/rate", "-n", "5", "--rate", "10", "x", "--json")
     assert done.code == 0 and 0.4 <= done.tree["seconds"] < 5
 
 
 def test_lines_are_posted_as_soon_as_they_arrive(cli: Cli) -> None:
-    """A pipe that stays open, as `tail -f` keeps it; Ctrl-C waits for what is under way and ends with 130."""
+    """From an open pipe, as with `tail -f`; Ctrl-C waits for outstanding ACKs and ends with 130."""
     started = cli.start("produce", "bmq://d.priority/slow", "--json")
     reader = cli.start("consume", "bmq://d.priority/slow")
     for line in (b"one", b"two"):
@@ -127,19 +125,19 @@ def test_lines_are_posted_as_soon_as_they_arrive(cli: Cli) -> None:
     (("bmq://d.priority/q", "--jsn", "x"), "--json"),
 ])
 def test_an_invalid_command_line_is_answered_with_a_hint(cli: Cli, arguments: tuple[str, ...], text: str) -> None:
-    """Exit code 2, nothing posted."""
+    """With exit code 2, and no message is posted."""
     done = cli.inside("produce", *arguments)
     assert done.code == 2 and text in done.err
 
 
 def test_produce_to_an_unknown_domain_is_refused(cli: Cli) -> None:
-    """Exit code 4, with the broker's words."""
+    """With exit code 4 and the message of the broker."""
     done = cli("produce", "bmq://nope/q", "x")
     assert done.code == 4 and "the broker refused to open bmq://nope/q" in done.err and "doesn't exist" in done.err
 
 
 def test_produce_without_a_broker_fails_at_once(cli: Cli) -> None:
-    """Exit code 3, the address and the reason; every address is tried."""
+    """With exit code 3, the address and the reason; all addresses are tried."""
     port = free_port()
     done = cli("produce", "-b", f"tcp://127.0.0.1:{port}", "bmq://d.priority/q", "x")
     assert done.code == 3 and f"no broker at 127.0.0.1:{port}: Connection refused" in done.err
@@ -153,14 +151,14 @@ def test_produce_without_a_broker_fails_at_once(cli: Cli) -> None:
 
 
 def test_closed_standard_input_is_reported(cli: Cli) -> None:
-    """Exit code 2."""
+    """With exit code 2."""
     done = subprocess.run(["bash", "-c", f"{BMQ} produce bmq://d.priority/q <&-"], capture_output=True,
                           env=cli.environment, timeout=DEADLINE, check=False)
     assert done.returncode == 2 and b"Standard input is closed" in done.stderr
 
 
 def test_a_second_signal_ends_produce_at_once(running: tuple[BrokerProcess, Cli]) -> None:
-    """Also while the first one waits for acknowledgements that do not come."""
+    """Also during the wait for outstanding ACKs after the first signal."""
     broker, cli = running
     assert broker.process is not None
     started = cli.start("produce", "bmq://d.priority/stuck")
@@ -182,7 +180,7 @@ def test_a_second_signal_ends_produce_at_once(running: tuple[BrokerProcess, Cli]
 
 
 def test_a_terminal_shows_progress_and_a_pipe_does_not(cli: Cli) -> None:
-    """The bar goes to standard error, so that output can be piped."""
+    """Progress goes to standard error."""
     done, seen = cli.watched("produce", "bmq://d.priority/bar", "-n", "300", "x")
     assert done.code == 0
     assert b"posting" in seen and b"300/300" in seen and b"300 message(s) posted and acknowledged" in seen

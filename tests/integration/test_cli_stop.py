@@ -1,4 +1,4 @@
-"""`bmq admin --every` shows how far the graceful stop of a broker is, until it is over."""
+"""`bmq admin --every` during a graceful stop: it shows the progress of the stop until the broker has ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`bmq tail` and `bmq bench`, run as a user would."""
+"""`bmq tail` and `bmq bench`, with the installed command and a broker process."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ pytestmark = pytest.mark.process
 
 
 def test_tail_reads_a_broadcast_queue_as_a_consumer(cli: Cli) -> None:
-    """Also with a condition."""
+    """Also with an expression."""
     uri = "bmq://d.broadcast/news"
     started = cli.start("tail", uri, "-s", "n > 0", "-F", "{p.n} {payload}\n")
-    while b"1 wanted" not in started.seen:  # who comes late hears nothing of what was before
+    while b"1 wanted" not in started.seen:  # earlier messages are not delivered
         cli("produce", "-q", uri, "-p", "n:int32=0", "not wanted")
         cli("produce", "-q", uri, "-p", "n:int32=1", "wanted")
         started.expect(b"\n")
@@ -26,7 +26,7 @@ def test_tail_reads_a_broadcast_queue_as_a_consumer(cli: Cli) -> None:
 
 
 def test_tail_follows_a_stored_queue_without_consuming(cli: Cli) -> None:
-    """The consumer gets everything, first deliveries all of them."""
+    """A consumer gets all messages as first deliveries."""
     uri = "bmq://d.priority/follow"
     cli("produce", "-q", uri, "1", "22", "333")
     started = cli.start("tail", uri, "--json", "-n", "2", "--interval", "0.05")
@@ -42,7 +42,7 @@ def test_tail_follows_a_stored_queue_without_consuming(cli: Cli) -> None:
 
 
 def test_tail_can_end_after_a_count_or_time(cli: Cli) -> None:
-    """After what is there, after a number, after a silence."""
+    """After the stored messages, a number of messages, or a time without messages."""
     uri = "bmq://d.fanout/ends"
     cli("produce", "-q", uri, "1", "22", "333")
     assert [line.split()[2] for line in cli("tail", f"{uri}?id=foo", "--no-follow", "-n", "1").lines] == ["3"]
@@ -54,7 +54,7 @@ def test_tail_can_end_after_a_count_or_time(cli: Cli) -> None:
 
 
 def test_tail_of_storage_files_shows_every_message_with_its_content(running: tuple[BrokerProcess, Cli]) -> None:
-    """Also what is consumed at once, across a rollover, of a queue that comes into being later; each message once."""
+    """Also messages that are consumed at once, after a rollover, and of a queue created later; each message once."""
     broker, cli = running
     uri, other = "bmq://d.priority/files", "bmq://d.priority/others"
     consumer = cli.start("consume", uri)
@@ -88,7 +88,7 @@ def test_tail_of_storage_files_shows_every_message_with_its_content(running: tup
 
 
 def test_tail_reads_storage_files_of_a_stopped_broker(tmp_path: Path) -> None:
-    """The last messages, in any form; a directory that is none is said to be none."""
+    """The last messages, in all output forms; a directory without storage files is an error."""
     with running_broker(tmp_path / "broker") as (broker, cli):
         cli("produce", "-q", "bmq://d.fanout/q", "one", "two", "three")
         broker.terminate()
@@ -103,7 +103,7 @@ def test_tail_reads_storage_files_of_a_stopped_broker(tmp_path: Path) -> None:
 
 
 def test_tail_waits_for_a_queue_that_does_not_exist_yet(cli: Cli) -> None:
-    """Said once."""
+    """With one message about it."""
     uri = "bmq://d.priority/later"
     started = cli.start("tail", uri, "--count", "1", "--interval", "0.05")
     started.expect(b"waiting for the queue", "stderr")
@@ -120,7 +120,6 @@ def test_tail_waits_for_a_queue_that_does_not_exist_yet(cli: Cli) -> None:
     (("bmq://d.priority/q", "-b", "tcp://127.0.0.1:1"), 3, "no broker at 127.0.0.1:1"),
 ])
 def test_tail_refuses_impossible_requests_with_a_reason(cli: Cli, arguments: tuple[str, ...], code: int, text: str) -> None:
-    """Nothing is shown that is not so."""
     done = cli("tail", *arguments)
     assert done.code == code and text in done.err and done.out == b""
 
@@ -128,7 +127,7 @@ def test_tail_refuses_impossible_requests_with_a_reason(cli: Cli, arguments: tup
 # -- bench ------------------------------------------------------------------------------------------------------------
 
 def test_bench_counts_all_posted_and_received_messages(cli: Cli) -> None:
-    """Every message acknowledged and delivered; latencies in order."""
+    """All messages are acknowledged and delivered; percentiles of latencies ascend."""
     done = cli("bench", "bmq://d.priority/bench", "-n", "500", "-P", "2", "-C", "2", "--size", "100",
                "--batch", "7", "--json")
     assert done.code == 0 and done.err == ""
@@ -142,13 +141,12 @@ def test_bench_counts_all_posted_and_received_messages(cli: Cli) -> None:
 
 
 def test_bench_of_a_broadcast_queue_reaches_every_consumer(cli: Cli) -> None:
-    """Each consumer gets each message."""
     done = cli("bench", "bmq://d.broadcast/bench", "-n", "50", "-C", "3", "--json")
     assert done.code == 0 and done.tree["consumed"] == 150
 
 
 def test_bench_keeps_its_rate_and_duration(cli: Cli) -> None:
-    """For people, too."""
+    """With text output, too."""
     done = cli("bench", "bmq://d.fanout/bench?id=foo", "--rate", "100", "--duration", "0.5")
     assert done.code == 0
     posted = int(done.lines[1].split()[1])
@@ -157,7 +155,7 @@ def test_bench_keeps_its_rate_and_duration(cli: Cli) -> None:
 
 
 def test_bench_and_consume_show_progress_on_a_terminal(cli: Cli) -> None:
-    """Results go elsewhere."""
+    """On standard error, with results on standard output."""
     done, seen = cli.watched("bench", "bmq://d.priority/watched", "-n", "200", "-C", "0", "--size", "16", "--json")
     assert done.code == 0 and done.tree["posted"] == 200 and b"200/200" in seen
     done, seen = cli.watched("consume", "bmq://d.priority/watched", "-n", "200", "--hex")
@@ -167,7 +165,7 @@ def test_bench_and_consume_show_progress_on_a_terminal(cli: Cli) -> None:
 
 
 def test_bench_does_not_consume_messages_of_other_producers(cli: Cli) -> None:
-    """They are not confirmed, and they are mentioned."""
+    """They are not confirmed, and their number is reported."""
     uri = "bmq://d.priority/shared"
     cli("produce", "-q", uri, "precious")
     done = cli("bench", uri, "-n", "10", "--json")
@@ -176,14 +174,14 @@ def test_bench_does_not_consume_messages_of_other_producers(cli: Cli) -> None:
 
 
 def test_bench_reports_refused_messages(cli: Cli) -> None:
-    """With their status; exit code 1."""
+    """With their status and exit code 1."""
     done = cli("bench", "bmq://d.small/bench", "-n", "20", "-C", "0", "--json")
     assert done.code == 1 and done.tree["refused"] == 17 and done.tree["refusals"] == {"LIMIT_MESSAGES": 17}
     assert b"\n  5 refused: LIMIT_MESSAGES\n" in cli("bench", "bmq://d.small/bench", "-n", "5", "-C", "0").out
 
 
 def test_an_interrupted_bench_reports_its_partial_results(cli: Cli) -> None:
-    """Exit code 130."""
+    """With exit code 130."""
     started = cli.start("bench", "bmq://d.priority/long", "--duration", "600", "--rate", "200", "--json")
     tail = cli("tail", "bmq://d.priority/long", "--no-follow")
     while "waiting" in tail.err:
@@ -194,7 +192,7 @@ def test_an_interrupted_bench_reports_its_partial_results(cli: Cli) -> None:
 
 
 def test_bench_without_a_broker_fails_at_once(cli: Cli) -> None:
-    """Exit code 3."""
+    """With exit code 3."""
     done = cli("bench", "-b", f"tcp://127.0.0.1:{free_port()}", "bmq://d.priority/q")
     assert done.code == 3 and "Is it running" in done.err
     assert cli("bench", "bmq://d.priority/q", "-P", "0").code == 2

@@ -1,5 +1,4 @@
-"""Three nodes of one cluster as processes: what the official client library was told to be stored survives `kill -9` of the
-primary, again and again."""
+"""Three nodes of a cluster as processes: acknowledged messages of the official SDK survive repeated kills of the primary."""
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ while True:
 
 
 def primary(nodes: list[BrokerProcess], since: dict[BrokerProcess, int]) -> BrokerProcess:
-    """Who is active primary of the first partition, of those that have said so after so many lines."""
+    """Return the active primary of the first partition from the logs, each read from a given line on; None if unknown."""
     end = time.monotonic() + 40.0
     while time.monotonic() < end:
         for node in nodes:
@@ -60,7 +59,7 @@ def test_acknowledged_messages_survive_repeated_kills_of_the_primary(tmp_path: P
 
 
 def kill_primaries(nodes: list[BrokerProcess]) -> None:
-    """Post to the primary and kill it, ROUNDS times; then everything that was acknowledged is there once."""
+    """Post to the primary and kill it, ROUNDS times; check that each acknowledged message is delivered once."""
     acknowledged, start = set[int](), 0
     led = primary(nodes, dict.fromkeys(nodes, 0))
     for _ in range(ROUNDS):

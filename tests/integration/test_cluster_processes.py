@@ -1,4 +1,4 @@
-"""Three nodes of one cluster as processes on real sockets and files: they elect a leader, and another when it is killed."""
+"""Three nodes of a cluster as processes: they elect a leader, and another one when it is killed."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _ACTIVE = re.compile(r"onClusterLeader: new leader: \[(n\d), \d\], leader status
 
 
 def told_leader(broker: BrokerProcess, since: int) -> str:
-    """Who leads, as this node says after so many lines."""
+    """Return the leader from the log of a node, read from a given line on."""
     found = _ACTIVE.search(broker.expect("leader status: ACTIVE", since=since, deadline=30.0))
     assert found is not None
     return found[1]
 
 
 def ready(console: str) -> str:
-    """What a node says when it is asked whether it serves clients."""
+    """Return the answer of a node to a readiness request."""
     try:
         with urlopen(f"{console}/readyz", timeout=20) as answer:
             return str(answer.read().decode())

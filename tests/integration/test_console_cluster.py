@@ -1,4 +1,4 @@
-"""The consoles of three nodes as processes: each shows the whole cluster, and does what another node must do."""
+"""Consoles of three nodes as processes: each shows the whole cluster and forwards actions to the node concerned."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
 
 
 class Tab:
-    """A page of one console: requests, and what it watches."""
+    """Client of one console: requests, and the updates on its WebSocket."""
 
     def __init__(self, url: str) -> None:
         self.host = urlsplit(url).netloc
@@ -48,13 +48,13 @@ class Tab:
             connection.close()
 
     def post(self, path: str, body: Any) -> tuple[int, Any]:
-        """An action, with the token of the page."""
+        """Request an action with the token of the page."""
         _, page = self.ask("/", headers={"Accept": "text/html"})
         csrf = page.partition('<meta name="csrf" content="')[2].partition('"')[0]
         return self.ask(path, "POST", body, {"X-CSRF-Token": csrf, "Content-Type": "application/json"})
 
     def log_in(self, name: str) -> None:
-        """As one of the users of the kit, by the form; what is asked from now on is asked as that one."""
+        """Log in as a user of the kit; later requests are those of this user."""
         host, _, port = self.host.partition(":")
         connection = http.client.HTTPConnection(host, int(port), timeout=PATIENCE_S)
         try:
@@ -76,7 +76,7 @@ class Tab:
         return self.ask("/api/v1/cluster")[1]
 
     def watch(self) -> None:
-        """Open the WebSocket, and watch the cluster."""
+        """Open the WebSocket and subscribe to the cluster."""
         name, _, port = self.host.partition(":")
         self.socket = socket.create_connection((name, int(port)), timeout=PATIENCE_S)
         self.socket.sendall(request("/api/v1/live", {"Host": self.host, "Origin": f"http://{self.host}"}))
@@ -87,7 +87,7 @@ class Tab:
         self.socket.sendall(say(id=1, subscribe="cluster"))
 
     def hear(self) -> bool:
-        """Take what comes next; False: the connection is over."""
+        """Read the next frames; return False at the end of the connection."""
         assert self.socket is not None
         data = self.socket.recv(1 << 16)
         for opcode, payload in self._frames.feed(data):
@@ -105,7 +105,7 @@ class Tab:
 
 
 def until(look: Callable[[], Any], what: Callable[[Any], bool]) -> Any:
-    """What is looked at, once it is as it should be."""
+    """Wait until a condition on the watched document is true; return the document."""
     end = time.monotonic() + PATIENCE_S
     while not what(found := look()):
         assert time.monotonic() < end, json.dumps({name: each for name, each in found.items() if name != "history"})[-4000:]
@@ -264,7 +264,7 @@ def test_permissions_at_the_console_of_a_proxy_are_those_of_the_cluster(tmp_path
 
 
 def branches(branch: Any, above: str = "") -> list[tuple[str, str]]:
-    """The ends of a distribution tree: what each is, and the broker that it is connected with."""
+    """Return the leaves of a distribution tree: kind of each, and its upstream broker."""
     ends = [each for child in branch["children"] for each in branches(child, branch["name"])]
     return sorted(ends) if branch["children"] else [(branch["kind"], above)]
 

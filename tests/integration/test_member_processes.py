@@ -1,4 +1,4 @@
-"""Three members and a proxy as processes, the official SDK at a replica and at the proxy: primaries come and go unseen."""
+"""Three members and a proxy as processes: the official SDK at a replica and at the proxy during changes of primaries."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.process
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[tuple[ClusterProcess, BrokerProcess]]:
-    """Members that are available, and the proxy."""
+    """Yield available members and the proxy."""
     with ClusterProcess(tmp_path, proxies=1) as nodes:
         for name in nodes.names:
             nodes[name].expect("Transitioning to AVAILABLE", deadline=SERVED)
@@ -29,7 +29,7 @@ def cluster(tmp_path: Path) -> Iterator[tuple[ClusterProcess, BrokerProcess]]:
 
 
 def restart(nodes: ClusterProcess, name: str) -> None:
-    """Stop a node in good order, and start it again."""
+    """Stop a node gracefully and start it again."""
     said = len(nodes[name].records)
     assert nodes[name].stop() == 0
     nodes[name].launch()
@@ -37,7 +37,7 @@ def restart(nodes: ClusterProcess, name: str) -> None:
 
 
 def finish(app: Application, got: set[bytes], expected: set[bytes]) -> None:
-    """Everything is acknowledged and delivered."""
+    """Wait until all messages are acknowledged and delivered."""
     acks = [app.next_ack(SERVED) for _ in expected]
     assert {ack.status for ack in acks} == {blazingmq.AckStatus.SUCCESS} and len({ack.guid for ack in acks}) == len(expected)
     while got < expected:

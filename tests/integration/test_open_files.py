@@ -1,4 +1,4 @@
-"""A process that may have few open files: storage goes on, nobody is accepted for a while, and then again."""
+"""A broker process with a low limit of open files: storage continues, and new connections are refused until others end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bench.rawclient import READ, WRITE, RawClient, acks, pushes
 from bmqtwist.wire.fast import EventType
 
 FILES_MAX = 400
-PARTITIONS = 45  # of three files each, so that connections reach what is kept for storage
+PARTITIONS = 45  # with three files each, so that connections reach the reserve for storage
 STRANGERS = 200
 PATIENCE_S = 30.0
 SLOW_S = 1.0  # an acknowledgement that takes longer was held up
@@ -24,7 +24,7 @@ SLOW_S = 1.0  # an acknowledgement that takes longer was held up
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    """One that may have FILES_MAX open files."""
+    """Yield a broker process with at most FILES_MAX open files."""
     made = BrokerProcess(tmp_path, cluster={"partition": {
         "numPartitions": PARTITIONS, "maxJournalFileSize": 1 << 20, "maxDataFileSize": 1 << 20,
         "maxQlistFileSize": 1 << 16}})
@@ -40,7 +40,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 
 def post(client: RawClient) -> float:
-    """One message, to its ACK; how long that took."""
+    """Post one message and wait for its ACK; return the time in s."""
     data, (guid,) = client.put_event(0, [b"x" * 100])
     begun = time.monotonic()
     client.send(data)
@@ -66,7 +66,7 @@ def test_storage_works_at_the_limit_of_open_files_and_connections_are_accepted_a
             post(client)
         assert len(list(Path(f"/proc/{broker.process.pid}/fd").iterdir())) < FILES_MAX - 100  # type: ignore[union-attr]
     end = time.monotonic() + PATIENCE_S
-    while True:  # those who left are noticed, then somebody is let in
+    while True:  # closed connections are detected, then one is accepted
         try:
             late = RawClient(broker.port, "late", SLOW_S)
             break

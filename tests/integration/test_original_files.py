@@ -1,4 +1,4 @@
-"""A directory the original wrote, taken over: the broker starts on it, and consumers get exactly what was outstanding."""
+"""A broker on storage files of the original: consumers get exactly the outstanding messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ONE_PARTITION = {"partitions": 1}
 
 
 def take_over(tmp_path: Path, case: str, ledger: bool = True) -> MemoryWorld:
-    """A world, not started, whose storage holds the recorded files of a case."""
+    """Return a world, not started, with the recorded files of a case as its storage."""
     world = MemoryWorld(tmp_path, cluster=ONE_PARTITION, start=False)
     places = [VECTORS / "storage-recorded" / case / "n1"] + [VECTORS / "ledger-files" / f"{case}.n1"] * ledger
     for place in places:
@@ -26,7 +26,7 @@ def take_over(tmp_path: Path, case: str, ledger: bool = True) -> MemoryWorld:
 
 
 def outstanding(case: str) -> list[str]:
-    """The GUIDs that the original's tool calls outstanding, in order."""
+    """Return the GUIDs of outstanding messages from the recorded output of the original's tool, in order."""
     text = (VECTORS / "storage-recorded" / case / "n1" / "p0.outstanding.human.txt").read_text()
     return re.findall(r"^([0-9A-F]{32})$", text, re.MULTILINE)
 
@@ -35,7 +35,7 @@ def outstanding(case: str) -> list[str]:
 @pytest.mark.parametrize(("case", "uri"), [("crash-single", "bmq://d.prio/c"), ("payload-60k", "bmq://d.prio/big")])
 def test_consumers_get_the_messages_of_storage_files_of_the_original(
         tmp_path: Path, case: str, uri: str, ledger: bool) -> None:
-    """After a clean stop or a crash, and even if the metadata was lost."""
+    """After a clean stop or a crash, and without the metadata."""
     world = take_over(tmp_path, case, ledger)
     world.start()
     pushed = world.pushes(world.consumer(uri))
@@ -43,7 +43,7 @@ def test_consumers_get_the_messages_of_storage_files_of_the_original(
 
 
 def test_each_app_gets_its_unconfirmed_messages_of_storage_files_of_the_original(tmp_path: Path) -> None:
-    """Six messages: foo had confirmed six, bar three, baz one."""
+    """Of six messages foo has confirmed six, bar three, baz one."""
     world = take_over(tmp_path, "fanout-partial")
     world.start()
     left = [len(world.pushes(world.consumer("bmq://d.fan/f", app))) for app in ("foo", "bar", "baz")]
@@ -51,7 +51,7 @@ def test_each_app_gets_its_unconfirmed_messages_of_storage_files_of_the_original
 
 
 def test_the_broker_continues_storage_files_of_the_original(tmp_path: Path) -> None:
-    """New messages join the old ones, and a restart finds both."""
+    """A restart finds old and new messages."""
     world = take_over(tmp_path, "crash-single")
     world.start()
     world.producer("bmq://d.prio/c").post(b"ours")

@@ -1,4 +1,4 @@
-"""Our own client library against a real broker process: asyncio and plain sockets."""
+"""The SDK of this project with a broker process, on asyncio."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.process
 
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:
-    """Run a scenario, which must end."""
+    """Run a scenario with a time limit."""
     asyncio.run(asyncio.wait_for(scenario(), DEADLINE))  # type: ignore[arg-type]
 
 
@@ -191,14 +191,14 @@ def test_an_unhealthy_host_suspends_queues_that_are_configured_so(node: ProcessW
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait; the scenario's deadline ends it if need be."""
+    """Wait until a condition is true; the time limit of the scenario applies."""
     while not condition():
         await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("crash", [False, True])
 def test_a_broker_restart_during_posts_loses_and_duplicates_no_message(node: ProcessWorld, crash: bool) -> None:
-    """Kill it or stop it, start it again: every post gets one ACK, every message comes, none twice unseen."""
+    """With a kill and a graceful stop: one ACK per post; redelivered messages have the flag."""
     events: list[EventKind] = []
     count = 3000
 
@@ -277,7 +277,7 @@ def test_a_session_without_a_reactor_reconnects_after_a_restart(node: ProcessWor
 
 
 def test_a_post_into_a_full_buffer_fails_with_bw_limit_after_its_timeout(node: ProcessWorld) -> None:
-    """The broker sleeps: nothing is acknowledged; when it wakes up everything taken arrives."""
+    """The broker is paused, so no message is acknowledged; later all accepted messages arrive."""
     process = node.broker.process
     assert process is not None
 

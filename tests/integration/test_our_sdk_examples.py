@@ -1,8 +1,7 @@
-"""The examples of the client library and every one in its documentation, run as they stand against a broker process.
+"""Runs the examples of the SDK and of its documentation, unchanged, with a broker process.
 
-The broker runs from the sample configuration in etc/, so the examples work after `make run`, too. Besides what the
-sample has there is a TLS listener whose certificate lies beside the programs as ca.pem, an account, and the domains
-that the documentation shows.
+The broker has the sample configuration of etc/, so the examples work after `make run`, too. Additions: a TLS listener whose
+certificate is ca.pem in the directory of the programs, a user, and the domains of the documentation.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ BLOCKS = [block for name in RUN for block in blocks(ROOT / name)]
 
 
 class Node:
-    """A broker process with the sample configuration, and a directory to run programs in."""
+    """A broker process with the sample configuration, and a directory for programs."""
 
     def __init__(self, root: Path) -> None:
         self.root, self.broker = root, BrokerProcess(root)
@@ -53,7 +52,7 @@ class Node:
                 (etc / "domains" / f"{block.domain}.json").write_text(block.text, encoding="utf-8")
 
     def _edit(self, path: Path) -> None:
-        """Free ports, and what the examples with TLS need."""
+        """Write free ports, and the configuration that the examples with TLS need."""
         cert, key = certificate(self.root)
         shutil.copy(cert, self.root / "ca.pem")
         config = json.loads(path.read_text(encoding="utf-8"))
@@ -71,11 +70,11 @@ class Node:
         path.write_text(json.dumps(config), encoding="utf-8")
 
     def here(self, text: str) -> str:
-        """A program with the addresses of this broker."""
+        """Return a program with the addresses of this broker."""
         return text.replace(BROKER, self.broker.uri).replace(TLS_BROKER, f"tls://localhost:{self.tls_port}")
 
     def run(self, *arguments: str) -> str:
-        """Run Python; its output."""
+        """Run a Python program and return its output."""
         environment = {name: value for name, value in os.environ.items() if name != "BMQ_BROKER_URI"}
         done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=DEADLINE,
                               check=False, cwd=self.root, env=environment)
@@ -85,7 +84,7 @@ class Node:
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    """A broker process."""
+    """Yield a broker process with the sample configuration."""
     node = Node(tmp_path_factory.mktemp("node"))
     try:
         node.broker.launch()
@@ -102,7 +101,7 @@ def test_each_example_runs(node: Node, path: Path) -> None:
 
 @pytest.fixture(params=["blazingmq", "bmqtwist.sdk.blazingmq"])
 def official(request: pytest.FixtureRequest, node: Node) -> Path:
-    """A directory with the examples for the official library, as they are and with their import changed."""
+    """Return a directory with the examples for the official SDK, unchanged and with the import replaced."""
     directory = node.root / request.param
     directory.mkdir(exist_ok=True)
     for name in ("producer.py", "consumer.py", "demo.py"):
@@ -145,8 +144,11 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 def test_the_example_consumer_ends_at_a_signal_while_idle(node: Node, official: Path) -> None:
-    """Python notes a signal for the main thread; a wait that it begins just then does not end by that. The same happens
-    always if another thread is interrupted."""
+    """Python handles a signal in the main thread only.
+
+    A wait that the main thread starts just after the signal does not end by it, and neither does one when another thread is
+    interrupted.
+    """
     uri = f"bmq://bmq.test.persistent.priority/unheard-{official.name}"
     consumer = subprocess.Popen([sys.executable, "-c", UNHEARD, str(official / "consumer.py"), uri, node.broker.uri],
                                 text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)

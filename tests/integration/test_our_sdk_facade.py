@@ -1,4 +1,4 @@
-"""Programs written for the official library, run on ours; and what only ours allows."""
+"""Programs for the official SDK, run with the compatible interface of this SDK, and extensions of that interface."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_demo_of_the_official_library_runs_with_the_import_changed(node: Pro
 
 
 def test_callbacks_may_open_post_confirm_close_and_stop(node: ProcessWorld) -> None:
-    """Each of these blocks for ever in the official library."""
+    """In the official SDK each of these calls blocks for ever."""
     finished: Queue[str] = Queue()
     session: Any = None
 

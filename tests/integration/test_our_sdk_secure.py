@@ -1,4 +1,4 @@
-"""Our own client library with TLS and a password against a real broker process, through every front; request and reply."""
+"""The SDK of this project with TLS and a password, on all fronts; request and reply."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_every_front_of_the_sdk_connects_with_tls_and_password(secure: tuple[str
         with pytest.raises(SdkError) as caught:
             await aio.Session(address, tls=context, credential=Credential.basic("alice", "guess")).start()
         assert caught.value.result is Result.REFUSED
-        with pytest.raises(SdkError) as caught:  # a certificate nobody vouches for
+        with pytest.raises(SdkError) as caught:  # a certificate without a known authority
             await aio.Session(address, credential=ALICE, connect_timeout_s=1.0).start()
         assert caught.value.result is Result.TIMEOUT
 

@@ -1,4 +1,4 @@
-"""Our own client library against a real broker process: Twisted, each test on a reactor of its own."""
+"""The SDK of this project with a broker process, on Twisted; each test has its own reactor."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.process
 
 
 def run(scenario: Callable[[Any], Coroutine[Deferred[Any], Any, None]]) -> None:
-    """Run a scenario on a reactor, which must end."""
+    """Run a scenario on a reactor with a time limit."""
     reactor: Any = EPollReactor()
     outcome: list[Any] = []
 
@@ -99,7 +99,7 @@ def test_a_session_reconnects_after_a_kill_of_the_broker(node: ProcessWorld) -> 
 
 
 class Producer:
-    """A push producer that writes until it is told to pause."""
+    """A push producer that writes until it is paused."""
 
     def __init__(self, reactor: Any, queue: Any, count: int) -> None:
         self.reactor, self.queue, self.left = reactor, queue, count

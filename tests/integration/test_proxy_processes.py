@@ -1,4 +1,4 @@
-"""A member and proxies as processes, and the official SDK: what happens to the member is not seen by applications."""
+"""A member and proxies as processes: the official SDK at proxies is not affected by restarts of the member."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from bmqtwist.testing.process import BrokerProcess, free_port
 
 PRIORITY = "bmq://bmq.test.persistent.priority/q"
 FANOUT = "bmq://bmq.test.persistent.fanout/f"
-SERVED = 20.0  # seconds that a message may take while the member is away
+SERVED = 20.0  # s, limit for a message while the member is down
 MESSAGES = 200
 
 
 def proxy_of(root: Path, name: str, port: int) -> BrokerProcess:
-    """A proxy whose upstream listens at that port."""
+    """Create a proxy whose upstream broker listens on a port."""
     made = BrokerProcess(root / name, app={"hostName": name})
     definition = made.config.clusters["myClusters"][0]
     definition["nodes"][0]["transport"]["tcp"]["endpoint"] = f"tcp://127.0.0.1:{port}"
@@ -33,7 +33,7 @@ def proxy_of(root: Path, name: str, port: int) -> BrokerProcess:
 
 @pytest.fixture
 def chain(tmp_path: Path) -> Iterator[list[BrokerProcess]]:
-    """A member, a proxy of it, and a proxy of that one."""
+    """Yield a member, a proxy of it, and a proxy of that proxy."""
     with ExitStack() as stack:
         member = stack.enter_context(BrokerProcess(tmp_path / "n1", free_port()))
         near = proxy_of(tmp_path, "p1", member.port)
@@ -60,7 +60,7 @@ def test_applications_at_a_proxy_are_not_disturbed_by_a_killed_member(chain: lis
         acks = [producer.next_ack(SERVED) for _ in range(MESSAGES)]
         assert {ack.status for ack in acks} == {blazingmq.AckStatus.SUCCESS} and len({ack.guid for ack in acks}) == MESSAGES
         got = {message.data for message in consumer.take(MESSAGES, deadline=SERVED)}
-        while len(got) < MESSAGES:  # what was confirmed into the connection that broke comes again
+        while len(got) < MESSAGES:  # confirms on the closed connection are lost, so messages are delivered again
             got |= {message.data for message in consumer.take(deadline=SERVED)}
         assert got == {b"%d" % number for number in range(MESSAGES)}
         for app in (producer, consumer):

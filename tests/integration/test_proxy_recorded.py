@@ -1,4 +1,4 @@
-"""What the original's proxy sent to its member, played to ours: the answers are those of the original."""
+"""Recorded messages of a proxy of the original, replayed to a member: its answers equal those of the original."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MEMBER, PROXY_LINK, CLIENT_LINK = 30350, 7, 10  # port of the active node; conne
 
 
 class Heard:
-    """What one side of a connection has said, sorted."""
+    """Messages of one side of a connection, by kind."""
 
     def __init__(self) -> None:
         self.buffer = b""
@@ -30,7 +30,7 @@ class Heard:
         self.introduced = False
 
     def take(self, data: bytes) -> None:
-        """Whole events of what has come."""
+        """Decode the complete events of received bytes."""
         self.buffer += data
         while len(self.buffer) >= 8 and len(self.buffer) >= (size := int.from_bytes(self.buffer[:4], "big")):
             event, self.buffer = self.buffer[:size], self.buffer[size:]
@@ -50,13 +50,13 @@ class Heard:
                     self.statuses.append(str(message.value.value))
 
     def by_queue(self) -> list[tuple[int, bytes, bytes, list[options.Option], int]]:
-        """The messages in order, queue by queue."""
+        """Return the messages in order, by queue."""
         return sorted(self.pushes, key=lambda push: push[0])
 
 
 @pytest.fixture
 def played(tmp_path: Path) -> tuple[dict[int, Heard], dict[int, Heard]]:
-    """What was recorded, and what our member says to the same: by number of the connection."""
+    """Replay a recording; return recorded and actual messages by number of the connection."""
     world = MemoryWorld(tmp_path)
     world.domain("d.sc", strong=True)
     world.domain("d.fan", "fanout", apps=("foo", "bar"), strong=True)

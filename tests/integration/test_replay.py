@@ -1,7 +1,7 @@
-"""The client side of every recorded stream, played to our broker; the answers compared with those recorded.
+"""Replays the client side of every recorded stream to the broker and compares the answers with the recorded ones.
 
-Ids, times, host and process names aside. What differs knowingly stands in `KNOWN`, with the reason; docs/differences.md
-tells the story of each.
+Ids, times, host and process names are not compared. `KNOWN` lists intended differences with their reasons;
+docs/differences.md explains each.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kit.memory import MemoryLink, MemoryWorld
 STREAMS = Path(__file__).resolve().parent.parent / "vectors" / "real"
 NAMES = sorted(path.stem for path in STREAMS.glob("*.jsonl"))
 BROKER_PORT = 30141
-BROKER_IDS = (bytes.fromhex("7C05BA466163"), b"broker")  # last bytes of GUIDs the brokers made: recorded, ours
+BROKER_IDS = (bytes.fromhex("7C05BA466163"), b"broker")  # last bytes of GUIDs made by the brokers: recorded, actual
 
 DOMAINS: dict[str, dict[str, Any]] = {
     "t.prio": {}, "t.prio.~lab": {}, "t.fan": {"mode": "fanout"}, "t.fanadd": {"mode": "fanout"},
@@ -40,20 +40,20 @@ SETTING = {"app": {"heartbeats": {"client": 10, "downstreamBroker": 0, "upstream
 
 
 def fanadd(world: MemoryWorld, *apps: str) -> None:
-    """Give the domain of app_added_live other apps."""
+    """Reconfigure the domain of app_added_live with other apps."""
     world.domain("t.fanadd", "fanout", apps=apps)
     assert world.broker.commands.run_at_once("DOMAINS RECONFIGURE t.fanadd", "operator").text == "SUCCESS"
 
 
 def post_unseen(world: MemoryWorld) -> None:
-    """The PUTs of configure_errors came from a client that was not recorded."""
+    """Post the messages of configure_errors whose client was not recorded."""
     client = world.client("rawtest", session_id=7)
     client.open("bmq://t.prio/ce", write=1).post(b"x", guid=bytes.fromhex("400002525a2fd8aef0dc0a0b0c0d0e0f"))
     client.open("bmq://t.fan/ce", write=1).post(b"y", guid=bytes.fromhex("400003525a2fd8af3fba0a0b0c0d0e0f"))
 
 
 def prepare_admin(world: MemoryWorld) -> None:
-    """What admin_session found: a priority and a fanout queue in use, two empty fanout queues."""
+    """Prepare the state of admin_session: a priority and a fanout queue in use, two empty fanout queues."""
     for name, mode in (("t.prio", "priority"), ("t.fan", "fanout")):
         config = domain_config("", mode, messageTtl=300, **ORIGINAL_LIMITS)
         config["definition"]["parameters"].pop("subscriptions")
@@ -68,7 +68,7 @@ def prepare_admin(world: MemoryWorld) -> None:
 
 
 def end_stop(world: MemoryWorld) -> None:
-    """The last step of the graceful stop."""
+    """Complete the graceful stop."""
     assert world.broker.shutdown is not None
     assert world.broker.shutdown.done
     for session in list(world.broker.sessions.open):
@@ -88,7 +88,7 @@ BESIDE: dict[str, list[tuple[float, Callable[[MemoryWorld], None]]]] = {
 
 
 class Connection:
-    """One recorded connection being played."""
+    """A recorded connection during its replay."""
 
     def __init__(self, link: MemoryLink) -> None:
         self.link = link
@@ -98,17 +98,17 @@ class Connection:
         self.closed_by_broker = self.recorded_closed_by_broker = self.left = False
 
     def collect(self) -> None:
-        """Take what our broker says."""
+        """Collect the output of this broker."""
         self.received = take(self.received + self.link.receive(0), self.heard)
         self.closed_by_broker |= self.link.closed and not self.left
 
     def record(self, data: bytes) -> None:
-        """Take what the original said."""
+        """Collect the recorded output of the original."""
         self.recorded = take(self.recorded + data, self.expected)
 
 
 def take(buffer: bytes, events: list[Event]) -> bytes:
-    """Decode whole events; the rest."""
+    """Decode the complete events of received bytes; return the rest."""
     frames, rest = codec.split_frames(buffer)
     for frame in frames:
         negotiated = any("brokerResponse" in e.control for e in events)
@@ -117,7 +117,7 @@ def take(buffer: bytes, events: list[Event]) -> bytes:
 
 
 def play(world: MemoryWorld, name: str) -> list[Connection]:
-    """Play one recording."""
+    """Replay one recording."""
     lines = sorted((json.loads(line) for line in (STREAMS / f"{name}.jsonl").read_text(encoding="ascii").splitlines()),
                    key=lambda line: line["t"])  # type: ignore[no-any-return]
     connections: dict[int, Connection] = {}
@@ -155,7 +155,7 @@ def play(world: MemoryWorld, name: str) -> list[Connection]:
 
 
 def translate(connection: Connection, data: bytes) -> bytes:
-    """GUIDs that the original made, said by the client, become those that ours made in their place."""
+    """Replace GUIDs of the original's broker in requests of the client by those of this broker."""
     ours, theirs = made_by_broker(connection.heard), made_by_broker(connection.expected)
     for mine, recorded in zip(ours, theirs, strict=False):
         data = data.replace(recorded, mine)
@@ -163,16 +163,16 @@ def translate(connection: Connection, data: bytes) -> bytes:
 
 
 def made_by_broker(events: list[Event]) -> list[bytes]:
-    """The GUIDs of the broker's making in the order of their messages."""
+    """Return the GUIDs made by the broker, in the order of their messages."""
     guids = [e.push.guid if e.kind == "push" else e.ack.guid for e in events if e.kind in ("push", "ack")]
     return sorted({guid for guid in guids if guid[-6:] in BROKER_IDS}, key=lambda guid: guid[:10])
 
 
-# -- what is compared
+# -- comparison
 
 
 def answers(events: list[Event]) -> dict[Any, Any]:
-    """Request id -> answer; the negotiation under its own name."""
+    """Return the answers by request id; the negotiation response by its name."""
     found: dict[Any, Any] = {}
     for event in events:
         if event.kind == "control":
@@ -184,14 +184,14 @@ def answers(events: list[Event]) -> dict[Any, Any]:
 
 
 def acks(events: list[Event]) -> list[tuple[Any, ...]]:
-    """(queue id, GUID, status, correlation id) of each ACK; order is a promise within a queue only."""
+    """Return (queue id, GUID, status, correlation id) of each ACK; only the order within a queue is significant."""
     made = made_by_broker(events)
     return sorted(((e.ack.q_id, made.index(e.ack.guid) if e.ack.guid in made else e.ack.guid, e.ack.status,
                     e.ack.correlation_id) for e in events if e.kind == "ack"), key=lambda ack: ack[0])
 
 
 def pushes(events: list[Event]) -> list[tuple[Any, ...]]:
-    """One item for each (message, id): the original merges several apps of a handle into one PUSH."""
+    """Return one item per (message, id): the original puts several apps of a handle into one PUSH."""
     made = made_by_broker(events)
     return [(e.push.q_id, made.index(e.push.guid) if e.push.guid in made else e.push.guid, number, e.push.payload,
              e.push.properties, e.push.out_of_order, e.push.compression, e.push.schema_id > 0, e.push.option_type)
@@ -202,7 +202,7 @@ PROCESS = ("sdkVersion", "processName", "pid", "sessionId", "hostName", "userAge
 
 
 def comparable(answer: Any, world: MemoryWorld) -> Any:
-    """An answer without what names the process, its directories and its moment."""
+    """Return an answer without values that depend on process, directory or time."""
     if not isinstance(answer, dict):
         return answer
     if "brokerResponse" in answer:
@@ -216,7 +216,7 @@ def comparable(answer: Any, world: MemoryWorld) -> Any:
         return {"brokerResponse": response, "features": said}
     if "status" in answer:
         text = answer["status"]["message"].replace(str(world.config.etc), "etc")
-        # The decoders explain in their own words what is wrong with a file.
+        # The decoders have different error texts.
         text = re.sub(r"(Error while decoding domain configuration .* error: ').*(', from content)", r"\1..\2", text,
                       flags=re.DOTALL)
         return {"status": {**answer["status"], "message": text}}
@@ -231,7 +231,7 @@ MASKS = [(r"0x[0-9a-f]+", "POINTER"), (r"\b[0-9A-F]{32}\b", "GUID"), (r"\b[0-9A-
 
 
 def masked(text: str) -> set[str] | str:
-    """An admin answer as the set of its lines, with what belongs to the moment masked; other queues left out."""
+    """Return an admin answer as the set of its lines, without values that depend on time and without other queues."""
     if text.startswith('{"'):
         text = json.dumps(json.loads(text), indent=1)
     if "\n" not in text:
@@ -246,7 +246,7 @@ def masked(text: str) -> set[str] | str:
     return lines
 
 
-# (recording, request id or what) -> why ours is another answer on purpose. All of these are told in
+# (recording, request id or what) -> reason of an intended difference. All are described in
 # docs/differences.md.
 KNOWN: dict[tuple[str, Any], str] = {
     **{("configure_errors", number): "an expression that does not compile is refused; the original matches everything"
@@ -265,7 +265,7 @@ FLAG_DIFFERS = {"fanout"}
 
 
 def differences(name: str, connection: Connection, world: MemoryWorld) -> list[str]:
-    """Everything that is not as recorded."""
+    """Return all differences from the recording."""
     found = []
     theirs, ours = answers(connection.expected), answers(connection.heard)
     for key in [*theirs, *[key for key in ours if key not in theirs]]:
@@ -290,7 +290,7 @@ def differences(name: str, connection: Connection, world: MemoryWorld) -> list[s
 
 
 def make_world(root: Path) -> MemoryWorld:
-    """A broker with the domains of the recordings."""
+    """Return a broker with the domains of the recordings."""
     world = MemoryWorld(root, **SETTING)  # type: ignore[arg-type]
     for name, parameters in DOMAINS.items():
         world.domain(name, **parameters)
@@ -302,7 +302,7 @@ def make_world(root: Path) -> MemoryWorld:
 @pytest.mark.spec("wire", 6)
 @pytest.mark.parametrize("name", NAMES)
 def test_recorded_clients_get_the_same_answers_as_from_the_original(name: str, tmp_path: Path) -> None:
-    """Decoded answers, ACKs and PUSHes, connection by connection."""
+    """Answers, ACKs and PUSHes are decoded and compared for each connection."""
     world = make_world(tmp_path)
     found = [f"connection {number}: {text}" for number, connection in enumerate(play(world, name))
              for text in differences(name, connection, world)]
@@ -312,7 +312,6 @@ def test_recorded_clients_get_the_same_answers_as_from_the_original(name: str, t
 @pytest.mark.spec("wire", 1)
 @pytest.mark.parametrize("name", NAMES)
 def test_recorded_answers_are_complete_events(name: str) -> None:
-    """Both readers of the recordings agree that nothing is left over."""
     rest: dict[int, bytes] = defaultdict(bytes)
     for line in (STREAMS / f"{name}.jsonl").read_text(encoding="ascii").splitlines():
         record = json.loads(line)

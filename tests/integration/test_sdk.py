@@ -25,7 +25,7 @@ PRIORITY, FANOUT, BROADCAST = "bmq://d/q", "bmq://f/q", "bmq://b/q"
 
 @pytest.fixture
 def app(node: ProcessWorld) -> Iterator[Application]:
-    """One session."""
+    """Yield a session."""
     with application(node.broker.uri) as made:
         yield made
 
@@ -48,7 +48,7 @@ def test_post_and_consume_in_priority_mode(node: ProcessWorld, app: Application)
 
 @spec("broker", 89)
 def test_post_and_consume_in_fanout_mode(node: ProcessWorld, app: Application) -> None:
-    """Three readers in one session, one in another."""
+    """Three consumers in one session, one in another."""
     for name in ("foo", "bar", "baz"):
         app.session.open_queue(f"{FANOUT}?id={name}", read=True)
     with application(node.broker.uri) as producer:
@@ -65,7 +65,7 @@ def test_post_and_consume_in_fanout_mode(node: ProcessWorld, app: Application) -
 
 @spec("broker", 112)
 def test_post_and_consume_in_broadcast_mode(node: ProcessWorld, app: Application) -> None:
-    """Every consumer, no confirms on the wire."""
+    """Without confirms."""
     app.session.open_queue(BROADCAST, read=True, write=True)
     with application(node.broker.uri) as other:
         other.session.open_queue(BROADCAST, read=True)
@@ -83,7 +83,7 @@ TYPES = {"bool": PropertyType.BOOL, "char": PropertyType.CHAR, "short": Property
 @spec("broker", 197)
 @pytest.mark.parametrize("compression", list(CompressionAlgorithmType))
 def test_properties_of_all_types_from_message_to_message(node: ProcessWorld, compression: CompressionAlgorithmType) -> None:
-    """Sets that come back, change, grow and shrink; payload small and large enough to be compressed."""
+    """Sets that repeat, change, grow and shrink; payloads small and large enough for compression."""
     with application(node.broker.uri, message_compression_algorithm=compression) as app:
         app.session.open_queue(PRIORITY, read=True, write=True)
         names = list(VALUES)
@@ -117,7 +117,7 @@ def test_zlib_payloads_survive_a_restart(node: ProcessWorld) -> None:
 
 @spec("broker", 78)
 def test_flow_control_of_one_message_at_a_time(node: ProcessWorld, app: Application) -> None:
-    """The next comes after the confirm of the last."""
+    """Each message is delivered after the confirm of the previous one."""
     with application(node.broker.uri) as producer:
         producer.session.open_queue(PRIORITY, write=True)
         for number in range(20):
@@ -133,7 +133,7 @@ def test_flow_control_of_one_message_at_a_time(node: ProcessWorld, app: Applicat
 
 @spec("broker", 128)
 def test_unconfirmed_messages_of_a_killed_process_go_to_another(node: ProcessWorld, app: Application) -> None:
-    """kill -9 while it holds three, one confirmed before."""
+    """With kill -9 at three unconfirmed messages and a confirmed one."""
     app.session.open_queue(PRIORITY, write=True)
     for number in range(4):
         app.post(PRIORITY, b"%d" % number)
@@ -159,7 +159,7 @@ def test_unconfirmed_messages_of_a_killed_process_go_to_another(node: ProcessWor
 @spec("wire", 8)
 @pytest.mark.parametrize("how", ["crash", "stop"])
 def test_a_broker_restart_while_posting_loses_and_duplicates_no_message(node: ProcessWorld, how: str) -> None:
-    """Killed or stopped: the SDK reconnects, sends again what was not acknowledged, and every ACK is a success."""
+    """With a kill and a graceful stop: the SDK reconnects and repeats unacknowledged posts; all ACKs are successful."""
     count = 2000
     with application(node.broker.uri) as app:
         app.session.open_queue(PRIORITY, write=True)
@@ -191,7 +191,7 @@ def test_a_broker_restart_while_posting_loses_and_duplicates_no_message(node: Pr
 @spec("broker", 200)
 @spec("wire", 9)
 def test_a_message_of_64_mib_arrives_and_a_larger_one_is_refused_by_the_sdk(node: ProcessWorld, app: Application) -> None:
-    """The session survives the refusal."""
+    """The session remains usable."""
     app.session.open_queue(PRIORITY, read=True, write=True,
                            options=QueueOptions(max_unconfirmed_bytes=256 << 20))
     payload = os.urandom(1 << 20) * 64
@@ -206,7 +206,7 @@ def test_a_message_of_64_mib_arrives_and_a_larger_one_is_refused_by_the_sdk(node
 
 @spec("broker", 201)
 def test_255_properties_and_a_name_of_4095_bytes(node: ProcessWorld, app: Application) -> None:
-    """One more is refused by the SDK."""
+    """Larger ones are refused by the SDK."""
     app.session.open_queue(PRIORITY, read=True, write=True)
     properties: dict[str, Any] = {f"p{i}": i for i in range(254)} | {"n" * 4095: "long"}
     app.post(PRIORITY, b"m", properties=properties)
@@ -217,7 +217,7 @@ def test_255_properties_and_a_name_of_4095_bytes(node: ProcessWorld, app: Applic
 
 @spec("broker", 202)
 def test_payloads_and_guids_are_the_same_at_both_ends(node: ProcessWorld, app: Application) -> None:
-    """Zero bytes, every byte, sizes around the padding."""
+    """With no bytes, all byte values, and sizes near a multiple of the padding."""
     app.session.open_queue(PRIORITY, read=True, write=True)
     for payload in (b"\0", bytes(range(256)), b"abc", b"abcd", b"\4\4\4\4", b"\0" * 1023):
         ack = app.post(PRIORITY, payload)
@@ -226,7 +226,7 @@ def test_payloads_and_guids_are_the_same_at_both_ends(node: ProcessWorld, app: A
 
 
 def test_a_thousand_queues_in_one_session(node: ProcessWorld, app: Application) -> None:
-    """Opened, used and closed."""
+    """They are opened, used and closed."""
     uris = [f"bmq://d/q{number}" for number in range(1000)]
     for uri in uris:
         app.session.open_queue(uri, read=True, write=True)
@@ -239,7 +239,7 @@ def test_a_thousand_queues_in_one_session(node: ProcessWorld, app: Application) 
 
 
 def test_two_hundred_sessions_at_once(node: ProcessWorld) -> None:
-    """Four processes of fifty; each posts to one queue and reads its own."""
+    """In four processes of fifty; each session posts to one queue and reads its own."""
     text = """
         import os
         sessions = [make() for _ in range(50)]
@@ -284,7 +284,7 @@ def test_two_hundred_sessions_at_once(node: ProcessWorld) -> None:
 @spec("broker", 30, 31, 7)
 def test_a_refused_open_raises_with_its_reason(node: ProcessWorld, app: Application, uri: str,
                                                options: dict[str, bool], word: str) -> None:
-    """The session stays usable."""
+    """The session remains usable."""
     with pytest.raises(blazingmq.Error, match=word):
         app.session.open_queue(uri, **options)
     app.session.open_queue(PRIORITY, write=True)
@@ -293,7 +293,7 @@ def test_a_refused_open_raises_with_its_reason(node: ProcessWorld, app: Applicat
 
 @spec("broker", 184)
 def test_a_second_producer_beyond_the_limit_is_refused(node: ProcessWorld, app: Application) -> None:
-    """And accepted after the first has gone."""
+    """It is accepted after the close of the first one."""
     node.domain("one", maxProducers=1)
     app.session.open_queue("bmq://one/q", write=True)
     with application(node.broker.uri) as other:
@@ -309,20 +309,20 @@ def test_a_second_producer_beyond_the_limit_is_refused(node: ProcessWorld, app: 
                                                ({"queue_bytes": 1}, AckStatus.LIMIT_BYTES)])
 def test_a_full_queue_nacks_with_the_right_status(node: ProcessWorld, app: Application, limit: dict[str, int],
                                                   status: AckStatus) -> None:
-    """Two messages of one byte fit, by the original's counting."""
+    """With a limit of one message, two are accepted, as by the original."""
     node.domain("full", **limit)
     app.session.open_queue("bmq://full/q", write=True)
     assert [app.post("bmq://full/q", b"x").status for _ in range(3)] == [AckStatus.SUCCESS] * 2 + [status]
 
 
 def test_connecting_to_a_silent_port_times_out() -> None:
-    """BrokerTimeoutError, not a hang."""
+    """With BrokerTimeoutError."""
     with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(BrokerTimeoutError):
         Application(f"tcp://127.0.0.1:{silent.getsockname()[1]}", timeout=Timeouts(connect_timeout=0.5))
 
 
 def test_a_too_large_window_of_reserved_operations_is_refused_locally(node: ProcessWorld, app: Application) -> None:
-    """Posting to a queue opened for reading, closing one that is not open."""
+    """Posts to a queue opened for reading, and the close of a queue that is not open, are refused, too."""
     app.session.open_queue(PRIORITY, read=True)
     with pytest.raises(blazingmq.Error):
         app.session.post(PRIORITY, b"m")
@@ -331,7 +331,7 @@ def test_a_too_large_window_of_reserved_operations_is_refused_locally(node: Proc
 
 
 def eventually(condition: Callable[[], bool], what: str) -> None:
-    """Ask the broker until it is so; each try is a round trip."""
+    """Send requests to the broker until a condition is true."""
     end = time.monotonic() + DEADLINE
     while not condition():
         assert time.monotonic() < end, what
@@ -339,7 +339,7 @@ def eventually(condition: Callable[[], bool], what: str) -> None:
 
 @spec("broker", 45)
 def test_an_open_answered_after_its_timeout_leaves_no_handle(node: ProcessWorld, app: Application) -> None:
-    """The broker was asleep."""
+    """The broker is paused meanwhile."""
     with application(node.broker.uri) as witness:
         witness.session.open_queue(PRIORITY, write=True)
         process = node.broker.process
@@ -347,7 +347,7 @@ def test_an_open_answered_after_its_timeout_leaves_no_handle(node: ProcessWorld,
         with pytest.raises(BrokerTimeoutError):
             app.session.open_queue(PRIORITY, read=True, timeout=0.5)
         process.send_signal(signal.SIGCONT)
-        node.expect_log("Received control message", "closeQueue")  # the SDK gives back what came too late
+        node.expect_log("Received control message", "closeQueue")  # the SDK closes a queue whose open was answered too late
         eventually(lambda: "1 handles:" in node.admin("DOMAINS DOMAIN d QUEUE q INTERNALS"), "a handle was left")
         witness.post(PRIORITY, b"m")
         assert node.stored(PRIORITY) == 1
@@ -358,7 +358,7 @@ def test_an_open_answered_after_its_timeout_leaves_no_handle(node: ProcessWorld,
 
 @spec("broker", 46)
 def test_a_close_answered_after_its_timeout_still_takes_effect(node: ProcessWorld, app: Application) -> None:
-    """The client regards the queue as closed, and so does the broker in the end."""
+    """The client treats the queue as closed; later the broker does, too."""
     with application(node.broker.uri) as witness:
         witness.session.open_queue(PRIORITY, write=True)
         app.session.open_queue(PRIORITY, write=True)
@@ -373,7 +373,7 @@ def test_a_close_answered_after_its_timeout_still_takes_effect(node: ProcessWorl
 
 @spec("broker", 47)
 def test_closing_a_queue_while_the_broker_is_down_succeeds(node: ProcessWorld, app: Application) -> None:
-    """There is nobody to ask; after the restart the queue is not reopened."""
+    """After the restart the queue is not opened again."""
     app.session.open_queue(PRIORITY, write=True)
     app.session.open_queue("bmq://d/kept", write=True)
     node._admin = None
@@ -389,7 +389,7 @@ def test_closing_a_queue_while_the_broker_is_down_succeeds(node: ProcessWorld, a
 
 @spec("broker", 232)
 def test_a_cut_connection_is_repaired_by_the_sdk(node: ProcessWorld) -> None:
-    """Through a relay that drops the connection: lost, reconnected, queues reopened, messages flow."""
+    """Over a relay that drops the connection: lost, reconnected, queues reopened, messages delivered."""
     with Relay(node.broker.port) as relay, application(relay.uri) as app:
         app.session.open_queue(PRIORITY, read=True, write=True)
         app.post(PRIORITY, b"before")
@@ -404,7 +404,7 @@ def test_a_cut_connection_is_repaired_by_the_sdk(node: ProcessWorld) -> None:
 
 
 def test_an_unhealthy_host_suspends_and_a_healthy_one_resumes(node: ProcessWorld) -> None:
-    """Messages go to the other consumer meanwhile; what was delivered may still be confirmed."""
+    """Meanwhile another consumer gets the messages, and delivered ones can be confirmed."""
     monitor = BasicHealthMonitor()
     with application(node.broker.uri, host_health_monitor=monitor) as frail, application(node.broker.uri) as other:
         frail.session.open_queue(PRIORITY, read=True, options=QueueOptions(suspends_on_bad_host_health=True,
@@ -425,7 +425,7 @@ def test_an_unhealthy_host_suspends_and_a_healthy_one_resumes(node: ProcessWorld
 
 
 class Relay:
-    """A TCP relay to the broker whose connections can be cut."""
+    """A TCP relay to the broker whose connections can be dropped."""
 
     def __init__(self, port: int) -> None:
         self._port, self._pairs = port, list[tuple[socket.socket, socket.socket]]()

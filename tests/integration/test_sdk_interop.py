@@ -1,5 +1,8 @@
-"""The official library and every front of ours in one queue of a real broker process, in both directions: properties of all
-types in both styles, compression, small and large payloads, subscriptions on what the other one posted."""
+"""The official SDK and every front of this SDK on one queue of a broker process, in both directions.
+
+Covered: properties of all types in both styles, compression, small and large payloads, subscriptions on properties that the
+other SDK has posted.
+"""
 
 from __future__ import annotations
 
@@ -48,14 +51,14 @@ MESSAGES: list[Posted] = [
 
 @pytest.fixture(scope="module", params=[True, False], ids=["new-style", "old-style"])
 def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessWorld]:
-    """A broker process that tells its clients of new-style properties, or does not."""
+    """Yield a broker process, with or without new-style properties in its negotiation."""
     style = {"advertiseV2Support": request.param, "minCppSdkVersion": 11207, "minJavaSdkVersion": 10}
     with running_world(tmp_path_factory.mktemp("node"), app={"messagePropertiesV2": style}) as world:
         yield world
 
 
 def all_types(values: dict[str, Any], types: dict[str, str]) -> dict[str, str]:
-    """The names of the types of all properties."""
+    """Return the names of all property types."""
     return {name: types.get(name, NATURAL[type(value)]) for name, value in values.items()}
 
 
@@ -63,7 +66,10 @@ def all_types(values: dict[str, Any], types: dict[str, str]) -> dict[str, str]:
 
 
 def read(message: Any) -> tuple[bytes, bytes, dict[str, Any], dict[str, str]]:
-    """What is compared of a message of either library; a CHAR is one byte to the official one, a number to ours."""
+    """Return the compared values of a message of either SDK.
+
+    A CHAR is one byte in the official SDK, a number in this one.
+    """
     types = {name: kind.name for name, kind in message.property_types.items()}
     values = {name: value[0] if types[name] == "CHAR" and isinstance(value, bytes) else value
               for name, value in message.properties.items()}
@@ -133,7 +139,7 @@ def without_a_loop(broker: str, uri: str, posts: list[Posted], takes: int, compr
 
 
 def through(library: Any) -> Front:
-    """A program for the official library, on that library or on ours."""
+    """Run a program for the official SDK, with that SDK or with this one."""
     def run(broker: str, uri: str, posts: list[Posted], takes: int, compress: bool) -> tuple[list[bytes], Got]:
         messages: Queue[Any] = Queue()
         acks: Queue[Any] = Queue()
@@ -168,7 +174,7 @@ OFFICIAL = through(blazingmq)
 
 
 def expected(guids: list[bytes], posts: list[Posted]) -> Got:
-    """What must come of posts."""
+    """Return the expected messages of posts."""
     return [(guid, payload, values, all_types(values, types))
             for guid, (payload, values, types) in zip(guids, posts, strict=True)]
 
@@ -176,7 +182,7 @@ def expected(guids: list[bytes], posts: list[Posted]) -> Got:
 @pytest.mark.parametrize("compress", [False, True], ids=["plain", "zlib"])
 @pytest.mark.parametrize("front", OURS)
 def test_each_library_consumes_messages_of_the_other_one(node: ProcessWorld, front: str, compress: bool) -> None:
-    """GUIDs, payloads, properties, types."""
+    """GUIDs, payloads, properties and types are compared."""
     uri, broker = f"bmq://d/{front}-{compress}", node.broker.uri
     guids, _ = OURS[front](broker, uri, MESSAGES, 0, compress)
     theirs, got = OFFICIAL(broker, uri, MESSAGES, len(MESSAGES), compress)
@@ -187,7 +193,7 @@ def test_each_library_consumes_messages_of_the_other_one(node: ProcessWorld, fro
 
 
 def test_the_interoperability_tests_use_both_property_styles_and_compression(node: ProcessWorld) -> None:
-    """Otherwise the test above would prove half of what it says. Old-style compressed messages a broker stores inflated."""
+    """The broker stores old-style compressed messages decompressed."""
     uri, broker = "bmq://d/styles", node.broker.uri
     new_style = node.config.broker["appConfig"]["messagePropertiesV2"]["advertiseV2Support"]
     for post in (OURS["simple"], OFFICIAL):
@@ -208,7 +214,7 @@ def test_the_interoperability_tests_use_both_property_styles_and_compression(nod
 
 @pytest.mark.parametrize("poster", [OFFICIAL, OURS["simple"]], ids=["official", "ours"])
 def test_subscriptions_match_properties_posted_by_either_library(node: ProcessWorld, poster: Front) -> None:
-    """Every type that expressions know; the rest of the messages stays for others."""
+    """With all types that expressions support; another consumer gets the other messages."""
     uri, broker = f"bmq://d/subscriptions-{poster is OFFICIAL}", node.broker.uri
     posts: list[Posted] = [(b"%d" % n, {"n": n, "s": f"s{n}", "b": n % 2 == 0}, {"n": kind})
                            for n, kind in enumerate(["SHORT", "INT32", "INT64", "INT64"])]
@@ -240,7 +246,7 @@ def test_an_application_subscription_filters_messages_of_bmqtwist_for_the_offici
 
 
 def test_both_libraries_share_the_messages_of_one_queue(node: ProcessWorld) -> None:
-    """Producers and consumers of both at once: every message goes to one of them."""
+    """With producers and consumers of both: every message is delivered to one consumer."""
     uri, count = "bmq://d/shared", 200
     with application(node.broker.uri) as app, simple.Session(node.broker.uri) as session:
         app.session.open_queue(uri, read=True, write=True)

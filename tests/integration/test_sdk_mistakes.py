@@ -1,4 +1,4 @@
-"""Programs that do the obvious wrong thing lose nothing silently: what they posted arrives, or they are told."""
+"""Programs with common errors: each post either arrives, or the program gets an error."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.process
 
 
 def ran(node: ProcessWorld, program: str) -> subprocess.CompletedProcess[str]:
-    """Run a program; its argument is the address of the broker."""
+    """Run a program with the address of the broker as its argument."""
     return subprocess.run([sys.executable, "-c", program, node.broker.uri], capture_output=True, text=True,
                           timeout=DEADLINE, check=False)
 
@@ -69,7 +69,7 @@ session = Session(sys.argv[1])
 
 
 def program(kind: str, body: str) -> str:
-    """A body for one kind of session: `await` and `async` are left out where there is none."""
+    """Return the program for one kind of session; without `await` and `async` for the blocking one."""
     indent = "\n" if kind == "simple" else "\n    "
     if kind == "simple":
         body = body.replace("await session.start()\n", "").replace("await ", "").replace("async ", "")
@@ -101,14 +101,14 @@ for number in range(20):
 """
 
 
-MISTAKES = {  # what the program does, and what it is told
+MISTAKES = {  # program -> error that it gets
     "ignores": (IGNORED, "PostRefused: LIMIT_MESSAGES"), "never-flushes": (UNHEARD, "PostsFailed: "),
     "closes-early": (EARLY, "PostsFailed: "), "forgets-to-stop": (FORGOTTEN, "was not stopped")}
 
 
 @pytest.mark.parametrize("kind", LOOP)
 def test_every_lost_post_is_reported_to_the_program(node: ProcessWorld, kind: str) -> None:
-    """A queue that takes eleven messages (one more than its limit says); programs that post twenty."""
+    """Programs post twenty messages to a queue that accepts eleven, one more than its limit."""
     node.domain("small", queue_messages=10)
     for name, (body, words) in MISTAKES.items():
         done = ran(node, program(kind, body.replace("small/q", f"small/{name}")))

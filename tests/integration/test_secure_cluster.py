@@ -1,4 +1,4 @@
-"""Three nodes and a proxy as processes that speak TLS with each other and show credentials; who does not is refused."""
+"""Three nodes and a proxy as processes with TLS and authentication between brokers; others are refused."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ def plugin(name: str, **settings: str) -> dict[str, Any]:
 
 
 def secured(broker: BrokerProcess, files: tuple[Path, Path], tls_port: int, tls_ports: list[int], user: str) -> None:
-    """Other brokers come through a listener with TLS and show who they are; applications through the other one, and need
-    not."""
+    """Yield a cluster: brokers connect to a listener with TLS and authenticate, clients use another listener."""
     cert, key = files
     app = broker.config.broker["appConfig"]
     app["tlsConfig"] = {"certificateAuthority": str(cert), "certificate": str(cert), "key": str(key), "versions": "TLSv1.3"}
@@ -86,7 +85,7 @@ def test_a_cluster_with_tls_and_credentials_refuses_brokers_without_them(
     cluster["n2"].expect("'anonymous' is not known as a broker", since=other, deadline=SOON)
     cluster["n1"].stop()
     authentication["credentialProvider"] = provider
-    for node in cluster["n1"].config.clusters["myClusters"][0]["nodes"][1:]:  # as if the others' listeners had no TLS
+    for node in cluster["n1"].config.clusters["myClusters"][0]["nodes"][1:]:  # as if the listeners of its peers had no TLS
         node["transport"]["tcp"]["endpoint"] = node["transport"]["tcp"]["endpoint"].replace("tls://", "tcp://")
     cluster["n1"].config.write()
     since, other = len(cluster["n1"].records), len(cluster["n2"].records)

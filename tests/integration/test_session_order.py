@@ -1,4 +1,4 @@
-"""Under any interleaving, nothing is sent that would end the process of an official client: wire.md 12.1."""
+"""Random client actions: the broker sends no event that ends the process of an official client (wire.md 12.1)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STEPS = 400
 
 
 class Actor:
-    """A client that does random things without waiting for answers, under guard."""
+    """A client that performs random actions without a wait for answers, checked by a guard."""
 
     def __init__(self, world: World, random: Random, name: str) -> None:
         self.world, self.random = world, random
@@ -25,7 +25,7 @@ class Actor:
         self.next_q_id = 0
 
     def step(self) -> None:
-        """One thing, whatever is possible."""
+        """Perform a random possible action."""
         actions = [self.open, self.read]
         if self.queues:
             actions += [self.put, self.put, self.put, self.configure, self.configure, self.confirm, self.confirm,
@@ -33,11 +33,11 @@ class Actor:
         self.random.choice(actions)()
 
     def ask(self, queue: Queue, choice: dict[str, object]) -> None:
-        """Send a request and tell the guard."""
+        """Send a request and report it to the guard."""
         self.guard.on_request(self.client.send_request(choice), choice, queue.sub_id)
 
     def open(self) -> None:
-        """Both ways on one queue; of a fanout queue one to three apps, and another handle to write."""
+        """Open a queue for reading and writing; of a fanout queue one to three apps, and another handle for writing."""
         uri = self.random.choice(URIS)
         apps = self.random.sample(["foo", "bar", "baz"], self.random.randint(1, 3)) if "//f/" in uri else [None]
         q_id, self.next_q_id = self.next_q_id, self.next_q_id + 1
@@ -51,7 +51,7 @@ class Actor:
                 self.configure(queue)
 
     def configure(self, queue: Queue | None = None) -> None:
-        """Limits, priorities, expressions, suspension."""
+        """Configure random limits, priorities, expressions, or a suspension."""
         queue = queue or self.random.choice(self.queues)
         options = self.random.choice([{}, {"m": 1}, {"m": 2}, {"priority": 1}, {"x": "x > 5"}, {"subscriptions": []},
                                       {"subscriptions": [{"x": "x > 5"}, {"x": "x <= 5", "m": 2}]}])
@@ -59,7 +59,7 @@ class Actor:
         self.ask(queue, {"configureStream": {"qId": queue.q_id, "streamParameters": parameters}})
 
     def put(self) -> None:
-        """Some PUTs in one event, some of them wrong."""
+        """Send some PUTs in one event, some of them invalid."""
         queue = self.random.choice(self.queues)
         messages = []
         for _ in range(self.random.randint(1, 4)):
@@ -72,7 +72,7 @@ class Actor:
         self.client.send(codec.put_frame(messages))
 
     def confirm(self) -> None:
-        """Confirm something heard, perhaps again, perhaps of a queue that is closed."""
+        """Confirm a received message, possibly again or of a closed queue."""
         pushes = [e.push for e in self.client.events[-50:] if e.kind == "push"]
         if pushes:
             push = self.random.choice(pushes)
@@ -80,7 +80,7 @@ class Actor:
             self.client.send(codec.confirm_frame([(push.q_id, push.guid, self.random.choice(subs))]))
 
     def close(self) -> None:
-        """A substream with or without deconfiguring it first; the last one finally. PUTs may follow at once."""
+        """Close a substream, with or without a configure before; the last one finally. PUTs may follow at once."""
         queue = self.random.choice(self.queues)
         self.queues.remove(queue)
         if self.random.random() < 0.7:
@@ -92,14 +92,14 @@ class Actor:
             self.client.send(codec.put_frame([codec.put_message(queue.q_id, self.client.new_guid(), b"late")]))
 
     def read(self) -> None:
-        """Let the broker work, and judge."""
+        """Run the broker, read all events, and check them."""
         self.client.pump(0.05)
         self.guard.check_new_events()
 
 
 @pytest.mark.spec("wire", 7)
 def test_random_client_actions_receive_no_event_that_ends_an_official_client(world: World, fresh_seed: int) -> None:
-    """Several clients open, configure, post, confirm, close, leave and die in any order."""
+    """Several clients open, configure, post, confirm, close, disconnect and crash in any order."""
     world.domain("d", maxDeliveryAttempts=3, queue_messages=30)
     world.domain("f", "fanout")
     world.domain("m", in_memory=True)

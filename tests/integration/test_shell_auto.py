@@ -1,4 +1,4 @@
-"""`bmq shell --mode auto` and `--mode syschk` as a user runs them, against a real broker."""
+"""`bmq shell --mode auto` and `--mode syschk`, with the installed command and a broker process."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ pytestmark = pytest.mark.process
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessWorld]:
-    """A broker process for all tests of this module; each has a queue of its own."""
+    """Yield a broker process for all tests of this module; each has its own queue."""
     with running_world(tmp_path_factory.mktemp("node")) as world:
         world.domain("small", queue_messages=2)
         yield world
 
 
 def auto(node: ProcessWorld, uri: str, flags: str, *more: str) -> tuple[str, ...]:
-    """The arguments of a run."""
+    """Return the arguments of a run."""
     return "--mode", "auto", "-b", node.broker.uri, "-q", uri, "-f", flags, *more
 
 
 def payloads(node: ProcessWorld, uri: str) -> list[bytes]:
-    """What is stored, oldest first."""
+    """Return the stored payloads, the oldest first."""
     consumer = node.consumer(uri, m=10_000)
     return [consumer.next_push().payload for _ in range(node.stored(uri))]
 
@@ -70,7 +70,7 @@ def test_auto_messages_follow_a_pattern_and_have_properties(node: ProcessWorld) 
 
 
 def test_auto_consumer_reports_messages_and_latencies(node: ProcessWorld, tmp_path: Path) -> None:
-    """A consumer measures from the post to its arrival, a producer from the post to its acknowledgement."""
+    """A consumer measures from post to delivery, a producer from post to ACK."""
     uri, theirs, ours = "bmq://d/latency", tmp_path / "consumer.json", tmp_path / "producer.json"
     with shell(*auto(node, uri, "read", "-c", "--latency", "epoch", "--latency-report", str(theirs), "--shutdownGrace", "1",
                      "-u", "500:1000000")) as consumer:

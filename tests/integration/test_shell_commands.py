@@ -1,4 +1,4 @@
-"""`bmq shell` driven through pipes as a script does it, and through a terminal, against a real broker."""
+"""`bmq shell` driven through pipes and through a pseudo-terminal, with a broker process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.process
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessWorld]:
-    """A broker process for all tests of this module; each has queues of its own."""
+    """Yield a broker process for all tests of this module; each has its own queues."""
     with running_world(tmp_path_factory.mktemp("node")) as world:
         world.domain("small", queue_messages=2)
         world.domain("bmq.test.persistent.priority")
@@ -32,7 +32,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessWorld]:
 
 
 def started(process: ShellProcess, uri: str, flags: str = "read,write,ack") -> None:
-    """Start and open a queue, waiting for each as scripts for the original do."""
+    """Start the session and open a queue; wait for each, as scripts for the original do."""
     process.send("start")
     assert process.capture(r"session.start.*\((-?\d+)\)")[1] == "0"
     process.send(f'open uri="{uri}" flags="{flags}"')
@@ -40,7 +40,7 @@ def started(process: ShellProcess, uri: str, flags: str = "read,write,ack") -> N
 
 
 def listed(process: ShellProcess, uri: str) -> list[tuple[str, ...]]:
-    """GUID, URI, correlation and payload of each message that `list` shows."""
+    """Return GUID, URI, correlation and payload of each message in the output of `list`."""
     process.send(f'list uri="{uri}"')
     count = int(process.capture(r"Unconfirmed message listing: (-?\d+) messages")[1])
     pattern = r"\[([0-9a-fA-F]+)\] Queue: '\[ uri = (\S+) correlationId = \[ autoValue = (-?\d+) \] \]' = '([^']*)'"
@@ -160,7 +160,7 @@ def test_a_post_over_the_quota_is_an_error(node: ProcessWorld) -> None:
     assert code == 1
     assert re.search(r"ERROR.*ACK #\d: \[ type = ACK status = LIMIT_MESSAGES correlationId = \[ autoValue = \d+ \]", output)
     assert output.count("LIMIT_MESSAGES") == 1  # a limit of n admits n + 1
-    assert "status = SUCCESS" not in output  # those that are good are shown with -d only
+    assert "status = SUCCESS" not in output  # successful ones are shown with -d only
 
 
 def test_a_failed_script_gives_a_nonzero_exit_code(node: ProcessWorld, tmp_path: Path) -> None:
@@ -312,7 +312,7 @@ def test_debug_verbosity_shows_log_lines_of_the_client_library(node: ProcessWorl
 
 
 def test_session_events_are_shown_while_the_shell_waits_for_input(tmp_path: Path) -> None:
-    """Kill the broker and start it again: the events come, the message comes again, the queue works."""
+    """After a kill and start of the broker the events are shown, the message is delivered again, and the queue is usable."""
     uri = "bmq://d/lost"
     with running_world(tmp_path) as world:
         with shell("-b", world.broker.uri, "-d") as process:
@@ -434,7 +434,7 @@ def test_in_a_terminal_events_do_not_damage_typed_input(node: ProcessWorld) -> N
         assert run("-b", node.broker.uri, text=f'start\nopen uri="{uri}" flags="write,ack"\npost uri="{uri}" payload="x"\n'
                    )[0] == 0
         process.capture("INFO ==> EVENT received:.*PUSH.*")
-        process.capture("> lis")  # what was being typed is shown again, and still there
+        process.capture("> lis")  # the incomplete input is shown again
         process.type("t\n")
         process.capture("Unconfirmed message listing: 1 messages")
         process.send("nonsense")
@@ -450,7 +450,7 @@ def test_in_a_terminal_events_do_not_damage_typed_input(node: ProcessWorld) -> N
         process.capture("> ")
         process.type("\x04")
         process.capture("Goodbye.")
-        assert process.wait() == 0  # errors that somebody saw are no reason for another code
+        assert process.wait() == 0  # errors in interactive use do not change the exit code
 
 
 def test_in_a_terminal_ctrl_c_ends_a_command_and_not_the_shell(node: ProcessWorld) -> None:
@@ -509,7 +509,7 @@ def test_command_line_options_override_a_profile(node: ProcessWorld, tmp_path: P
 
 @pytest.mark.parametrize("name", ["bmqtool", "bmqtool.tsk"])
 def test_the_program_started_as_bmqtool_behaves_as_bmqtool(node: ProcessWorld, tmp_path: Path, name: str) -> None:
-    """It needs no `shell`, says who it is as the tool does, and its exit code says nothing of its commands."""
+    """It needs no `shell`, identifies itself as bmqtool, and its exit code does not depend on its commands."""
     link = tmp_path / name
     link.symlink_to(BMQ)
     for program in ((str(link),), (str(link), "shell")):

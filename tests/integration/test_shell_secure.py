@@ -23,4 +23,4 @@ def test_the_shell_connects_only_with_tls_and_password(secure: tuple[str, Path])
     assert code == 1 and "<-- session.start(5.0) => REFUSED (-6)" in output
     assert run(*known, "alice:guess", "--mode", "syschk")[0] == 4
     assert run("-b", address, "--mode", "syschk", "--timeout", "2", "--authn-mechanism", "BASIC", "--authn-data",
-               "alice:secret")[0] == 3  # a certificate nobody vouches for
+               "alice:secret")[0] == 3  # a certificate without a known authority

@@ -1,4 +1,4 @@
-"""The test kit as users have it: the pytest plugin in suites of their own, its documentation, brokers in processes."""
+"""The public test kit: the pytest plugin in other suites, the examples of its documentation, and brokers in processes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Suite = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def suite(tmp_path: Path) -> Suite:
-    """Runs pytest on files in a directory of their own, as a user does."""
+    """Run pytest on files in a temporary directory."""
     def run(*arguments: str, **files: str) -> subprocess.CompletedProcess[str]:
         for name, text in files.items():
             path = tmp_path / (name.replace("__", "."))
@@ -251,7 +251,7 @@ def test_a_process_that_was_not_started_cannot_be_stopped(tmp_path: Path) -> Non
 
 def test_a_broker_process_whose_output_is_held_open_by_a_child_can_be_stopped(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To close a pipe that a thread reads would wait for the thread, which waits for whoever still holds the other end."""
+    """To close a pipe during a read in a thread would block until the child closes its end."""
     monkeypatch.setattr("bmqtwist.testing.process.STOP_SECONDS_MAX", 0.5)
     program = tmp_path / "bmqbrkr"
     program.write_text("#!/bin/sh\nsleep 300 &\necho $!\n", encoding="ascii")

@@ -1,4 +1,4 @@
-"""`kill -9` of a broker with durability `none` while a producer goes on posting: what was acknowledged is there again."""
+"""Kills of a broker with durability `none` while a producer posts: acknowledged messages are stored."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ URI = "bmq://d/q"
 
 
 def acked(client: RawClient, seconds: float) -> list[list[bytes]]:
-    """GUIDs of the ACKs that are here, or come within a while, by event."""
+    """Return the GUIDs of received ACKs, by event; wait a short time for them."""
     return [[guid for status, guid in acks(buffer, start, end) if not status]
             for buffer, (kind, _, start, end) in client.events(seconds) if kind == EventType.ACK]
 
 
 def post_until_killed(broker: BrokerProcess, after: float) -> list[list[bytes]]:
-    """GUIDs that were acknowledged before the broker was killed, by event."""
+    """Post until the broker is killed; return the acknowledged GUIDs, by event."""
     client = RawClient(broker.port, "producer", PATIENCE_S)
     client.open(URI, 0, WRITE)
     events, begun = list[list[bytes]](), time.monotonic()
