@@ -1,4 +1,4 @@
-"""Judge of a scenario from the outside: it knows what clients sent and received and which faults occurred, not the broker.
+"""Judge of a scenario: checks the sent and received messages of clients against the faults that occurred.
 
 lost          acknowledged, but not delivered to every app by the end
 duplicated    delivered to an app while it is unconfirmed at the same or another consumer

@@ -1,4 +1,4 @@
-"""What applications see while a cluster changes its leader or a partition its primary: clients at members and at a proxy."""
+"""Changes of the leader or of a primary, with clients at members and at a proxy: opens, PUTs, confirms, and limits."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ def domain(mode: str = "priority", **parameters: Any) -> dict[str, str]:
     return {"d": json.dumps(domain_config("d", mode, strong=True, **parameters))}
 
 
-def patience(seconds: float) -> dict[str, Any]:
-    """How long an open waits."""
+def open_timeout(seconds: float) -> dict[str, Any]:
+    """Return a configuration with an open timeout of `seconds`."""
     return {"queueOperations": {"openTimeoutMs": int(seconds * 1000)}}
 
 
-def ask_open(client: Client, uri: str, q_id: int = 0, **counts: Any) -> int:
-    """Ask for an open, and wait for nothing."""
+def send_open(client: Client, uri: str, q_id: int = 0, **counts: Any) -> int:
+    """Send an open request without a wait; return the request id."""
     return client.send_request({"openQueue": {"handleParameters": client.handle_parameters(uri, q_id, **counts)}})
 
 
 def change_primary(nodes: ReplicatingCluster, uri: str, how: str = "kill") -> SimulatedNode:
-    """Another node is primary of a queue's partition; the former one, which is down."""
+    """End the primary of a queue, wait for the next one, and return the former one."""
     index = nodes.record(uri).partition_id
     former = nodes.primary(index)
     if how == "stop":
@@ -46,7 +46,7 @@ def change_primary(nodes: ReplicatingCluster, uri: str, how: str = "kill") -> Si
 
 
 def wait_for_primary(nodes: ReplicatingCluster, index: int) -> None:
-    """Every node that is up knows an active primary that is up."""
+    """Wait until all running nodes know the same running, active primary."""
     def known(node: SimulatedNode) -> bool:
         primary = nodes.replication(node).known_primaries.active.find(index)
         return primary is not None and nodes.node(f"n{primary.node_id}").up and (
@@ -54,8 +54,8 @@ def wait_for_primary(nodes: ReplicatingCluster, index: int) -> None:
     nodes.until(lambda: all(known(node) for node in nodes.machines if node.up), 30.0)
 
 
-def loses(nodes: ReplicatingCluster) -> SimulatedNode:
-    """A node that has no leader any more: the others are gone."""
+def isolate_without_leader(nodes: ReplicatingCluster) -> SimulatedNode:
+    """Crash all nodes but one; return this one, without a leader."""
     alone, *others = nodes.machines
     for node in others:
         node.crash(power=False, down=None)
@@ -66,9 +66,9 @@ def loses(nodes: ReplicatingCluster) -> SimulatedNode:
 
 @pytest.mark.spec("broker", 43)
 def test_an_open_without_a_leader_waits_until_one_is_elected() -> None:
-    nodes = available_cluster(1, members=patience(120))
-    client = nodes.client(loses(nodes).name)
-    asked = ask_open(client, STRONG, write=1)
+    nodes = available_cluster(1, members=open_timeout(120))
+    client = nodes.client(isolate_without_leader(nodes).name)
+    asked = send_open(client, STRONG, write=1)
     nodes.run(40.0)
     client.barrier()
     assert not [event for event in client.inbox if event.kind == "control"]
@@ -79,20 +79,20 @@ def test_an_open_without_a_leader_waits_until_one_is_elected() -> None:
 @pytest.mark.spec("broker", 44)
 @pytest.mark.parametrize("known", [True, False])
 def test_an_open_without_a_leader_fails_with_timeout_after_open_timeout_ms(known: bool) -> None:
-    nodes = available_cluster(2, members=patience(20))
+    nodes = available_cluster(2, members=open_timeout(20))
     if known:
         nodes.post(1)
-    client = nodes.client(loses(nodes).name)
+    client = nodes.client(isolate_without_leader(nodes).name)
     begun = nodes.now
     with pytest.raises(RequestRefused) as refused:
-        client.response(ask_open(client, STRONG, write=1), deadline=60.0)
+        client.response(send_open(client, STRONG, write=1), deadline=60.0)
     assert refused.value.category == "E_TIMEOUT" and 19.0 < nodes.now - begun < 23.0
     nodes.machines[1].boot()
     nodes.settle()
     nodes.post(1)
     primary = nodes.primary(nodes.record(STRONG).partition_id)
     handles = nodes.cluster(primary.name).queues[STRONG].handles
-    assert {handle.write_count for handle in handles} == {1}, "nothing is left of the open that was given up"
+    assert {handle.write_count for handle in handles} == {1}, "the open that timed out leaves no handle"
 
 
 @pytest.mark.spec("broker", 48)
@@ -107,7 +107,7 @@ def test_a_close_during_a_reopen_frees_exactly_one_consumer_slot(state: StreamSt
     assert relays is not None
     stream = relays.opened[DOMAIN].streams.get("__default")
     assert stream is not None
-    assert nodes.admin(place, "CLUSTERS CLUSTER c3 STATE ELECTOR MODE NEVER") == "SUCCESS"  # another one is primary next
+    assert nodes.admin(place, "CLUSTERS CLUSTER c3 STATE ELECTOR MODE NEVER") == "SUCCESS"  # forces another primary
     nodes.primary(index).crash(power=False, down=None)
     while stream.state is not state:
         nodes.run(0.0005)
@@ -137,16 +137,16 @@ def test_with_two_of_four_members_paused_strong_puts_wait_and_eventual_ones_do_n
     suspended = [node for node in nodes.machines if node not in (primary, third)]
     for node in suspended:
         node.pause()
-    guid = strong.put(b"waits")
+    guid = strong.put(b"blocked")
     begun = nodes.now
-    eventual.post(b"does not")
-    assert nodes.now - begun < 0.5, "its own disk is all that it waits for"
+    eventual.post(b"not blocked")
+    assert nodes.now - begun < 0.5, "the ACK waits for the disk of the primary only"
     nodes.run(seconds)
     assert not strong.acks() and not reader.pushes()
     for node in suspended:
         node.resume()
     assert strong.next_ack(guid, deadline=30.0).status == 0
-    assert payloads([reader.next_push(deadline=30.0)]) == [b"waits"]
+    assert payloads([reader.next_push(deadline=30.0)]) == [b"blocked"]
 
 
 @pytest.mark.spec("broker", 79)
@@ -199,8 +199,8 @@ def test_a_registered_app_next_to_an_unregistered_one_continues_after_a_change_o
     assert payloads(foo.take(1)) == [b"again"]
 
 
-def die_with(nodes: ReplicatingCluster, place: str, uri: str, expected: bytes, app: str | None = None) -> None:
-    """A consumer at a node is given a message, and dies."""
+def crash_consumer(nodes: ReplicatingCluster, place: str, uri: str, expected: bytes, app: str | None = None) -> None:
+    """Let a consumer at a node receive a message and crash."""
     reader = nodes.client(place).consume(uri, app)
     assert payloads(reader.take(1)) == [expected]
     reader.client.kill()
@@ -215,11 +215,11 @@ def test_a_change_of_primary_resets_the_delivery_attempts(at_primary: bool) -> N
     [pill] = nodes.acknowledged[DOMAIN]
     index = nodes.record(DOMAIN).partition_id
     for _ in range(2):
-        die_with(nodes, (nodes.primary(index) if at_primary else nodes.replicas(index)[0]).name, DOMAIN, pill)
+        crash_consumer(nodes, (nodes.primary(index) if at_primary else nodes.replicas(index)[0]).name, DOMAIN, pill)
     change_primary(nodes, DOMAIN)
     for _ in range(3):
         assert nodes.stored(nodes.primary(index), DOMAIN) == [pill]
-        die_with(nodes, (nodes.primary(index) if at_primary else nodes.replicas(index)[0]).name, DOMAIN, pill)
+        crash_consumer(nodes, (nodes.primary(index) if at_primary else nodes.replicas(index)[0]).name, DOMAIN, pill)
     assert nodes.stored(nodes.primary(index), DOMAIN) == []
 
 
@@ -231,7 +231,7 @@ def test_crashed_consumers_at_a_replica_use_up_the_delivery_attempts() -> None:
     index = nodes.record(DOMAIN).partition_id
     place = nodes.replicas(index)[0].name
     for _ in range(2):
-        die_with(nodes, place, DOMAIN, pill)
+        crash_consumer(nodes, place, DOMAIN, pill)
     assert all(nodes.stored(node, DOMAIN) == [] for node in nodes.machines)
     other = nodes.client(place).consume(DOMAIN)
     nodes.client(place).open(DOMAIN, write=1).post(b"new")
@@ -246,7 +246,7 @@ def test_a_message_rejected_by_all_apps_is_removed_also_at_the_next_primary(how:
     index = nodes.record(DOMAIN).partition_id
     for app, node in zip(("foo", "bar", "baz"), nodes.machines, strict=True):
         assert [nodes.stored(each, DOMAIN) for each in nodes.machines] == [[b"pill"]] * 3
-        die_with(nodes, node.name, DOMAIN, b"pill", app)
+        crash_consumer(nodes, node.name, DOMAIN, b"pill", app)
     assert [nodes.stored(each, DOMAIN) for each in nodes.machines] == [[]] * 3
     leader = nodes.leader
     former = change_primary(nodes, DOMAIN, how)
@@ -318,7 +318,7 @@ def test_messages_unconfirmed_at_the_shutdown_timeout_are_redelivered_by_another
 @pytest.mark.parametrize("how", ["kill", "stop"])
 @pytest.mark.parametrize("wait", [0.0, 0.02, 0.5, 3.0])
 def test_an_open_during_a_change_of_primary_completes_after_it(wait: float, how: str, uri: str) -> None:
-    nodes = available_cluster(13, proxies=PROXIES, members=patience(60))
+    nodes = available_cluster(13, proxies=PROXIES, members=open_timeout(60))
     nodes.post(1, uri)
     index = nodes.record(uri).partition_id
     former = nodes.primary(index)
@@ -329,7 +329,7 @@ def test_an_open_during_a_change_of_primary_completes_after_it(wait: float, how:
     else:
         former.crash(power=False, down=None)
     nodes.run(wait)
-    asked = [(client, ask_open(client, uri, write=1), ask_open(client, f"{uri}2", 1, write=1)) for client in clients]
+    asked = [(client, send_open(client, uri, write=1), send_open(client, f"{uri}2", 1, write=1)) for client in clients]
     for client, *numbers in asked:
         for number in numbers:
             assert "openQueueResponse" in client.response(number, deadline=50.0)
@@ -400,7 +400,7 @@ def test_a_confirm_while_the_primary_is_down_takes_effect_or_the_message_is_rede
 @pytest.mark.parametrize("place", ["replica", "p1"])
 @pytest.mark.parametrize("wait", [0.0, 0.001, 0.003, 0.1])
 def test_an_open_after_a_close_completes_across_a_change_of_primary(place: str, wait: float) -> None:
-    nodes = available_cluster(16, proxies=PROXIES, members=patience(60))
+    nodes = available_cluster(16, proxies=PROXIES, members=open_timeout(60))
     nodes.post(0)
     index = nodes.record(STRONG).partition_id
     client = nodes.client(nodes.replicas(index)[0].name if place == "replica" else place)
@@ -408,7 +408,7 @@ def test_an_open_after_a_close_completes_across_a_change_of_primary(place: str, 
     queue.post(b"1")
     closing = client.send_request({"closeQueue": queue.close_parameters()})
     nodes.run(wait)
-    opening = ask_open(client, STRONG, 7, write=1)
+    opening = send_open(client, STRONG, 7, write=1)
     former = nodes.primary(index)
     former.crash(power=False, down=None)
     assert "closeQueueResponse" in client.response(closing, deadline=30.0)

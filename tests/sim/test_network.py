@@ -1,4 +1,4 @@
-"""Simulated network and nodes: crashes, cuts, delays, resets and pauses affect only what they should."""
+"""Tests of the simulated network and nodes: crashes, cuts, delays, resets and pauses, and their scope."""
 
 from __future__ import annotations
 

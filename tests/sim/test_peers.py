@@ -42,7 +42,7 @@ class Pair:
 
 @pytest.fixture(params=range(5))
 def pair(request: pytest.FixtureRequest) -> Pair:
-    """Two connected nodes."""
+    """Return two connected nodes."""
     connected = Pair(request.param)
     assert connected.one.dialled == 1 and len(connected.one.peers) == len(connected.two.peers) == 1
     return connected

@@ -1,6 +1,6 @@
-"""The whole broker under a virtual network, disk and clock, with crashes and torn writes, before an outside judge.
+"""A whole broker with a virtual network, disk and clock, under random crashes and torn writes, checked by client histories.
 
-Fixed seeds in the suite, as many fresh ones as `--seeds` says (`make sim`). A failure names its seed, and
+The suite uses fixed seeds; `--seeds N` adds N new ones (`make sim`). A failure has its seed in the message;
 `PYTHONPATH=tests python -m sim SEED ...` repeats it.
 """
 
@@ -30,20 +30,20 @@ CANARY_SEEDS = range(1, 25)
 
 
 def test_random_faults_break_no_guarantee_to_clients(fresh_seed: int, tmp_path: Path) -> None:
-    """Producers, consumers, kills, losses of power, full disks, failing syncs, retransmissions, reconfigurations."""
+    """Faults: kills, losses of power, full disks, failed syncs, repeated PUTs, reconfigurations."""
     counts = Scenario(fresh_seed, tmp_path).run().counts
     assert counts["acked"] > 100 and counts["delivered"] > 100 and counts["confirmed"] > 100
 
 
 def test_exceptions_in_the_broker_lose_no_acknowledged_message(fresh_seed: int, tmp_path: Path) -> None:
-    """The same with exceptions out of sessions, queues and partitions; a restart heals what they put out of service."""
+    """With exceptions in sessions, queues and partitions; a restart makes failed parts usable again."""
     with Mistakes(fresh_seed) as mistakes:
         counts = Scenario(fresh_seed, tmp_path, mistakes).run().counts
     assert mistakes.met and counts["acked"] > 50 and counts["delivered"] > 50
 
 
 def test_a_scenario_is_determined_by_its_seed(tmp_path: Path) -> None:
-    """Twice in this process and once in another, which hashes strings differently."""
+    """The results of two runs in this process, and one in a process with another hash seed, are equal."""
     first, second = Scenario(7, tmp_path).run(), Scenario(7, tmp_path).run()
     assert first == second
     assert all(first.counts[what] for what in ("power losses", "torn", "kills", "posted again", "rollovers",
@@ -57,32 +57,32 @@ def test_a_scenario_is_determined_by_its_seed(tmp_path: Path) -> None:
     assert Scenario(9, tmp_path).run().digest != first.digest
 
 
-# -- canaries: a broker with one deliberate mistake must be found out
+# -- canaries: deliberate defects, each of which the judge must detect
 
 
-def _acks_before_the_sync(patch: pytest.MonkeyPatch) -> None:
+def _acks_before_sync(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Gate, "release_durable", Gate.release_written)
 
 
-def _forgets_what_it_has_seen(patch: pytest.MonkeyPatch) -> None:
+def _no_deduplication(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GuidHistory, "seen_or_add", lambda history, guid, now: False)
 
 
-def _grants_one_more(patch: pytest.MonkeyPatch) -> None:
+def _limit_exceeded_by_one(patch: pytest.MonkeyPatch) -> None:
     original = Subscription.__init__
 
-    def generous(self: Subscription, *arguments: Any) -> None:
+    def with_larger_limit(self: Subscription, *arguments: Any) -> None:
         original(self, *arguments)
         self.max_messages += 1
 
-    patch.setattr(Subscription, "__init__", generous)
+    patch.setattr(Subscription, "__init__", with_larger_limit)
 
 
-def _does_not_take_back(patch: pytest.MonkeyPatch) -> None:
+def _unconfirmed_not_returned(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(App, "give_back", lambda app, messages: None)
 
 
-def _stacks_instead_of_queueing(patch: pytest.MonkeyPatch) -> None:
+def _reversed_order(patch: pytest.MonkeyPatch) -> None:
     original = RootQueue.acknowledge
 
     def released(queue: RootQueue, put: Put, now: float) -> None:
@@ -95,28 +95,28 @@ def _stacks_instead_of_queueing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RootQueue, "acknowledge", released)
 
 
-def _recovers_all_but_one(patch: pytest.MonkeyPatch) -> None:
+def _one_message_not_recovered(patch: pytest.MonkeyPatch) -> None:
     restore = RootQueue.restore
 
-    def forgetful(queue: RootQueue, found: Restored, wall: int) -> None:
+    def without_first_message(queue: RootQueue, found: Restored, wall: int) -> None:
         if queue.messages:
             queue.store.drop(next(iter(queue.messages.values())))
         restore(queue, found, wall)
 
-    patch.setattr(RootQueue, "restore", forgetful)
+    patch.setattr(RootQueue, "restore", without_first_message)
 
 
-def _does_not_write_deletions(patch: pytest.MonkeyPatch) -> None:
+def _deletions_not_written(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Partition, "append_deletion",
                   lambda partition, key, message, reason, wall: partition.state.deletion(
                       partition.state.queues[key], message))
 
 
-def _ignores_expressions(patch: pytest.MonkeyPatch) -> None:
+def _expressions_ignored(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Expression, "matches", lambda expression, values: True)
 
 
-def _pushes_to_two(patch: pytest.MonkeyPatch) -> None:
+def _returned_twice(patch: pytest.MonkeyPatch) -> None:
     drop = App.give_back
 
     def twice(app: App, messages: list[Any]) -> None:
@@ -127,15 +127,15 @@ def _pushes_to_two(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("mistake, verdicts", [
-    (_acks_before_the_sync, {"lost"}), (_forgets_what_it_has_seen, {"resurrected", "duplicated", "order"}),
-    (_grants_one_more, {"credit"}), (_does_not_take_back, {"stuck", "lost"}), (_stacks_instead_of_queueing, {"order"}),
-    (_recovers_all_but_one, {"lost", "stuck"}), (_does_not_write_deletions, {"resurrected"}),
-    (_ignores_expressions, {"unexpected"}), (_pushes_to_two, {"order", "duplicated"})],
+    (_acks_before_sync, {"lost"}), (_no_deduplication, {"resurrected", "duplicated", "order"}),
+    (_limit_exceeded_by_one, {"credit"}), (_unconfirmed_not_returned, {"stuck", "lost"}), (_reversed_order, {"order"}),
+    (_one_message_not_recovered, {"lost", "stuck"}), (_deletions_not_written, {"resurrected"}),
+    (_expressions_ignored, {"unexpected"}), (_returned_twice, {"order", "duplicated"})],
     ids=lambda value: getattr(value, "__name__", ""))
 def test_the_judge_detects_each_canary(
         mistake: Callable[[pytest.MonkeyPatch], None], verdicts: set[str], tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch) -> None:
-    """The judge is worth something only if it can say no."""
+    """Each defect must lead to one of its kinds of violations within the seeds."""
     mistake(monkeypatch)
     for seed in CANARY_SEEDS:
         try:

@@ -39,7 +39,7 @@ CLOCK_SPREAD_S = 1000.0  # largest difference between the monotonic clocks of tw
 
 
 class CampaignWorld(ElectedCluster):
-    """The cluster of a schedule, with one judge for each of `judge_types`. It takes part in its own simulation, so that
+    """The cluster of a schedule, with one judge for each of `judge_types`. It is a part of its own simulation, so that
     `record_events` runs after each event."""
 
     inactivity = INACTIVITY_S
