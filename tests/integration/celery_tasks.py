@@ -56,7 +56,7 @@ def hold(self: Task, directory: str, name: str) -> dict[str, Any]:
     end = time.monotonic() + DEADLINE_S
     while not (here / "go").exists():
         if time.monotonic() > end:
-            raise TimeoutError("nobody said go")
+            raise TimeoutError("timeout while waiting for the file go")
         time.sleep(0.02)
     write(str(here / "done"), f"{name} {self.request.hostname}")
     info: dict[str, Any] = self.request.delivery_info

@@ -72,7 +72,7 @@ def test_storage_works_at_the_limit_of_open_files_and_connections_are_accepted_a
             break
         except (OSError, TimeoutError, RuntimeError) as error:
             if time.monotonic() > end:
-                raise AssertionError("nobody is accepted any more") from error
+                raise AssertionError("no connection is accepted") from error
     late.open("bmq://d/q", 0, WRITE)
     post(late)
     answer = broker.admin("CLUSTERS CLUSTER c3 STORAGE PARTITION ALL ROLLOVER")

@@ -143,4 +143,4 @@ def test_the_judge_detects_each_canary(
         except Violation as violation:
             assert violation.verdict in verdicts, violation
             return
-    raise AssertionError(f"nobody noticed: {mistake.__name__}")
+    raise AssertionError(f"not detected: {mistake.__name__}")
