@@ -177,7 +177,8 @@ class Scenario:
         world.play(world.now + 2.0)
         self._drain()
         self._check()
-        counts = self.judge.counts + Counter({"torn": node.torn_writes, "died": node.disk_deaths, "slowed": node.stopped_reads})
+        counts = self.judge.counts + Counter({"torn": node.torn_writes, "died": node.disk_deaths,
+                                              "slowed": node.stopped_reads})
         counts["rollovers"] = sum(operation == "rename" for operation, _ in node.disk.log) // 3
         return ScenarioResult(world.digest, counts)
 

@@ -59,7 +59,8 @@ class SdkSession(ConnectionHandler):
         self._next_tick: float | None = None  # time of the next scheduled `core.tick`
         self._handlers: dict[type, Callable[[Any], None]] = {
             Connect: self._dial, Close: self._close_connection, Completed: self._on_completed, Ack: self.on_ack,
-            Message: self.on_message, SessionEvent: self._on_event, WriteLog: lambda line: None, RoomAvailable: lambda room: None}
+            Message: self.on_message, SessionEvent: self._on_event, WriteLog: lambda line: None,
+            RoomAvailable: lambda room: None}
         self.core.start(None, world.now)
         self._open()
 
