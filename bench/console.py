@@ -111,7 +111,7 @@ def fill(port: int, count: int) -> RawClient:
 
 
 class ConnectedClient(threading.Thread):
-    """Takes what the broker sends to a client, so that it stays connected."""
+    """Reads the events that the broker sends to a client, so that it remains connected."""
 
     def __init__(self, client: RawClient) -> None:
         super().__init__(daemon=True)

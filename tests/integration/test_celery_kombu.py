@@ -78,7 +78,7 @@ class Collector:
             self.connection.drain_events(timeout=DEADLINE)
         return self.bodies
 
-    def silent(self) -> bool:
+    def is_idle(self) -> bool:
         """Return whether no message arrives."""
         with pytest.raises(socket.timeout):
             self.connection.drain_events(timeout=SILENCE)
@@ -109,14 +109,14 @@ def test_the_prefetch_count_limits_unconfirmed_messages_and_can_change(node: Pro
             producer.publish(number, routing_key="window")
         channel = connection.channel()
         mine = Collector(channel, queue, prefetch=2)
-        assert mine.until(2) == [0, 1] and mine.silent()
+        assert mine.until(2) == [0, 1] and mine.is_idle()
         theirs = Collector(other.channel(), queue, prefetch=1)
-        assert theirs.until(1) == [2] and theirs.silent()
+        assert theirs.until(1) == [2] and theirs.is_idle()
         mine.consumer.qos(prefetch_count=4)
-        assert mine.until(4) == [0, 1, 3, 4] and mine.silent()
+        assert mine.until(4) == [0, 1, 3, 4] and mine.is_idle()
         mine.consumer.qos(prefetch_count=1)
         mine.messages[0].ack()
-        assert mine.silent()
+        assert mine.is_idle()
         mine.consumer.qos(prefetch_count=0)
         assert mine.until(9) == [0, 1, 3, 4, 5, 6, 7, 8, 9]
         mine.consumer.cancel()  # delivered messages can still be acknowledged
@@ -173,7 +173,7 @@ def test_topic_and_fanout_exchanges_reach_queues_that_other_programs_declared(no
         producer.publish("hear", exchange=all_of_it, declare=[all_of_it])
         assert everything.until(3) == ["sport.ski", "sport.run", "weather.sun"]
         assert sport.until(2) == ["sport.ski", "sport.run"]
-        assert heard.until(1) == ["hear"] and heard.silent() and len(sport.bodies) == 2
+        assert heard.until(1) == ["hear"] and heard.is_idle() and len(sport.bodies) == 2
         assert [archive(writer).get(no_ack=True).payload for _ in range(2)] == ["sport.ski", "sport.run"]
         assert node.stored("bmq://d/archive") == 0
 
@@ -222,7 +222,7 @@ def test_messages_of_other_producers_with_subscriptions_and_priorities_are_consu
         producer = other.Producer()
         producer.publish("no", routing_key="typed", headers={"task": "send"})
         producer.publish("yes", routing_key="typed", headers={"task": "resize"})
-        assert tasks.until(1) == ["yes"] and tasks.silent()
+        assert tasks.until(1) == ["yes"] and tasks.is_idle()
         tasks.messages[0].ack()
 
 
@@ -240,7 +240,7 @@ def test_a_program_that_does_not_drain_keeps_its_connection_and_its_messages(tmp
             mine.until(1)
             time.sleep(3.0)  # the task
             theirs = Collector(other.channel(), Queue("q"))
-            assert theirs.silent()
+            assert theirs.is_idle()
             mine.messages[0].ack()
         assert world.stored() == 0
     finally:

@@ -80,17 +80,17 @@ def test_only_broadcast_consumers_of_the_highest_priority_receive_messages(cast:
     producer = cast.producer(URI)
     consumers = [cast.consumer(URI, priority=2) for _ in range(3)]
 
-    def who_gets(message: bytes) -> list[bool]:
+    def receivers_of(message: bytes) -> list[bool]:
         producer.post(message)
         return [cast.got(c) == [message] for c in consumers]
 
-    assert who_gets(b"1") == [True, True, True]
+    assert receivers_of(b"1") == [True, True, True]
     consumers[0].configure(priority=1)
-    assert who_gets(b"2") == [False, True, True]
+    assert receivers_of(b"2") == [False, True, True]
     consumers[1].configure(priority=99)
-    assert who_gets(b"3") == [False, True, False]
+    assert receivers_of(b"3") == [False, True, False]
     consumers[0].configure(priority=99)
-    assert who_gets(b"4") == [True, True, False]
+    assert receivers_of(b"4") == [True, True, False]
 
 
 @spec("broker", 117)

@@ -250,7 +250,7 @@ def test_messages_of_crashing_consumers_are_redelivered_with_growing_delays(worl
     assert world.stored() == 0
 
 
-def suspicious(world: World, *properties: dict[str, int]) -> None:
+def post_with_four_attempts(world: World, *properties: dict[str, int]) -> None:
     """Post messages 0, 1, ... that have 4 of 10 attempts remaining, so that redelivery pauses for a second."""
     world.domain(maxDeliveryAttempts=10)
     producer = world.producer()
@@ -263,7 +263,7 @@ def suspicious(world: World, *properties: dict[str, int]) -> None:
 @spec("broker", 143)
 def test_a_delayed_message_holds_back_the_whole_app(world: World) -> None:
     """Also messages for other subscriptions, so that the delayed message is delivered alone."""
-    suspicious(world, {"x": 1}, {"x": 1})
+    post_with_four_attempts(world, {"x": 1}, {"x": 1})
     ones, twos = world.consumer(x="x == 1"), world.consumer(x="x == 2")
     assert world.got(ones) == [b"0"]
     world.producer().post(b"new", properties={"x": 2})
@@ -275,7 +275,7 @@ def test_a_delayed_message_holds_back_the_whole_app(world: World) -> None:
 
 @spec("broker", 144)
 def test_confirming_the_last_redelivered_message_ends_the_delay(world: World) -> None:
-    suspicious(world, {}, {}, {})
+    post_with_four_attempts(world, {}, {}, {})
     consumer = world.consumer()
     for number in range(3):
         pushes = world.pushes(consumer)

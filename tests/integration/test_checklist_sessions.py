@@ -135,7 +135,7 @@ OPEN = security(authenticator("BasicAuthenticator", alice="secret", bob="hidden"
                 anonymous={"credential": {"mechanism": "ANONYMOUS", "identity": ""}})
 
 
-def settled(client: Client, world: World) -> None:
+def check_usable(client: Client, world: World) -> None:
     """Check that the session is usable."""
     assert client.negotiate()["result"]["category"] == "E_SUCCESS"
     world.domain()
@@ -150,7 +150,7 @@ def test_basic_authentication(world: World) -> None:
     answer = good.authenticate("BASIC", b"alice:secret")
     assert answer["status"]["category"] == "E_SUCCESS"
     assert answer["lifetimeMs"] == 600000
-    settled(good, world)
+    check_usable(good, world)
     for mechanism, data in (("BASIC", b"alice:wrong"), ("BASIC", b"nobody:secret"), ("BASIC", b"alice"),
                             ("NOPE", b"x")):
         bad = world.connect()
@@ -180,7 +180,7 @@ def test_ten_concurrent_authentications_get_each_its_own_result(world: World) ->
 @spec("broker", 236)
 def test_without_an_authentication_request_the_anonymous_credential_is_used(world: World) -> None:
     """It is accepted by default."""
-    settled(world.connect(), world)
+    check_usable(world.connect(), world)
 
 
 @spec("broker", 236, 242)
@@ -212,7 +212,7 @@ def test_authenticating_again_on_a_live_session(world: World) -> None:
     def session() -> Client:
         client = world.connect()
         assert client.authenticate("basic", b"alice:secret")["status"]["category"] == "E_SUCCESS"
-        settled(client, world)
+        check_usable(client, world)
         return client
 
     same = session()
@@ -273,7 +273,7 @@ def test_a_client_that_disconnects_during_authentication_leaves_no_session(world
         leaver.link.drop()
     client = world.connect()
     assert client.authenticate("TEST", b"x")["status"]["category"] == "E_SUCCESS"
-    settled(client, world)
+    check_usable(client, world)
 
 
 @spec("broker", 242)

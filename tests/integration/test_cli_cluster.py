@@ -45,15 +45,15 @@ class Cluster:
 
     def __call__(self, command: str, *arguments: str, code: int = 0) -> Done:
         done = self._cli("cluster", command, "--dir", str(self.directory), *arguments, seconds_max=COMMAND_SECONDS_MAX)
-        assert done.code == code, f"{done.err}\n{done.out.decode()}\n{self._last_words()}"
+        assert done.code == code, f"{done.err}\n{done.out.decode()}\n{self._last_log_lines()}"
         return done
 
-    def _last_words(self) -> str:
+    def _last_log_lines(self) -> str:
         names = [name for name in ("n1", "n2", "n3") if (self.directory / name).exists()]
         logs = [self._cli("cluster", "logs", name, "-n", "60", "--dir", str(self.directory)).out for name in names]
         return b"\n".join(logs).decode(errors="replace")
 
-    def refused(self, command: str, *arguments: str) -> str:
+    def run_refused(self, command: str, *arguments: str) -> str:
         """Run a command that must fail, in this process; return its error."""
         done = self._cli.inside("cluster", command, "--dir", str(self.directory), *arguments)
         assert done.code == 2, (done.out, done.err)
@@ -81,9 +81,9 @@ def test_a_cluster_of_three_nodes_and_a_proxy_is_created_killed_and_restarted(bm
     configurations = {name: (bmq.directory / name / "etc" / "clusters.json").read_bytes() for name in ("n1", "n2", "n3")}
     assert len(set(configurations.values())) == 1
     bmq("kill", leader)
-    assert "is down already" in bmq.refused("kill", leader)
+    assert "is down already" in bmq.run_refused("kill", leader)
     assert not bmq.status()["healthy"] and bmq("status", code=1).lines[-1] == f"not healthy: {leader}: down"
-    assert "not healthy" in bmq.refused("roll") and f"{leader}: down" in bmq.refused("roll")
+    assert "not healthy" in bmq.run_refused("roll") and f"{leader}: down" in bmq.run_refused("roll")
     other = "n1" if leader != "n1" else "n2"
     assert f"{leader}: down; `bmq cluster up" in bmq("restart", other).err  # two of three are enough
     pids = bmq.pids()
@@ -145,42 +145,42 @@ def test_a_broker_that_does_not_start_is_reported_with_its_last_log_lines(bmq: C
 
 
 def test_a_refused_cluster_command_explains_the_remedy(bmq: Cluster) -> None:
-    assert "with `bmq cluster up --dir" in bmq.refused("status")
-    assert "with `bmq cluster up --dir" in bmq.refused("kill", "n1")
-    assert "65535 is the last one" in bmq.refused("up", "--base-port", "65531")
+    assert "with `bmq cluster up --dir" in bmq.run_refused("status")
+    assert "with `bmq cluster up --dir" in bmq.run_refused("kill", "n1")
+    assert "65535 is the last one" in bmq.run_refused("up", "--base-port", "65531")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         first = taken.getsockname()[1]
-        said = bmq.refused("up", "--nodes", "1", "--base-port", str(first))
+        said = bmq.run_refused("up", "--nodes", "1", "--base-port", str(first))
         assert f"n1 cannot start: another program listens at its port {first}" in said and "Stop that program" in said
-    assert "it has n1" in bmq.refused("kill", "n7") and "is down already" in bmq.refused("stop", "1")
-    assert "was created with --nodes 1, not 5: omit the option" in bmq.refused("up", "--nodes", "5")
-    assert "was created with --elector fast, not original" in bmq.refused("up", "--elector", "original")
-    assert "--output" in bmq.refused("logs", "n1")
+    assert "it has n1" in bmq.run_refused("kill", "n7") and "is down already" in bmq.run_refused("stop", "1")
+    assert "was created with --nodes 1, not 5: omit the option" in bmq.run_refused("up", "--nodes", "5")
+    assert "was created with --elector fast, not original" in bmq.run_refused("up", "--elector", "original")
+    assert "--output" in bmq.run_refused("logs", "n1")
     record = bmq.directory / "cluster.json"
     text = record.read_text()
     record.write_text(text.replace('"version": 1', '"version": 2'))
-    assert "is of another version" in bmq.refused("status")
+    assert "is of another version" in bmq.run_refused("status")
     record.write_text(text[:-20])
-    assert "is damaged" in bmq.refused("up")
+    assert "is damaged" in bmq.run_refused("up")
     record.write_text(text)
 
 
 def test_a_directory_with_other_files_is_not_used(bmq: Cluster) -> None:
     bmq.directory.mkdir()
     (bmq.directory / "thesis.txt").write_text("mine")
-    assert "is not empty, and contains no cluster" in bmq.refused("up")
+    assert "is not empty, and contains no cluster" in bmq.run_refused("up")
     assert not (bmq.directory / "cluster.json").exists()
 
 
 def test_concurrent_cluster_commands_exclude_each_other(bmq: Cluster) -> None:
-    never_started(bmq.directory)
+    stopped_cluster(bmq.directory)
     with open(bmq.directory / ".lock", "wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert "wait until it ends" in bmq.refused("down")
+        assert "wait until it ends" in bmq.run_refused("down")
         assert bmq.status()["healthy"] is False  # looking needs no lock
 
 
-def never_started(directory: Path) -> LocalCluster:
+def stopped_cluster(directory: Path) -> LocalCluster:
     """Return a cluster without processes."""
     directory.mkdir()
     return LocalCluster.make(directory, ClusterRecord(sample_brokers(1, 0, [1, 2]), "fast", "group"), print)

@@ -17,7 +17,7 @@ from kit.process import BrokerProcess, free_port
 pytestmark = pytest.mark.process
 
 
-def taken(cli: Cli, uri: str) -> list[dict[str, object]]:
+def consume_all(cli: Cli, uri: str) -> list[dict[str, object]]:
     """Consume and return all messages of a queue."""
     return [json.loads(line) for line in cli("consume", uri, "--idle", "0.5", "--json").lines]
 
@@ -25,7 +25,7 @@ def taken(cli: Cli, uri: str) -> list[dict[str, object]]:
 def test_payloads_of_the_command_line_are_posted_in_order(cli: Cli) -> None:
     done = cli("produce", "bmq://d.priority/arguments", "hello", "wörld")
     assert (done.code, done.out) == (0, b"") and "2 message(s) posted and acknowledged" in done.err
-    assert [each["payload"] for each in taken(cli, "bmq://d.priority/arguments")] == ["hello", "wörld"]
+    assert [each["payload"] for each in consume_all(cli, "bmq://d.priority/arguments")] == ["hello", "wörld"]
 
 
 def test_each_line_of_standard_input_is_posted_with_the_given_properties(cli: Cli) -> None:
@@ -35,7 +35,7 @@ def test_each_line_of_standard_input_is_posted_with_the_given_properties(cli: Cl
     assert done.code == 0 and done.err == ""
     summary = done.tree
     assert (summary["posted"], summary["acknowledged"], summary["refused"], summary["skippedEmpty"]) == (3, 3, {}, 1)
-    found = taken(cli, "bmq://d.priority/lines")
+    found = consume_all(cli, "bmq://d.priority/lines")
     assert [each.get("payload") for each in found] == ["a", "b c", None]
     assert base64.b64decode(str(found[2]["payloadBase64"])) == b"\xff\x00d"
     assert found[0]["properties"] == {
@@ -49,7 +49,7 @@ def test_files_and_all_of_standard_input_are_posted_as_one_message_each(cli: Cli
     done = cli("produce", "bmq://d.priority/files", "-f", str(tmp_path / "one"), "-f", "-", "-n", "4", "--compress", "-q",
                stdin=b"all\nof it")
     assert (done.code, done.out, done.err) == (0, b"", "")
-    assert [each["payload"] for each in taken(cli, "bmq://d.priority/files")] == ["1\n2\n" * 1000, "all\nof it"] * 2
+    assert [each["payload"] for each in consume_all(cli, "bmq://d.priority/files")] == ["1\n2\n" * 1000, "all\nof it"] * 2
 
 
 def test_json_output_of_consume_can_be_posted_again(cli: Cli) -> None:
@@ -58,7 +58,7 @@ def test_json_output_of_consume_can_be_posted_again(cli: Cli) -> None:
     cli("produce", "bmq://d.priority/copy-from", "-d", "\\0", stdin=b"\xfe\xff\0two\nlines")
     printed = cli("consume", "bmq://d.priority/copy-from", "--idle", "0.5", "--json")
     assert cli("produce", "bmq://d.priority/copy-to", "--json-lines", stdin=printed.out).code == 0
-    copied = taken(cli, "bmq://d.priority/copy-to")
+    copied = consume_all(cli, "bmq://d.priority/copy-to")
     wanted = [json.loads(line) for line in printed.lines]
     for each in (*copied, *wanted):
         each.pop("guid")
@@ -73,7 +73,7 @@ def test_invalid_json_lines_are_reported_with_their_position(cli: Cli) -> None:
                stdin=good + b'{"paylod": 1}')
     assert done.code == 2 and "line 2: exactly one of \"payload\" and \"payloadBase64\"" in done.err
     assert "1 message(s) were posted before this error" in done.err
-    found = taken(cli, "bmq://d.priority/json")[0]
+    found = consume_all(cli, "bmq://d.priority/json")[0]
     assert found["payload"] == '{"any":[1]}'
     assert found["properties"] == {"c": {"type": "CHAR", "value": -1}, "d": {"type": "STRING", "value": "1"},
                                    "n": {"type": "INT64", "value": 1}, "s": {"type": "STRING", "value": "x"},

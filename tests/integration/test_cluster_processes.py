@@ -13,7 +13,7 @@ from bmqtwist.testing import BrokerProcess, ClusterProcess
 _ACTIVE = re.compile(r"onClusterLeader: new leader: \[(n\d), \d\], leader status: ACTIVE")
 
 
-def told_leader(broker: BrokerProcess, since: int) -> str:
+def leader_in_log(broker: BrokerProcess, since: int) -> str:
     """Return the leader from the log of a node, read from a given line on."""
     found = _ACTIVE.search(broker.expect("leader status: ACTIVE", since=since, deadline=30.0))
     assert found is not None
@@ -32,17 +32,17 @@ def ready(console: str) -> str:
 def test_three_member_processes_replace_a_killed_leader(tmp_path: Path) -> None:
     with ClusterProcess(tmp_path) as cluster:
         leader = cluster.leader
-        assert {told_leader(cluster[name], 0) for name in cluster.names} == {leader}
+        assert {leader_in_log(cluster[name], 0) for name in cluster.names} == {leader}
         for name in cluster.names:
             cluster[name].expect("Cluster (c3) is available")
             assert ready(cluster.consoles[name]) == "ok\n"
         others = [name for name in cluster.names if name != leader]
-        said = {name: len(cluster[name].records) for name in cluster.names}
+        log_lengths = {name: len(cluster[name].records) for name in cluster.names}
         cluster[leader].kill()
-        successors = {told_leader(cluster[name], said[name]) for name in others}
+        successors = {leader_in_log(cluster[name], log_lengths[name]) for name in others}
         assert len(successors) == 1 and leader not in successors
         cluster[leader].launch()
-        assert told_leader(cluster[leader], said[leader]) in successors
+        assert leader_in_log(cluster[leader], log_lengths[leader]) in successors
         assert {cluster.elect()} == successors and len(cluster.urls) == 3
         assert all((tmp_path / name / "storage" / VoteFile.name).exists() for name in cluster.names)
         assert [cluster[name].stop() for name in cluster.names] == [0, 0, 0]

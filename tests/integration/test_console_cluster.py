@@ -20,7 +20,7 @@ from kit.websocket import CLOSE, Frames, request, say
 from bmqtwist.testing import ClusterProcess
 
 STRONG = "bmq://bmq.test.persistent.priority.sc/q"
-PATIENCE_S = 30.0
+WAIT_S = 30.0
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
 
@@ -37,7 +37,7 @@ class Tab:
 
     def ask(self, path: str, method: str = "GET", body: Any = None,
             headers: dict[str, str] | None = None) -> tuple[int, Any]:
-        connection = http.client.HTTPConnection(self.host, timeout=PATIENCE_S)
+        connection = http.client.HTTPConnection(self.host, timeout=WAIT_S)
         try:
             connection.request(method, path, None if body is None else json.dumps(body),
                                {**(headers or {}), "Cookie": self.cookie})
@@ -56,7 +56,7 @@ class Tab:
     def log_in(self, name: str) -> None:
         """Log in as a user of the kit; later requests are those of this user."""
         host, _, port = self.host.partition(":")
-        connection = http.client.HTTPConnection(host, int(port), timeout=PATIENCE_S)
+        connection = http.client.HTTPConnection(host, int(port), timeout=WAIT_S)
         try:
             connection.request("GET", "/login", headers={"Accept": "text/html"})
             answer = connection.getresponse()
@@ -75,10 +75,10 @@ class Tab:
     def cluster(self) -> Any:
         return self.ask("/api/v1/cluster")[1]
 
-    def watch(self) -> None:
+    def open_websocket(self) -> None:
         """Open the WebSocket and subscribe to the cluster."""
         name, _, port = self.host.partition(":")
-        self.socket = socket.create_connection((name, int(port)), timeout=PATIENCE_S)
+        self.socket = socket.create_connection((name, int(port)), timeout=WAIT_S)
         self.socket.sendall(request("/api/v1/live", {"Host": self.host, "Origin": f"http://{self.host}"}))
         head = b""
         while not head.endswith(b"\r\n\r\n"):
@@ -86,7 +86,7 @@ class Tab:
         assert head.startswith(b"HTTP/1.1 101 "), head
         self.socket.sendall(say(id=1, subscribe="cluster"))
 
-    def hear(self) -> bool:
+    def read_frames(self) -> bool:
         """Read the next frames; return False at the end of the connection."""
         assert self.socket is not None
         data = self.socket.recv(1 << 16)
@@ -106,14 +106,14 @@ class Tab:
 
 def until(look: Callable[[], Any], what: Callable[[Any], bool]) -> Any:
     """Wait until a condition on the watched document is true; return the document."""
-    end = time.monotonic() + PATIENCE_S
+    end = time.monotonic() + WAIT_S
     while not what(found := look()):
         assert time.monotonic() < end, json.dumps({name: each for name, each in found.items() if name != "history"})[-4000:]
         time.sleep(0.1)
     return found
 
 
-def well(document: Any) -> bool:
+def is_complete(document: Any) -> bool:
     return document["verdict"]["level"] == "good" and len(document["nodes"]) == 3
 
 
@@ -121,7 +121,7 @@ def well(document: Any) -> bool:
 def cluster(tmp_path: Path) -> Iterator[ClusterProcess]:
     with ClusterProcess(tmp_path) as nodes:
         for name in nodes.names:
-            nodes[name].expect("Transitioning to AVAILABLE", deadline=PATIENCE_S)
+            nodes[name].expect("Transitioning to AVAILABLE", deadline=WAIT_S)
         yield nodes
 
 
@@ -134,7 +134,7 @@ def test_the_console_of_each_node_shows_and_controls_the_whole_cluster(cluster: 
         for number in range(20):
             app.post(STRONG, b"%d" % number)
         for name, tab in tabs.items():
-            found = until(tab.cluster, lambda document: well(document) and bool(document["queuesTop"]))
+            found = until(tab.cluster, lambda document: is_complete(document) and bool(document["queuesTop"]))
             assert found["servedBy"] == name and found["leader"]["node"] == leader
             assert {node["name"]: node["url"] for node in found["nodes"]} == cluster.consoles
             assert [node["state"] for node in found["nodes"]] == ["up"] * 3
@@ -169,16 +169,17 @@ def test_the_console_of_each_node_shows_and_controls_the_whole_cluster(cluster: 
         assert [each["status"] for each in posted[1]["results"]] == ["SUCCESS"] * 3
     partition = found["queuesTop"][0]["partition"]
     assert replica.post(f"/api/v1/partitions/{partition}/move", {"to": others[0]}) == (200, {"ok": True})
-    until(replica.cluster, lambda document: document["partitions"][partition]["primary"] == others[0] and well(document))
+    until(replica.cluster,
+          lambda document: document["partitions"][partition]["primary"] == others[0] and is_complete(document))
     assert replica.post(f"/api/v1/partitions/{partition}/rollover", {}) == (200, {"ok": True})
 
 
 def test_the_console_of_a_proxy_shows_its_cluster(tmp_path: Path) -> None:
     with ClusterProcess(tmp_path, proxies=1) as cluster:
         for name in cluster.names:
-            cluster[name].expect("Transitioning to AVAILABLE", deadline=PATIENCE_S)
+            cluster[name].expect("Transitioning to AVAILABLE", deadline=WAIT_S)
         tab = Tab(cluster.consoles["p1"])
-        found = until(tab.cluster, well)
+        found = until(tab.cluster, is_complete)
         assert found["servedBy"] == "p1" and [node["name"] for node in found["nodes"]] == cluster.names
         assert [proxy["name"] for proxy in found["proxies"]] == ["p1"] and found["leader"]["node"] == cluster.leader
         with application(cluster["p1"].url) as app:
@@ -200,7 +201,7 @@ def test_the_console_of_a_proxy_shows_its_cluster(tmp_path: Path) -> None:
 def test_consoles_show_proxies_and_their_clients_and_a_proxy_forwards_a_purge(tmp_path: Path) -> None:
     with ClusterProcess(tmp_path, proxies=2) as cluster:
         for name in cluster.names:
-            cluster[name].expect("Transitioning to AVAILABLE", deadline=PATIENCE_S)
+            cluster[name].expect("Transitioning to AVAILABLE", deadline=WAIT_S)
         tabs = {name: Tab(url) for name, url in cluster.consoles.items()}
         with application(cluster["p1"].url) as app, application(cluster["p2"].url) as other:
             app.session.open_queue(STRONG, read=False, write=True)
@@ -208,7 +209,7 @@ def test_consoles_show_proxies_and_their_clients_and_a_proxy_forwards_a_purge(tm
             for number in range(5):
                 app.post(STRONG, b"%d" % number)
             for name in (*cluster.names, "p1"):
-                found = until(tabs[name].cluster, lambda document: well(document) and [
+                found = until(tabs[name].cluster, lambda document: is_complete(document) and [
                     max(link["unconfirmed"] for link in proxy["links"]) for proxy in document["proxies"]] == [0, 5])
                 for proxy in found["proxies"]:
                     assert proxy["url"] == cluster.consoles[proxy["name"]] and proxy["host"] == proxy["name"]
@@ -241,7 +242,7 @@ def test_permissions_at_the_console_of_a_proxy_are_those_of_the_cluster(tmp_path
     console = {"users": list(users()), "keyFile": str(key)}
     with ClusterProcess(tmp_path, proxies=1, app={"bmqtwist": {"http": console}}) as cluster:
         for name in cluster.names:
-            cluster[name].expect("Transitioning to AVAILABLE", deadline=PATIENCE_S)
+            cluster[name].expect("Transitioning to AVAILABLE", deadline=WAIT_S)
         with application(cluster["p1"].url) as app:
             app.session.open_queue(STRONG, read=False, write=True)
             for number in range(3):
@@ -251,7 +252,7 @@ def test_permissions_at_the_console_of_a_proxy_are_those_of_the_cluster(tmp_path
         assert nobody.post(*purge)[0] == 401
         for tab, name in ((viewer, "vera"), (operator, "olaf"), (admin, "ada")):
             tab.log_in(name)
-        until(viewer.cluster, well)
+        until(viewer.cluster, is_complete)
         for tab in (viewer, operator):
             status, answer = tab.post(*purge)
             assert status == 403 and "admin" in answer["error"]
@@ -273,26 +274,26 @@ def test_consoles_show_a_crashed_node_and_the_progress_of_a_stopping_one(cluster
     leader = cluster.leader
     first, second = [name for name in cluster.names if name != leader]
     tab = Tab(cluster.consoles[first])
-    until(tab.cluster, well)
-    tab.watch()
+    until(tab.cluster, is_complete)
+    tab.open_websocket()
     while not tab.document:
-        assert tab.hear()
+        assert tab.read_frames()
     cluster[second].kill()
-    end = time.monotonic() + PATIENCE_S
+    end = time.monotonic() + WAIT_S
     while tab.document["nodes"][second]["state"] != "down":
-        assert tab.hear() and time.monotonic() < end
+        assert tab.read_frames() and time.monotonic() < end
     assert tab.document["verdict"]["level"] == "warning" and second in tab.document["verdict"]["text"]
     assert tab.document["nodes"][second]["url"] == cluster.consoles[second]
     said = len(cluster[second].records)
     cluster[second].launch()
-    cluster[second].expect("Transitioning to AVAILABLE", since=said, deadline=PATIENCE_S)
-    until(tab.cluster, well)
+    cluster[second].expect("Transitioning to AVAILABLE", since=said, deadline=WAIT_S)
+    until(tab.cluster, is_complete)
     assert tab.post(f"/api/v1/nodes/{leader}/stop", {"confirm": leader, "reason": "new disk"}) == (200, {"ok": True})
     stages = set()
     while (node := tab.document["nodes"][leader])["state"] != "down":
         if node.get("stop"):
             stages.add(node["stop"]["stage"])
-        assert tab.hear() and time.monotonic() < end + 2 * PATIENCE_S
+        assert tab.read_frames() and time.monotonic() < end + 2 * WAIT_S
     assert stages and node["stop"]["done"] and node["stop"]["reason"] == "new disk"
     assert until(tab.cluster, lambda document: document["leader"]["node"] not in ("", leader))
     tab.close()

@@ -18,7 +18,7 @@ RECORDED = Path(__file__).resolve().parent.parent / "vectors" / "real-cluster" /
 MEMBER, PROXY_LINK, CLIENT_LINK = 30350, 7, 10  # port of the active node; connections with it
 
 
-class Heard:
+class ReceivedEvents:
     """Messages of one side of a connection, by kind."""
 
     def __init__(self) -> None:
@@ -55,14 +55,14 @@ class Heard:
 
 
 @pytest.fixture
-def played(tmp_path: Path) -> tuple[dict[int, Heard], dict[int, Heard]]:
+def replayed(tmp_path: Path) -> tuple[dict[int, ReceivedEvents], dict[int, ReceivedEvents]]:
     """Replay a recording; return recorded and actual messages by number of the connection."""
     world = MemoryWorld(tmp_path)
     world.domain("d.sc", strong=True)
     world.domain("d.fan", "fanout", apps=("foo", "bar"), strong=True)
     world.domain("d.bc", "broadcast", in_memory=True)
     links: dict[int, MemoryLink] = {}
-    recorded, ours = defaultdict(Heard), defaultdict(Heard)
+    recorded, actual = defaultdict(ReceivedEvents), defaultdict(ReceivedEvents)
     for line in RECORDED.read_text(encoding="utf-8").splitlines():
         segment = json.loads(line)
         stream, data = segment["stream"], bytes.fromhex(segment["hex"])
@@ -75,20 +75,21 @@ def played(tmp_path: Path) -> tuple[dict[int, Heard], dict[int, Heard]]:
                 links[stream] = world.link()
             links[stream].send(data)
         for number, link in links.items():
-            ours[number].take(link.receive(0))
-    return recorded, ours
+            actual[number].take(link.receive(0))
+    return recorded, actual
 
 
-def test_a_member_answers_a_recorded_proxy_as_the_original_does(played: tuple[dict[int, Heard], dict[int, Heard]]) -> None:
-    recorded, ours = (each[PROXY_LINK] for each in played)
-    assert len(recorded.answers) == 19 and ours.answers == recorded.answers
-    assert len(recorded.acks) == 6 and ours.acks == recorded.acks
-    assert len(recorded.pushes) == 7 and ours.by_queue() == recorded.by_queue()
-    assert ours.statuses == recorded.statuses[:1] == ["NodeStatusAdvisory(status=<NodeStatus.E_AVAILABLE: 20>)"]
+def test_a_member_answers_a_recorded_proxy_as_the_original_does(
+        replayed: tuple[dict[int, ReceivedEvents], dict[int, ReceivedEvents]]) -> None:
+    recorded, actual = (each[PROXY_LINK] for each in replayed)
+    assert len(recorded.answers) == 19 and actual.answers == recorded.answers
+    assert len(recorded.acks) == 6 and actual.acks == recorded.acks
+    assert len(recorded.pushes) == 7 and actual.by_queue() == recorded.by_queue()
+    assert actual.statuses == recorded.statuses[:1] == ["NodeStatusAdvisory(status=<NodeStatus.E_AVAILABLE: 20>)"]
 
 
 def test_clients_of_a_recorded_proxy_share_queues_with_other_clients(
-        played: tuple[dict[int, Heard], dict[int, Heard]]) -> None:
-    recorded, ours = (each[CLIENT_LINK] for each in played)
-    assert ours.answers == recorded.answers
-    assert [each[:4] for each in ours.pushes] == [each[:4] for each in recorded.pushes] and len(ours.pushes) == 2
+        replayed: tuple[dict[int, ReceivedEvents], dict[int, ReceivedEvents]]) -> None:
+    recorded, actual = (each[CLIENT_LINK] for each in replayed)
+    assert actual.answers == recorded.answers
+    assert [each[:4] for each in actual.pushes] == [each[:4] for each in recorded.pushes] and len(actual.pushes) == 2

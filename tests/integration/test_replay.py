@@ -25,7 +25,7 @@ BROKER_PORT = 30141
 BROKER_IDS = (bytes.fromhex("7C05BA466163"), b"broker")  # last bytes of GUIDs made by the brokers: recorded, actual
 
 DOMAINS: dict[str, dict[str, Any]] = {
-    "t.prio": {}, "t.prio.~lab": {}, "t.fan": {"mode": "fanout"}, "t.fanadd": {"mode": "fanout"},
+    "t.prio": {}, "t.prio.~lab": {}, "t.fan": {"mode": "fanout"}, "t.set_fanadd_apps": {"mode": "fanout"},
     "t.bc": {"mode": "broadcast", "in_memory": True}, "t.bcs": {"mode": "broadcast", "in_memory": True, "strong": True},
     "t.mem": {"in_memory": True}, "t.sc": {"strong": True}, "t.ttl": {"messageTtl": 1}, "t.q3": {"queue_messages": 3},
     "t.b10": {"queue_bytes": 10}, "t.maxc": {"maxConsumers": 1, "maxProducers": 1}, "t.maxq": {"maxQueues": 5},
@@ -39,13 +39,13 @@ ORIGINAL_LIMITS = {"domain_messages": 20_000_000, "domain_bytes": 20_971_520_000
 SETTING = {"app": {"heartbeats": {"client": 10, "downstreamBroker": 0, "upstreamBroker": 0, "clusterPeer": 0}}}
 
 
-def fanadd(world: MemoryWorld, *apps: str) -> None:
+def set_fanadd_apps(world: MemoryWorld, *apps: str) -> None:
     """Reconfigure the domain of app_added_live with other apps."""
-    world.domain("t.fanadd", "fanout", apps=apps)
-    assert world.broker.commands.run_at_once("DOMAINS RECONFIGURE t.fanadd", "operator").text == "SUCCESS"
+    world.domain("t.set_fanadd_apps", "fanout", apps=apps)
+    assert world.broker.commands.run_at_once("DOMAINS RECONFIGURE t.set_fanadd_apps", "operator").text == "SUCCESS"
 
 
-def post_unseen(world: MemoryWorld) -> None:
+def post_unrecorded(world: MemoryWorld) -> None:
     """Post the messages of configure_errors whose client was not recorded."""
     client = world.client("rawtest", session_id=7)
     client.open("bmq://t.prio/ce", write=1).post(b"x", guid=bytes.fromhex("400002525a2fd8aef0dc0a0b0c0d0e0f"))
@@ -80,9 +80,9 @@ def end_stop(world: MemoryWorld) -> None:
 # What happened beside the connections, at which second of the recording.
 BESIDE: dict[str, list[tuple[float, Callable[[MemoryWorld], None]]]] = {
     "admin_session": [(0.0, prepare_admin)],
-    "app_added_live": [(10.0, lambda w: fanadd(w, "foo", "bar", "baz", "quux")),
-                       (15.5, lambda w: fanadd(w, "bar", "baz", "quux")), (31.0, lambda w: fanadd(w))],
-    "configure_errors": [(0.016, post_unseen)],
+    "app_added_live": [(10.0, lambda w: set_fanadd_apps(w, "foo", "bar", "baz", "quux")),
+                       (15.5, lambda w: set_fanadd_apps(w, "bar", "baz", "quux")), (31.0, lambda w: set_fanadd_apps(w))],
+    "configure_errors": [(0.016, post_unrecorded)],
     "graceful_stop": [(0.28, lambda w: w.broker.stop(w.now)), (4.284, end_stop)],
 }
 
@@ -246,7 +246,7 @@ def masked(text: str) -> set[str] | str:
     return lines
 
 
-# (recording, request id or what) -> reason of an intended difference. All are described in
+# (recording, request id or name) -> reason of an intended difference. All are described in
 # docs/differences.md.
 KNOWN: dict[tuple[str, Any], str] = {
     **{("configure_errors", number): "an expression that does not compile is refused; the original matches everything"

@@ -138,7 +138,7 @@ def without_a_loop(broker: str, uri: str, posts: list[Posted], takes: int, compr
         return guids, got
 
 
-def through(library: Any) -> Front:
+def front_of(library: Any) -> Front:
     """Run a program for the official SDK, with that SDK or with this one."""
     def run(broker: str, uri: str, posts: list[Posted], takes: int, compress: bool) -> tuple[list[bytes], Got]:
         messages: Queue[Any] = Queue()
@@ -169,8 +169,8 @@ def through(library: Any) -> Front:
 
 
 OURS: dict[str, Front] = {"asyncio": with_asyncio, "twisted": with_twisted, "simple": without_a_loop,
-                          "facade": through(facade)}
-OFFICIAL = through(blazingmq)
+                          "facade": front_of(facade)}
+OFFICIAL = front_of(blazingmq)
 
 
 def expected(guids: list[bytes], posts: list[Posted]) -> Got:

@@ -14,7 +14,7 @@ DEADLINE = 120.0
 pytestmark = pytest.mark.process
 
 
-def ran(node: ProcessWorld, program: str) -> subprocess.CompletedProcess[str]:
+def run_program(node: ProcessWorld, program: str) -> subprocess.CompletedProcess[str]:
     """Run a program with the address of the broker as its argument."""
     return subprocess.run([sys.executable, "-c", program, node.broker.uri], capture_output=True, text=True,
                           timeout=DEADLINE, check=False)
@@ -32,13 +32,13 @@ for number in range(100):
 
 @pytest.mark.parametrize("end", ["", "raise KeyboardInterrupt", "del queue, session", "session = queue = None"])
 def test_a_blocking_session_that_is_left_running_delivers_and_warns(node: ProcessWorld, end: str) -> None:
-    done = ran(node, SIMPLE + end)
+    done = run_program(node, SIMPLE + end)
     assert node.stored(URI) == 100
     assert "was not stopped: use it with `with`, or call `stop`" in done.stderr
 
 
 def test_a_blocking_session_is_stopped_by_the_parent_and_not_by_a_forked_child(node: ProcessWorld) -> None:
-    done = ran(node, SIMPLE + "import os\nif os.fork() == 0:\n    sys.exit()\nos.wait()\nqueue.post(b'after')")
+    done = run_program(node, SIMPLE + "import os\nif os.fork() == 0:\n    sys.exit()\nos.wait()\nqueue.post(b'after')")
     assert node.stored(URI) == 101 and done.stderr.count("was not stopped") == 1
 
 
@@ -111,6 +111,6 @@ def test_every_lost_post_is_reported_to_the_program(node: ProcessWorld, kind: st
     """Programs post twenty messages to a queue that accepts eleven, one more than its limit."""
     node.domain("small", queue_messages=10)
     for name, (body, words) in MISTAKES.items():
-        done = ran(node, program(kind, body.replace("small/q", f"small/{name}")))
+        done = run_program(node, program(kind, body.replace("small/q", f"small/{name}")))
         assert words in done.stderr, (name, done.stderr)
         assert node.stored(f"bmq://small/{name}") <= 11, name

@@ -67,7 +67,7 @@ class Actor:
             messages.append(codec.put_message(queue.q_id, guid, b"m", ack=ack,
                                               properties={"x": self.random.randint(0, 10)}))
             self.guard.on_put(guid, ack)
-            if self.random.random() < 0.1 and "//b/" not in queue.uri:  # nothing is remembered of a broadcast
+            if self.random.random() < 0.1 and "//b/" not in queue.uri:  # broadcast queues have no unconfirmed messages
                 messages.append(messages[-1])  # the same once more
         self.client.send(codec.put_frame(messages))
 

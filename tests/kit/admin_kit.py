@@ -149,7 +149,7 @@ class Bench:
             self.broker.tick(deadline)
         self.broker.tick(end)
 
-    # what tests do
+    # actions of tests
 
     def write_domain(self, name: str = "d", *args: Any, **parameters: Any) -> None:
         """Write the file of a domain."""

@@ -414,21 +414,21 @@ RULES = (
     Rule(54, leading, cession(3, 6), ("3 BEAT(6)",), L, (CHECK, BEAT), 6, 1),
     Rule(55, leading, cession(3, 7), ("alarm",), L, (CHECK, BEAT), 6, 1),
     Rule(56, leading, scouted(3, 6, True), (), L, (CHECK, BEAT), 6, 1),
-    # ours: who would lose what others have is not voted for
+    # rules of this product: a candidate with an older log gets no vote
     Rule(57, no_leader_known, scouting(2, 6, OLDER), ("2 SCOUT_RSP(5) no",), F, (INITIAL,)),
     Rule(57, no_leader_known, proposal(2, 6, OLDER), ("2 REFUSE(5)",), F, (INITIAL,)),
     Rule(57, standing, proposal(2, 7, OLDER), ("2 REFUSE(6)",), C, (ELECTION,), 6),
-    # refusals are counted, and higher terms in them noticed
+    # refusals are counted; a higher term in one is adopted
     Rule(58, standing, refusal(2, 5), (), C, (ELECTION,), 6),
     Rule(58, standing_refused_once, refusal(3, 5), ("n QUORUM_NOT_ACHIEVED",), F, (RANDOM,), 6),
     Rule(58, standing, refusal(2, 9), ("save 9/-", "n ELECTION_PREEMPTED"), F, (RANDOM,), 9),
     Rule(58, leading, refusal(3, 9), ("save 9/-", "n LEADER_PREEMPTED", "all CESSION(9)"), F, (RANDOM,), 9),
-    # a vote that is asked for twice
+    # a vote is requested twice
     Rule(59, voted, proposal(2, 6), ("2 SUPPORT(6)",), F, (CHECK,), 6),
     # heartbeats are answered
     Rule(60, leading, answer(3, 6, BEGIN + 8.0), (), L, (CHECK, BEAT), 6, 1),
     Rule(60, leading_unheard, 0.5, ("n QUORUM_NOT_ACHIEVED", "all CESSION(6)"), F, (RANDOM,), 6),
-    # a leader hands over
+    # a leader transfers leadership
     Rule(61, leading, Transfer(2), ("2 BEAT(6)",), L, (ELECTION, CHECK, BEAT), 6, 1),
     Rule(61, leading, Transfer(3), ("alarm",), L, (CHECK, BEAT), 6, 1),
     Rule(61, transferring, answer(2, 6, BEGIN + 8.0, OLDER), (), L, (ELECTION, CHECK, BEAT), 6, 1),
@@ -450,7 +450,7 @@ RULES = (
     Rule(65, standing, SetQuorum(3), (), C, (ELECTION,), 6),
     Rule(65, following, SetQuorum(3), (), F, (CHECK,), 5, 2),
     Rule(65, dormant, SetQuorum(3), (), D, (), 0),
-    # votes that are not known, or cannot be written
+    # votes that are unknown, or cannot be written
     Rule(66, damaged, scouting(2, 6), ("2 SCOUT_RSP(0) no",), F, (INITIAL,)),
     Rule(66, damaged, proposal(2, 6), ("2 REFUSE(5)",), F, (INITIAL,)),
     Rule(66, damaged, 8.0, ("all SCOUT_REQ(6)",), F, (RANDOM,)),

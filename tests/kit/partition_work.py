@@ -1,4 +1,4 @@
-"""What queues do with a partition, operation by operation: for schedules that are drawn at random."""
+"""Operations of queues on a partition, by name, for random schedules."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from bmqtwist.steps import at_once
 from bmqtwist.storage.partition import Partition
 from kit.storage_kit import WALL, make_message
 
-KEYS = [b"aaaaa", b"bbbbb"]  # of the two queues that there may be
+KEYS = [b"aaaaa", b"bbbbb"]  # keys of the two possible queues
 
 
 def work(partition: Partition, name: str, value: int, number: int) -> None:
-    """One operation, by its name; what the partition does not take is not done. `number`: of a new message or app."""
+    """Perform an operation by name, if it is possible; `number`: number of a new message or app."""
     key = KEYS[value % 2]
     queue = partition.state.queues.get(key)
     if queue is None:

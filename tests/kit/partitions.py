@@ -209,7 +209,7 @@ class Partitions:
             node.saving = max(node.saving, output.lease)
         elif isinstance(output, Append):
             assert not log.busy and log.summary.last == output.behind, (log.summary, output)
-            records = output.run.records  # type: ignore[attr-defined]  # of the stand-in above
+            records = output.run.records  # type: ignore[attr-defined]  # of `Run`
             psns = [psn for psn, _ in records]
             log.records += records[psns.index(output.behind) + 1 if output.behind in psns else 0:]
             node.inputs.append(LogMoved())

@@ -40,11 +40,11 @@ from kit.sdk_kit import Bench
 
 VECTORS = Path(__file__).resolve().parent.parent / "vectors"
 REAL_BROKER_PORT = 30141
-Event = tuple[bool, bytes]  # from the client? one whole event
+Event = tuple[bool, bytes]  # whether the client sent it; the event
 
 
 def against_stand_in(name: str) -> list[list[Event]]:
-    """The connections of a recording between an official client and a scripted stand-in for the broker."""
+    """Return the connections of a recording of an official client with a scripted broker."""
     found = []
     for part in ("", ".conn2"):
         path = VECTORS / "client" / f"{name}{part}.seq.txt"
@@ -60,7 +60,7 @@ def against_stand_in(name: str) -> list[list[Event]]:
 
 
 def against_real_broker(name: str) -> list[list[Event]]:
-    """The connections of a recording between a client and the original broker."""
+    """Return the connections of a recording of a client with the original broker."""
     streams: dict[int, list[Event]] = {}
     buffers: dict[tuple[int, bool], bytes] = {}
     for line in (VECTORS / "real" / f"{name}.jsonl").read_text(encoding="ascii").splitlines():
@@ -76,7 +76,7 @@ def against_real_broker(name: str) -> list[list[Event]]:
 
 
 def decoded(raw: bytes, first: bool) -> list[Any]:
-    """What one event of a client says."""
+    """Decode the messages of an event of a client."""
     kind, body = raw[4] & 63, raw[8:]
     if kind == EventType.CONTROL:
         return [(control.decode_negotiation if first else control.decode_control)(body, raw[6] >> 5)]
@@ -90,10 +90,10 @@ def decoded(raw: bytes, first: bool) -> list[Any]:
 
 
 def meaning(said: Any) -> Any:
-    """What of it must be the same."""
+    """Return the compared values of a message."""
     if isinstance(said, control.NegotiationMessage):
-        who = said.value
-        return "clientIdentity", who.protocol_version, who.client_type
+        identity = said.value
+        return "clientIdentity", identity.protocol_version, identity.client_type
     if isinstance(said, control.ControlMessage):
         value = said.value
         if isinstance(value, (schema.OpenQueue, schema.CloseQueue)):
@@ -109,7 +109,7 @@ def meaning(said: Any) -> Any:
 
 
 def queue_options(value: Any) -> QueueOptions:
-    """The options that a recorded configuration was made from."""
+    """Return the options of the application that lead to a recorded configuration."""
     parameters = value.stream_parameters
     if isinstance(value, schema.ConfigureStream):
         found = [Subscription(each.expression.text, each.consumers[0].max_unconfirmed_messages,
@@ -121,12 +121,12 @@ def queue_options(value: Any) -> QueueOptions:
 
 
 def java_guid(correlation_id: int) -> bytes:
-    """What stands for a GUID in the PUT messages of the Java client."""
+    """Return the value that the Java client sends in the place of a GUID."""
     return correlation_id.to_bytes(4, "big") + bytes(12)
 
 
-class Silent(Bench):
-    """A bench whose broker says only what was recorded."""
+class RecordedBench(Bench):
+    """A bench whose broker sends recorded events only."""
 
     def _broker(self, chunk: bytes) -> None:
         buffer, spans = self._frames.receive(chunk)
@@ -136,16 +136,16 @@ class Silent(Bench):
 
 
 class Playback:
-    """One session of a recording, played to one core. `expected`: what the broker sent that our application must see."""
+    """Playback of one recorded session to one core; counts the messages and ACKs that the application must receive."""
 
     def __init__(self, connections: list[list[Event]], *, java: bool = False, open_timeout_s: float = 300.0) -> None:
         self.connections, self.java = connections, java
-        self.bench = Silent(SessionOptions(drain_s=0.0, encoding=Encoding.JSON if java else Encoding.BER,
+        self.bench = RecordedBench(SessionOptions(drain_s=0.0, encoding=Encoding.JSON if java else Encoding.BER,
                                            open_timeout_s=open_timeout_s))
         self.core = self.bench.core
         self.guids: list[bytes] = []
         self.bench.make_guid = lambda: self.guids.pop(0)
-        self.r_ids: dict[int, int] = {}  # recorded -> ours
+        self.r_ids: dict[int, int] = {}  # recorded request id -> request id of the core
         self.unmatched: list[Any] = []
         self.queues: dict[tuple[int, int], Queue] = {}
         self.compared = 0
@@ -153,7 +153,7 @@ class Playback:
         self.expected_messages = self.expected_acks = 0
 
     def run(self) -> Playback:
-        """All connections of the session."""
+        """Play all connections of the session."""
         for number, connection in enumerate(self.connections):
             if number:
                 self.lose(connection)
@@ -163,7 +163,7 @@ class Playback:
         return self
 
     def lose(self, following: list[Event]) -> None:
-        """The connection is cut; what the recorded client posted before the next one is posted now."""
+        """Drop the connection, and make the posts that the recorded client made before the next connection."""
         self.bench.lose()
         known = {put.guid for put in self.core.unacked.values()}
         for mine, raw in following:
@@ -174,7 +174,7 @@ class Playback:
         self.bench.advance(1.0)
 
     def play(self, connection: list[Event], negotiated: bool = False) -> None:
-        """One connection, or its rest after the negotiation."""
+        """Play one connection, or the part of it after the negotiation."""
         said = answered = negotiated
         for index, (mine, raw) in enumerate(connection):
             if mine:

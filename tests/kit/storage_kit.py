@@ -18,7 +18,7 @@ from bmqtwist.storage.store import FileSizes
 
 RECORDED = Path(__file__).resolve().parent.parent / "vectors" / "storage-recorded"
 KINDS = ("journal", "data", "qlist")
-WALL = 1795237326  # epoch seconds, when the recordings were made
+WALL = 1795237326  # epoch seconds, time of the recordings
 SMALL = FileSizes(1 << 20, 4 << 20, 1 << 20)
 TINY = FileSizes(16384, 1 << 16, 1 << 13)
 KEY, OTHER = b"queue", b"other"
@@ -28,7 +28,7 @@ FANOUT = [("foo", b"fookk"), ("bar", b"barkk"), ("baz", b"bazkk")]
 RECORDS = {1: layout.MESSAGE_RECORD, 2: layout.CONFIRM_RECORD, 3: layout.DELETION_RECORD, 4: layout.QUEUE_OP_RECORD,
            5: layout.JOURNAL_OP_RECORD}
 
-# The records that hold texts, as construct reads them: a second opinion on what storage/ takes apart by hand.
+# Layouts of the records with texts for construct, to check the parsers of storage/, which do not use it.
 DATA_RECORD = Struct(
     "header" / layout.DATA_HEADER.construct,
     "options" / Bytes(this.header.options_words * 4),

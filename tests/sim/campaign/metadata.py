@@ -158,7 +158,7 @@ class MetadataJudge(Judge):
     def on_log_step(self, node: SimulatedNode, event: Input, outputs: list[Output]) -> None:
         log = node.broker.clusters[CLUSTER].metadata.log
         if isinstance(event, Lead) and log.role is Role.LEADING:
-            # committed records of later terms do not count: a paused node may process its old victory, and commits nothing
+            # committed records of later terms do not count: a paused node may process an old election, and commits nothing
             needed = max(lsn for lsn in self._committed if lsn[0] <= event.term)
             if log.log.base < needed and not log.log.holds(needed):
                 raise Violation("M2", f"{node.name} leads in term {event.term} without the committed record {needed}")
