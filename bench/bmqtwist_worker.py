@@ -51,7 +51,7 @@ class Consumer:
     def __init__(self, counters: SharedCounters, session: Session, slot: int, uri: str, app_id: str, samples: str,
                  confirms: bool) -> None:
         self.samples, self.path, self.received, self._confirms = array("Q"), Path(samples), 0, confirms
-        self._board, self._slot, self._session = counters, RECEIVED + slot, session
+        self._counters, self._slot, self._session = counters, RECEIVED + slot, session
         self._uri = f"{uri}?id={app_id}" if app_id else uri
 
     async def open(self) -> None:
@@ -64,7 +64,7 @@ class Consumer:
         if self._confirms:
             message.confirm()
         self.received += 1
-        self._board.set(self._slot, self.received)
+        self._counters.set(self._slot, self.received)
 
     def write_samples(self) -> None:
         """Write the latency samples to the file."""
@@ -78,7 +78,7 @@ class Producer:
 
     def __init__(self, counters: SharedCounters, session: Session, style: str, slot: int, uri: str, size: int, rate: float,
                  window: int, consumers: list[int], seconds: float) -> None:
-        self._board, self._session, self._style, self._slot, self._uri = counters, session, style, slot, uri
+        self._counters, self._session, self._style, self._slot, self._uri = counters, session, style, slot, uri
         self._rate, self._window, self._consumers, self._seconds = rate, window, consumers, seconds
         self._filler = b"x" * (size - 8)
         self._start_ns = self._end_ns = 0
@@ -100,7 +100,7 @@ class Producer:
 
     async def _wait_to_post(self) -> bool:
         """Wait for the window and the rate; return False after the end of the posting time."""
-        counters, slots = self._board, self._consumers
+        counters, slots = self._counters, self._consumers
         while True:
             now = time.monotonic_ns()
             if now >= self._end_ns:
@@ -136,12 +136,12 @@ class Producer:
         self._start_ns = time.monotonic_ns()
         self._end_ns = self._start_ns + int(self._seconds * 1e9)
         await {"single": self._single, "tasks": self._tasks, "many": self._many}[self._style]()
-        self._board.set(POSTED + self._slot, self.posted)
-        self._board.set(DONE + self._slot, self.posted or 1)
+        self._counters.set(POSTED + self._slot, self.posted)
+        self._counters.set(DONE + self._slot, self.posted or 1)
         deadline = time.monotonic() + _ACK_TIMEOUT_SECONDS
         while self.acked + self.refused < self.posted and time.monotonic() < deadline:
             await asyncio.sleep(_PAUSE_SECONDS)
-        self._board.set(ACKED + self._slot, self.acked)
+        self._counters.set(ACKED + self._slot, self.acked)
 
 
 async def _run(spec: dict[str, Any]) -> None:

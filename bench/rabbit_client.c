@@ -1,11 +1,11 @@
-/* One RabbitMQ client for the comparison: publishes with confirms, or consumes and acknowledges.
+/* RabbitMQ client of the load benchmark: publishes with confirms, or consumes and acknowledges.
  *
- * The connection, the declarations and everything that is read go through librabbitmq; what is published is a
- * prebuilt run of frames (method, header, body) written to the socket directly, so that the client costs as little
- * as a client can. It shares a page of 64-bit counters, the board, with the other processes of the run (gauge.py).
+ * Connection, declarations and all input use librabbitmq. Published messages are prebuilt frames (method, header, body),
+ * written to the socket directly, so that the client uses little CPU. It shares a page of 64-bit counters (SharedCounters
+ * of gauge.py) with the other processes of the run.
  *
- *   rabbit_client produce PORT BOARD WORKER PRODUCER EXCHANGE KEY SIZE BATCH RATE WINDOW PERSISTENT CONSUMERS SECONDS
- *   rabbit_client consume PORT BOARD WORKER CONSUMER EXCHANGE QUEUE DURABLE PREFETCH ACKEVERY SAMPLES LEADER
+ *   rabbit_client produce PORT COUNTERS WORKER PRODUCER EXCHANGE KEY SIZE BATCH RATE WINDOW PERSISTENT CONSUMERS SECONDS
+ *   rabbit_client consume PORT COUNTERS WORKER CONSUMER EXCHANGE QUEUE DURABLE PREFETCH ACKEVERY SAMPLES LEADER
  *
  * CONSUMERS is a comma-separated list of consumer slots whose slowest member bounds the window in flight.
  * DURABLE is 0, 1, or 2 for a quorum queue, which is declared at the node at the port LEADER and led by it.
@@ -28,7 +28,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* slots of the board: the same numbers as in gauge.py */
+/* slots of the counters: the same numbers as in gauge.py */
 enum { GO = 0, STOP = 1, READY = 8, POSTED = 136, ACKED = 200, RECEIVED = 264, DONE = 328, SLOTS = 512 };
 
 static volatile uint64_t *board;
@@ -71,7 +71,7 @@ static uint8_t *put(uint8_t *p, uint64_t value, int bytes) {
     return p;
 }
 
-/* The frames of one message; *body is where the payload begins. */
+/* Build the frames of one message; *body is the offset of the payload. */
 static uint8_t *frames(uint8_t *p, const char *exchange, const char *key, int size, int persistent, uint8_t **body) {
     size_t exchange_len = strlen(exchange), key_len = strlen(key);
     p = put(p, 1, 1), p = put(p, 1, 2), p = put(p, 2 + 2 + 2 + 1 + exchange_len + 1 + key_len + 1, 4);
@@ -87,7 +87,7 @@ static uint8_t *frames(uint8_t *p, const char *exchange, const char *key, int si
     return put(p, 0xCE, 1);
 }
 
-/* Confirms may come singly and out of order, or "all up to here": count each tag once. */
+/* Count each confirmed tag once: confirms are for single tags, out of order, or for all tags up to one. */
 #define RING 65536
 static uint8_t seen[RING];
 static uint64_t base, acked, nacked;
@@ -101,7 +101,7 @@ static void confirmed(uint64_t tag, int multiple) {
     }
 }
 
-/* One frame if there is one within wait_us. The library rounds waiting down to whole milliseconds and then spins. */
+/* Read one frame if one arrives within wait_us. The library rounds the wait down to milliseconds and then spins. */
 static int next_frame(amqp_connection_state_t conn, amqp_frame_t *frame, long wait_us) {
     struct timeval none = {0, 0};
     if (wait_us && !amqp_frames_enqueued(conn) && !amqp_data_in_buffer(conn)) {
@@ -112,7 +112,7 @@ static int next_frame(amqp_connection_state_t conn, amqp_frame_t *frame, long wa
     return amqp_simple_wait_frame_noblock(conn, frame, &none);
 }
 
-/* Take whatever the broker has said: confirms. Waits up to wait_us for the first. */
+/* Handle all received confirms; wait up to wait_us for the first. */
 static void read_confirms(amqp_connection_state_t conn, long wait_us) {
     for (;;) {
         amqp_frame_t frame;

@@ -11,7 +11,7 @@ spec = pytest.mark.spec
 
 @pytest.mark.real
 @spec("broker", 23)
-def test_a_consumer_receives_exactly_what_was_posted(world: World) -> None:
+def test_a_consumer_receives_exactly_the_posted_message(world: World) -> None:
     world.domain()
     producer, consumer = world.producer(), world.consumer()
     guid = producer.post(b"foo")

@@ -238,7 +238,7 @@ def test_a_byte_limit_of_zero_delivers_nothing_until_it_is_raised(world: World) 
 
 
 @spec("broker", 85)
-def test_while_one_is_full_the_other_of_the_same_priority_gets_everything(world: World) -> None:
+def test_while_one_is_full_the_other_of_the_same_priority_gets_all_messages(world: World) -> None:
     """Capacity is per subscription."""
     world.domain()
     producer = world.producer()

@@ -35,7 +35,7 @@ def test_a_consumer_gets_matching_messages_and_another_one_the_rest(world: World
 
 
 @spec("broker", 149)
-def test_a_changed_expression_delivers_what_was_put_aside_in_order(world: World, producer: Queue) -> None:
+def test_a_changed_expression_delivers_put_aside_messages_in_order(world: World, producer: Queue) -> None:
     consumer = world.consumer(x="x > 10")
     post_values(producer, 1, 11, 2, 3)
     assert world.got(consumer) == [b"11"]
@@ -138,7 +138,7 @@ def test_integers_reach_to_64_bits_and_no_further(world: World, producer: Queue)
 
 
 @spec("broker", 159)
-def test_without_a_subscription_everything_is_delivered(world: World, producer: Queue) -> None:
+def test_without_a_subscription_all_messages_are_delivered(world: World, producer: Queue) -> None:
     """With an undefined expression, and with the old form of configure."""
     post_values(producer, 1)
     producer.post(b"plain")
@@ -151,7 +151,7 @@ def test_without_a_subscription_everything_is_delivered(world: World, producer: 
 
 
 @spec("broker", 160)
-def test_an_explicit_empty_expression_sent_raw_matches_everything(world: World, producer: Queue) -> None:
+def test_an_explicit_empty_expression_sent_raw_matches_all_messages(world: World, producer: Queue) -> None:
     """Official SDKs refuse it; the original's broker accepts it without a warning."""
     consumer = world.consumer(x="")
     producer.post(b"m")
@@ -233,7 +233,7 @@ def test_a_message_without_properties_is_put_aside_by_an_expression(world: World
 
 
 @spec("broker", 168)
-def test_an_application_subscription_confirms_for_its_app_what_it_rejects(world: World) -> None:
+def test_an_application_subscription_confirms_rejected_messages_for_its_app(world: World) -> None:
     """With foo x == 1 and bar x == 2, a message with x = 2 is for bar and baz only; the same after a restart."""
     world.domain("f", "fanout", subscriptions=[app_subscription("foo", "x == 1"), app_subscription("bar", "x == 2")])
     producer = world.producer("bmq://f/q")

@@ -119,7 +119,7 @@ def test_a_refused_open_is_reported_with_the_message_of_the_broker(cli: Cli) -> 
     assert done.code == 4 and "doesn't exist" in done.err
 
 
-def test_an_interrupt_confirms_what_was_printed(cli: Cli) -> None:
+def test_an_interrupt_confirms_the_printed_messages(cli: Cli) -> None:
     """Exit code 130 for Ctrl-C, 143 for SIGTERM."""
     uri = "bmq://d.priority/interrupt"
     for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):

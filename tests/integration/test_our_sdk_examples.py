@@ -164,7 +164,7 @@ def test_the_example_consumer_ends_at_a_signal_while_idle(node: Node, official: 
 
 
 @pytest.mark.parametrize("block", [block for block in BLOCKS if block.info == "python"], ids=str)
-def test_an_example_of_the_documentation_runs_and_prints_what_it_says(
+def test_an_example_of_the_documentation_prints_the_documented_output(
         node: Node, block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(node.root)
     if block.wants_session:

@@ -100,7 +100,7 @@ atexit.register(print, "last", flush=True)
 
 @pytest.mark.parametrize("end", ["", "del session", "raise KeyboardInterrupt", "sys.exit(3)"])
 @pytest.mark.parametrize("count", [1, 5000])
-def test_a_program_that_ends_without_stop_delivers_what_it_posted(shared_node: ProcessWorld, count: int, end: str) -> None:
+def test_a_program_that_ends_without_stop_delivers_its_posts(shared_node: ProcessWorld, count: int, end: str) -> None:
     uri = f"bmq://d/{count}-{sum(end.encode())}"
     done = subprocess.run([sys.executable, "-c", FORGETFUL.format(end=end), shared_node.broker.uri, str(count), uri],
                           capture_output=True, text=True, timeout=DEADLINE, check=False)

@@ -65,7 +65,7 @@ def test_available_primaries_keep_partition_and_lease_when_the_leader_changes(as
 
 @pytest.mark.spec("cluster", 51)
 @pytest.mark.parametrize("how", ["kill", "stop"])
-def test_a_partition_whose_primary_is_gone_gets_another_node_and_the_next_lease(how: str) -> None:
+def test_a_partition_whose_primary_is_down_gets_another_node_and_the_next_lease(how: str) -> None:
     nodes = available_cluster(2, masterAssignment=LEAST, numPartitions=5)
     for former in nodes.machines:
         before = nodes.primaries()
