@@ -51,7 +51,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("-h", "--hostName", help="host name of this broker, instead of hostName")
     parser.add_argument("-t", "--hostTags", help="tags of the host, instead of hostTags")
     parser.add_argument("-d", "--hostDataCenter", help="data center of the host, instead of hostDataCenter")
-    parser.add_argument("-p", "--port", type=_port, help="port to listen at")
+    parser.add_argument("-p", "--port", type=_parse_port, help="port to listen at")
     parser.add_argument("-v", "--version", action="store_true", help="print the version and exit")
     parser.add_argument("--help", action="help", help="print this and exit")
     parser.add_argument("config", metavar="CONFIGDIR", nargs="?", help="directory with bmqbrkrcfg.json")
@@ -100,7 +100,7 @@ def _run(directory: str, overrides: Overrides, reactor: Any, make_broker: MakeBr
         for line in made:
             logs.report.info("%s", line)
         service = make_broker(reactor, loaded, logs.report, os.getcwd())
-        _print(console, banner(service.identity, loaded.configuration.app.broker_instance_name))
+        _print(console, format_banner(service.identity, loaded.configuration.app.broker_instance_name))
         install_signal_handlers(reactor, logs, service)
         service.opened = partial(_write_pid, pid, logs.report)
         service.startService()
@@ -120,7 +120,7 @@ def start_panic(error: Exception) -> str:
     return f"PANIC [STARTUP] (1): Failed to start application [rc: -1, error: {error}]"
 
 
-def banner(identity: Identity, instance: str) -> str:
+def format_banner(identity: Identity, instance: str) -> str:
     return (f"\n  Instance......: {instance}\n  Version.......: bmqtwist {__version__}\n"
             f"  Host..........: {identity.host_name}\n  BrokerId......: {identity.client_id.hex().upper()}\n")
 
@@ -171,7 +171,7 @@ def install_signal_handlers(reactor: Any, logs: Logs, service: BrokerService) ->
     reactor.addSystemEventTrigger("after", "shutdown", ignore_all)
 
 
-def _port(text: str) -> int:
+def _parse_port(text: str) -> int:
     number = int(text)
     if not 0 <= number <= 65535:
         raise ValueError(text)

@@ -151,7 +151,7 @@ class _ValueLister:
             if isinstance(inner, Section):
                 yield from self.list_values(inner, here, name, unused)
             elif isinstance(inner, tuple) and inner and isinstance(inner[0], Section):
-                for index, (key, each) in enumerate(zip(_keys(inner), inner, strict=True)):
+                for index, (key, each) in enumerate(zip(_unique_keys(inner), inner, strict=True)):
                     yield from self.list_values(each, f"{here}[{index}]", f"{name}[{key}]", unused)
             else:
                 plain = list(inner) if isinstance(inner, tuple) else inner
@@ -167,7 +167,7 @@ class _ValueLister:
         return ConfigValue(self.file, path, value, origin, secret, ignored)
 
 
-def _keys(elements: tuple[Any, ...]) -> list[str]:
+def _unique_keys(elements: tuple[Any, ...]) -> list[str]:
     """Return unique keys of the elements: their names, ids or keys, else their positions."""
     for attribute in _IDENTITIES:
         keys = [str(getattr(each, attribute, "")) for each in elements]

@@ -98,14 +98,14 @@ class ConnectionOptions:
         raise last
 
 
-def _connection(broker: tuple[str, ...], host: str | None, port: int | None, user: str | None, password_file: str | None,
-                **more: Any) -> ConnectionOptions:
+def _make_connection(broker: tuple[str, ...], host: str | None, port: int | None, user: str | None,
+                     password_file: str | None, **more: Any) -> ConnectionOptions:
     tls = more.pop("tls") or more["authority"] is not None or more["insecure"]
-    return ConnectionOptions(_addresses(broker, host, port, tls), user, _password(user, password_file), **more)
+    return ConnectionOptions(_choose_addresses(broker, host, port, tls), user, _read_password(user, password_file), **more)
 
 
 connection_options = grouped_options(
-    "connection", _connection,
+    "connection", _make_connection,
     click.option("-b", "--broker", multiple=True, metavar="ADDRESS", envvar=["BMQ_BROKER_URI", "BMQ_BROKER"],
                  help="tcp://host:port or tls://host:port. Repeatable, or separated by commas; the first broker that "
                       "answers is used.  [env: BMQ_BROKER_URI; default: tcp://localhost:30114]"),
@@ -124,7 +124,7 @@ connection_options = grouped_options(
 )
 
 
-def _addresses(brokers: tuple[str, ...], host: str | None, port: int | None, tls: bool) -> tuple[Address, ...]:
+def _choose_addresses(brokers: tuple[str, ...], host: str | None, port: int | None, tls: bool) -> tuple[Address, ...]:
     from bmqtwist.sdk.options import DEFAULT_PORT, Address, parse_brokers
 
     source = click.get_current_context().get_parameter_source
@@ -141,7 +141,7 @@ def _addresses(brokers: tuple[str, ...], host: str | None, port: int | None, tls
     return tuple(replace(each, tls=each.tls or tls) for each in found)
 
 
-def _password(user: str | None, password_file: str | None) -> str:
+def _read_password(user: str | None, password_file: str | None) -> str:
     if user is None:
         return ""
     if password_file is not None:

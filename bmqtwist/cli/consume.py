@@ -83,7 +83,7 @@ class ConsumerOptions:
     max_unconfirmed: int = MAX_UNCONFIRMED_MESSAGES
     max_unconfirmed_bytes: int = MAX_UNCONFIRMED_BYTES
 
-    def options(self, count: int | None = None) -> QueueOptions:
+    def queue_options(self, count: int | None = None) -> QueueOptions:
         """Return the queue options, with a window of at most `count` messages. Raises UsageError, with the position marked,
         for an invalid expression."""
         for text in self.expressions:
@@ -131,7 +131,7 @@ def consume(connection: ConnectionOptions, uri: str, limits: ConsumeLimits, peek
 
     Exit code 1 if --duration or --idle ended the command before --count messages arrived.
     """
-    formatter, options, uri = printing.compile(), consumer.options(limits.count), check_uri(uri)
+    formatter, options, uri = printing.compile(), consumer.queue_options(limits.count), check_uri(uri)
     window = options.max_unconfirmed_messages
 
     async def work(context: ClientCommandContext) -> int:
@@ -182,7 +182,7 @@ class Printer:
                 timeouts = [each for each in (limits.idle, left) if each is not None]
                 first = await context.wait_for(self._queue.get(), min(timeouts, default=None))
                 if first is not None:
-                    await self._print(self._batch(first))
+                    await self._print(self._take_batch(first))
                     await self._confirm_printed()
                 elif left is None or limits.idle is not None and limits.idle < left:
                     break
@@ -213,7 +213,7 @@ class Printer:
         await self._output.reader_closed.wait()
         self._context.stopping.set()
 
-    def _batch(self, first: Message) -> list[Message]:
+    def _take_batch(self, first: Message) -> list[Message]:
         batch = [first]
         count_max = _BATCH if self._limits.count is None else min(_BATCH, self._limits.count - self.printed)
         with suppress(IndexError):

@@ -60,12 +60,12 @@ class Latencies:
                    "max": self.longest}
         return {name: round(value / 1e6, 3) for name, value in figures.items()}
 
-    def report(self) -> dict[str, Any]:
+    def report_tree(self) -> dict[str, Any]:
         return {"origin": self.origin, "min": self.minimum, "max": self.maximum, "avg": self.average,
                 "median": self.percentile(50), **{f"{each}percentile": self.percentile(each) for each in PERCENTILES},
                 "dataPoints": {str(latency): self._times[latency] for latency in sorted(self._times)}}
 
-    def summary(self) -> str:
+    def summary_text(self) -> str:
         rows = [("min", self.minimum), ("avg", self.average), ("max", self.maximum), ("median", self.percentile(50)),
                 *((f"{each}Percentile", self.percentile(each)) for each in PERCENTILES)]
         lines = [f"    {'origin':.<16}: {self.origin}", f"    {'totalCount':.<16}: {self.count}",

@@ -59,7 +59,7 @@ class StandardOutput:
         """Write all data, or a part of it once `stopping` is set. Raises BrokenPipeError if the reader closes the pipe."""
         view = memoryview(data)
         while view:
-            if not await self._writable(stopping):
+            if not await self._wait_until_writable(stopping):
                 return
             try:
                 count = os.write(self._fd, view[:_WRITE_BYTES])
@@ -69,7 +69,7 @@ class StandardOutput:
             self.written += count
             view = view[count:]
 
-    async def _writable(self, stopping: asyncio.Event) -> bool:
+    async def _wait_until_writable(self, stopping: asyncio.Event) -> bool:
         poll = select.poll()
         poll.register(self._fd, select.POLLOUT)
         if poll.poll(0):

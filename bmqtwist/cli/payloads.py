@@ -120,13 +120,13 @@ def _json_payload(tree: dict[str, Any]) -> bytes:
     if ("payload" in tree) == ("payloadBase64" in tree):
         raise LocalError("exactly one of \"payload\" and \"payloadBase64\" is expected")
     if "payloadBase64" in tree:
-        return _base64(tree["payloadBase64"], "payloadBase64")
+        return _decode_base64(tree["payloadBase64"], "payloadBase64")
     payload = tree["payload"]
     text = payload if isinstance(payload, str) else json.dumps(payload, separators=(",", ":"), ensure_ascii=False)
     return text.encode("utf-8", "surrogatepass")
 
 
-def _base64(text: object, name: str) -> bytes:
+def _decode_base64(text: object, name: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)  # type: ignore[arg-type]
     except (TypeError, ValueError, binascii.Error):
@@ -145,7 +145,7 @@ def _json_properties(tree: object) -> Properties:
             kind = property_type(str(value.get("type", "")))
             found.types[name] = kind
             if "valueBase64" in value:
-                raw = _base64(value["valueBase64"], f"properties.{name}.valueBase64")
+                raw = _decode_base64(value["valueBase64"], f"properties.{name}.valueBase64")
                 value = raw if kind is PropertyType.BINARY else raw.decode("utf-8", "surrogateescape")
             else:
                 value = value.get("value")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def _settings(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+def _parse_settings(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
     found = {}
     for each in values:
         name, equals, value = each.partition("=")
@@ -51,18 +51,19 @@ _spark_options = grouped_options(
     "spark", SparkSettings,
     click.option("--master", default="local[*]", show_default=True, help="Spark master: local[*], local[2], "
                  "spark://host:7077. Under spark-submit, its master is used."),
-    click.option("--conf", multiple=True, callback=_settings, metavar="NAME=VALUE", help="A Spark setting. Repeatable."))
+    click.option("--conf", multiple=True, callback=_parse_settings, metavar="NAME=VALUE",
+                 help="A Spark setting. Repeatable."))
 
 
-def _bmq(broker: str, options: dict[str, str]) -> dict[str, str]:
+def _with_broker(broker: str, options: dict[str, str]) -> dict[str, str]:
     return {"bmq.bootstrap.servers": broker, **options}
 
 
 _broker_options = grouped_options(
-    "bmq", _bmq,
+    "bmq", _with_broker,
     click.option("-b", "--broker", default="tcp://localhost:30114", show_default=True, envvar="BMQ_BROKER_URI",
                  help="tcp://host:port or tls://host:port, separated by commas."),
-    click.option("--option", "options", multiple=True, callback=_settings, metavar="NAME=VALUE",
+    click.option("--option", "options", multiple=True, callback=_parse_settings, metavar="NAME=VALUE",
                  help="An option of the source or sink, as listed in docs/spark.md (bmq.user=..). Repeatable."))
 
 

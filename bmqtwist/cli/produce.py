@@ -113,7 +113,7 @@ async def _produce(context: ClientCommandContext, connection: ConnectionOptions,
         poster = CountingPoster(context, queue)
         begun = time.monotonic()
         problem: BadInput | None = None
-        total, in_bytes = _total(options)
+        total, in_bytes = _work_size(options)
         shown = not options.quiet
         with progress("posting", total, shown) as on_progress:
             poster.on_progress = (lambda count: None) if in_bytes else on_progress
@@ -123,14 +123,14 @@ async def _produce(context: ClientCommandContext, connection: ConnectionOptions,
             except BadInput as error:
                 problem = error
             await poster.wait_for_acks(connection.timeout)
-        _report(options, poster, time.monotonic() - begun)
+        _print_result(options, poster, time.monotonic() - begun)
     if problem is not None:
         click.echo(f"bmq: {problem}; {poster.posted} message(s) were posted before this error", err=True)
         return EXIT_USAGE
     return EXIT_NOT_ALL if poster.refused else EXIT_GOOD
 
 
-def _total(options: ProduceOptions) -> tuple[int | None, bool]:
+def _work_size(options: ProduceOptions) -> tuple[int | None, bool]:
     """Return the amount of work, None if unknown, and whether it is in bytes of standard input."""
     if options.count:
         return options.count, False
@@ -252,7 +252,7 @@ class CountingPoster:
                                   f"{self.acknowledged} were acknowledged") from None
 
 
-def _report(options: ProduceOptions, poster: CountingPoster, seconds: float) -> None:
+def _print_result(options: ProduceOptions, poster: CountingPoster, seconds: float) -> None:
     if options.as_json:
         click.echo(json.dumps({"uri": options.uri, "posted": poster.posted, "acknowledged": poster.acknowledged,
                                "refused": dict(poster.refused), "skippedEmpty": poster.skipped, "bytes": poster.bytes,

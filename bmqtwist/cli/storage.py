@@ -220,7 +220,7 @@ def qlist(path: str, partition: int | None, **options: Any) -> None:
 def verify(path: tuple[str, ...], csl_file: str | None, no_ledger: bool, **options: Any) -> None:
     """Check records, references and checksums of all messages. PATH: a storage directory, or the files of a file set."""
     with _exit_on_error():
-        target = _target(path, csl_file)
+        target = _open_target(path, csl_file)
         with _progress(list(target.paths())) as watch:
             findings = verify_target(target, not no_ledger, watch)
         good = _print_findings(findings, _json_mode(options), "No damage found.")
@@ -256,7 +256,7 @@ def _print_findings(findings: list[FileFinding], as_json: str, all_good: str) ->
     return good
 
 
-def _target(paths: tuple[str, ...], csl_file: str | None) -> StorageTarget:
+def _open_target(paths: tuple[str, ...], csl_file: str | None) -> StorageTarget:
     if len(paths) == 1 and os.path.isdir(paths[0]):
         target = directory_target(paths[0])
         if not target.sets and not target.ledger:
@@ -278,7 +278,7 @@ def _show_journal(paths: SetFiles, options: dict[str, Any]) -> bool:
         raise click.UsageError("--dump-payload needs the DATA file: name it too, or give the directory.")
     ledger_found = _read_ledger(paths.csl) if paths.csl else None
     queues = queues_of(ledger_found.entries) if ledger_found else {}
-    selection = _selection(options, queues, bool(paths.csl))
+    selection = _make_selection(options, queues, bool(paths.csl))
     if summary and (selection.status or selection.guids or selection.exact_records or options["details"] or dump):
         raise click.UsageError("--summary counts all records: combine it with record types, queues and ranges only.")
     output = output_in(_write, _json_mode(options), options["details"], options["dump_limit"])
@@ -304,12 +304,12 @@ def _show_journal(paths: SetFiles, options: dict[str, Any]) -> bool:
     return found
 
 
-def _selection(options: dict[str, Any], queues: dict[bytes, LedgerQueue], with_ledger: bool) -> Selection:
+def _make_selection(options: dict[str, Any], queues: dict[bytes, LedgerQueue], with_ledger: bool) -> Selection:
     statuses = [name for name in ("outstanding", "confirmed", "partially_confirmed") if options[name]]
     if len(statuses) > 1:
         raise click.UsageError(f"Choose one of --{' and --'.join(statuses)}.".replace("_", "-"))
     keys = _queue_keys(options, queues, with_ledger)
-    within = _range(options)
+    within = _make_range(options)
     _check_exact(options, bool(statuses or keys or within != RecordRange()))
     types = frozenset(options["record_type"])
     if not types:
@@ -333,7 +333,7 @@ def _queue_keys(options: dict[str, Any], queues: dict[bytes, LedgerQueue], with_
     return frozenset(keys)
 
 
-def _range(options: dict[str, Any]) -> RecordRange:
+def _make_range(options: dict[str, Any]) -> RecordRange:
     bounds = {name: (options[f"{name}_gt"], options[f"{name}_lt"]) for name in ("timestamp", "seqnum", "offset")}
     for name, (low, high) in bounds.items():
         if low is not None and high is not None and low >= high:
@@ -357,7 +357,7 @@ def _show_ledger(path: str, options: dict[str, Any]) -> bool:
     found = _read_ledger(path, report_tail=True)
     known = queues_of(found.entries)
     keys = _queue_keys(options, known, True)
-    within = _range(options)
+    within = _make_range(options)
     types = frozenset(options["csl_record_type"]) - {"all"} or frozenset(TYPES)
     _check_exact(options, bool(keys or within != RecordRange()))
     selection = Selection(types, keys, within, seqnums=options["seqnum"], offsets=options["offset"])

@@ -182,7 +182,7 @@ def tail(connection: ConnectionOptions, uri: str, limits: TailLimits, expression
     stored message (with `?id=app`: messages that the app has not confirmed). The broker delivers payloads to consumers
     only; on the broker's machine `--storage DIR` reads them from its files.
     """
-    formatter, options, target = printing.compile(), ConsumerOptions(expressions).options(), parse_uri(check_uri(uri))
+    formatter, options, target = printing.compile(), ConsumerOptions(expressions).queue_options(), parse_uri(check_uri(uri))
     if directory is not None and (expressions or target.app_id):
         raise click.UsageError("The files contain the messages of all apps: omit --subscription and ?id=.")
 

@@ -52,7 +52,7 @@ def parse_delimiter(text: str) -> bytes:
 def message_tree(message: Message) -> dict[str, Any]:
     """Return a message as plain data. Bytes that are not UTF-8 are base64, in members named `...Base64`."""
     tree: dict[str, Any] = {"guid": message.guid.hex().upper(), "uri": message.uri}
-    if arrival := _arrival(message):
+    if arrival := _arrival_text(message):
         tree["time"] = arrival
     if message.redelivered:
         tree["redelivered"] = True
@@ -60,7 +60,7 @@ def message_tree(message: Message) -> dict[str, Any]:
         tree["subscription"] = message.subscription.expression
     values, types = message.properties, message.property_types
     if values:
-        tree["properties"] = {name: _property(types[name], value) for name, value in values.items()}
+        tree["properties"] = {name: _property_tree(types[name], value) for name, value in values.items()}
     try:
         tree["payload"] = message.payload.decode()
     except UnicodeDecodeError:
@@ -68,13 +68,13 @@ def message_tree(message: Message) -> dict[str, Any]:
     return tree
 
 
-def _arrival(message: Message) -> str:
+def _arrival_text(message: Message) -> str:
     """Return the arrival time of a stored message, in seconds; "" for a delivered one, which has none."""
     wall = getattr(message, "wall", 0)
     return datetime.fromtimestamp(wall, UTC).isoformat() if wall else ""
 
 
-def _property(kind: PropertyType, value: object) -> dict[str, Any]:
+def _property_tree(kind: PropertyType, value: object) -> dict[str, Any]:
     if isinstance(value, str):
         try:
             value.encode()
@@ -92,13 +92,13 @@ _FIELDS: dict[str, Callable[[Message], bytes]] = {
     "json": lambda message: json.dumps(message_tree(message), ensure_ascii=False).encode(),
     "guid": lambda message: message.guid.hex().upper().encode(),
     "size": lambda message: b"%d" % len(message.payload),
-    "time": lambda message: _arrival(message).encode(),
+    "time": lambda message: _arrival_text(message).encode(),
     "uri": lambda message: message.uri.encode(),
     "domain": lambda message: parse_uri(message.uri).qualified_domain.encode(),
     "queue": lambda message: parse_uri(message.uri).queue.encode(),
     "app": lambda message: parse_uri(message.uri).app_id.encode(),
     "redelivered": lambda message: b"true" if message.redelivered else b"false",
-    "properties": lambda message: json.dumps({name: _property(message.property_types[name], value) for name, value
+    "properties": lambda message: json.dumps({name: _property_tree(message.property_types[name], value) for name, value
                                               in message.properties.items()}, ensure_ascii=False).encode(),
 }
 FIELD_NAMES = tuple(_FIELDS)

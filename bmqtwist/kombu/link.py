@@ -224,7 +224,7 @@ class BrokerLink:
         end = time.monotonic() + timeout_s
         completions = []
         for uri in uris:
-            queue = self._writable(uri)
+            queue = self._find_or_open(uri)
             completions.append(Completion())
             post = Post(token=completions[-1] if confirm else None)
             if not self._post(queue, payload, properties, post, max(end - time.monotonic(), 0.0)):
@@ -245,7 +245,7 @@ class BrokerLink:
     def broadcast(self, uri: str, payload: bytes, properties: Mapping[str, object]) -> None:
         """Post to a broadcast queue without acknowledgement; drop the message if there is no room."""
         self.check()
-        self._post(self._writable(uri), payload, properties, Post(ack=False), 0.0)
+        self._post(self._find_or_open(uri), payload, properties, Post(ack=False), 0.0)
 
     def _post(self, queue: Queue, payload: bytes, properties: Mapping[str, object], post: Post, wait_s: float) -> bool:
         """Post; False if there is no room in time."""
@@ -271,7 +271,7 @@ class BrokerLink:
         self._queues[uri] = opened[0]
         return opened[0]
 
-    def _writable(self, uri: str) -> Queue:
+    def _find_or_open(self, uri: str) -> Queue:
         queue = self._queues.get(uri)
         if queue is None or not queue.is_open:
             with self._queues_lock:

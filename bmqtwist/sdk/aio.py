@@ -216,20 +216,20 @@ class Session(LoopSession):
         try:
             result = callback(argument)
         except (Exception, asyncio.CancelledError) as error:  # an error in a callback must not affect other effects
-            self._report(callback, error)
+            self._report_error(callback, error)
             return
         if asyncio.iscoroutine(result):
             task = self.loop.create_task(result)
             self._tasks.add(task)
-            task.add_done_callback(lambda task: self._ended(callback, task))
+            task.add_done_callback(lambda task: self._on_task_done(callback, task))
 
-    def _ended(self, callback: object, task: asyncio.Task[Any]) -> None:
+    def _on_task_done(self, callback: object, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            self._report(callback, error)
+            self._report_error(callback, error)
 
-    def _report(self, callback: object, error: BaseException) -> None:
+    def _report_error(self, callback: object, error: BaseException) -> None:
         self.loop.call_exception_handler({"message": f"error in {callback!r}", "exception": error})
 
     def call_at(self, due: float, action: Callable[[], object]) -> Cancel:

@@ -65,13 +65,13 @@ class Collector:
 
     def describe(self) -> list[Any]:
         """Called by a registry at registration: return families without samples."""
-        return list(self._families([]))
+        return list(self._make_families([]))
 
     def collect(self) -> Iterator[Any]:
         """Called by a registry at each scrape: yield families with samples."""
-        yield from self._families([(key, session.counters()) for key, session in list(self._sessions.items())])
+        yield from self._make_families([(key, session.counters()) for key, session in list(self._sessions.items())])
 
-    def _families(self, found: list[tuple[tuple[str, ...], Counters]]) -> Iterator[Any]:
+    def _make_families(self, found: list[tuple[tuple[str, ...], Counters]]) -> Iterator[Any]:
         for name in _NAMES:
             now = name.removesuffix("_now")
             detail, label = _BY.get(name, ("", ""))

@@ -59,7 +59,7 @@ class TraceContext:
 
     def child(self, random: RandomBytes) -> TraceContext:
         """Return a child span; `random(n)` returns n random bytes, as os.urandom."""
-        return replace(self, span_id=_id(random, 8))
+        return replace(self, span_id=_make_id(random, 8))
 
     @property
     def traceparent(self) -> str:
@@ -67,7 +67,7 @@ class TraceContext:
         return f"00-{self.trace_id.hex()}-{self.span_id.hex()}-{self.flags & _FLAGS_KNOWN:02x}"
 
 
-def _id(random: RandomBytes, size: int) -> bytes:
+def _make_id(random: RandomBytes, size: int) -> bytes:
     while not any(made := random(size)):
         pass
     return made
@@ -75,7 +75,7 @@ def _id(random: RandomBytes, size: int) -> bytes:
 
 def start(random: RandomBytes, sampled: bool = True) -> TraceContext:
     """Return the first span of a new trace."""
-    return TraceContext(_id(random, 16), _id(random, 8), RANDOM_ID | (SAMPLED if sampled else 0))
+    return TraceContext(_make_id(random, 16), _make_id(random, 8), RANDOM_ID | (SAMPLED if sampled else 0))
 
 
 def parse(parent: str, state: str = "") -> TraceContext | None:

@@ -43,10 +43,10 @@ class ClusterProcess(_Started):
             broker.config.clusters["myVirtualClusters"] = [{"name": CLUSTER, "selfNodeId": number}]
             broker.config.write()
             self._brokers[name] = broker
-        self._proxies = {name: self._proxy(root / name, app, ports[2 * nodes + number]) for number, name in enumerate(
+        self._proxies = {name: self._make_proxy(root / name, app, ports[2 * nodes + number]) for number, name in enumerate(
             f"p{number}" for number in range(1, proxies + 1))}
 
-    def _proxy(self, root: Path, app: dict[str, Any] | None, http_port: int) -> BrokerProcess:
+    def _make_proxy(self, root: Path, app: dict[str, Any] | None, http_port: int) -> BrokerProcess:
         broker = BrokerProcess(root, app={**_with_console(app, http_port), "hostName": root.name,
                                           "brokerInstanceName": root.name})
         self.consoles[root.name] = f"http://127.0.0.1:{http_port}"

@@ -103,7 +103,7 @@ class TappedConnection:
     def send(self, data: bytes) -> None:
         """Send data to the broker, which has processed it on return, unless a fault delays it."""
         if not self.closed:
-            self._pass(self._in, data, True)
+            self._pass_events(self._in, data, True)
             self._context.run()
 
     def disconnect(self, reason: str = "closed by the client") -> None:
@@ -124,7 +124,7 @@ class TappedConnection:
         """Write data of the broker; return the size of delayed data."""
         if self.closed:
             return 0
-        self._pass(self._out, data, False)
+        self._pass_events(self._out, data, False)
         return self.to_client.delayed_bytes
 
     def close(self) -> None:
@@ -173,7 +173,7 @@ class TappedConnection:
 
     # -- data -------------------------------------------------------------------------------------------------------
 
-    def _pass(self, frames: FrameBuffer, data: bytes, to_broker: bool) -> None:
+    def _pass_events(self, frames: FrameBuffer, data: bytes, to_broker: bool) -> None:
         """Decode data, apply faults, record events, and forward."""
         node, tap, faults, recorder = self._context.node, self._tap, self._context.faults, self._context.recorder
         tap.now = node.now - self._context.started_at
@@ -218,7 +218,7 @@ class TappedConnection:
             self._forward(unit.data, now, fault, to_broker)
         elif fault.action == "refuse":
             event.fault_effect = "refused"
-            self._refuse(unit, fault)
+            self._send_refusal(unit, fault)
         else:
             event.fault_effect = "then killed" if fault.after else "killed"
             if fault.after:
@@ -242,7 +242,7 @@ class TappedConnection:
 
     # -- refusals ---------------------------------------------------------------------------------------------------
 
-    def _refuse(self, unit: Unit, fault: Fault) -> None:
+    def _send_refusal(self, unit: Unit, fault: Fault) -> None:
         encoding = self._tap.encoding
         if unit.kind == "post" and isinstance(unit.event, events.Post):
             guid = unit.event.guid
@@ -259,7 +259,7 @@ class TappedConnection:
         self._reply(control.encode_event(control.ControlMessage(unit.request_id, "status", status), encoding))
 
     def _reply(self, data: bytes) -> None:
-        self._pass(self._out, data, False)
+        self._pass_events(self._out, data, False)
 
     # -- end of the connection --------------------------------------------------------------------------------------
 

@@ -122,11 +122,11 @@ class BrokerProcess(_Started):
 
     def stop(self) -> int:
         """Send SIGTERM, wait for the graceful stop, and return the exit code."""
-        return self._signal(signal.SIGTERM)
+        return self._send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
         """Send SIGKILL: unwritten data is lost."""
-        self._signal(signal.SIGKILL)
+        self._send_signal(signal.SIGKILL)
 
     def restart(self) -> None:
         """Stop the broker if it runs, and start it with the same files and port."""
@@ -155,7 +155,7 @@ class BrokerProcess(_Started):
             self.kill()
         self._release_output()
 
-    def _signal(self, number: int) -> int:
+    def _send_signal(self, number: int) -> int:
         process = self._running_process()
         process.send_signal(number)
         return self.wait()

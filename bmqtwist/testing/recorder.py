@@ -39,9 +39,9 @@ class Recorder:
     def add(self, event: Event) -> None:
         """From the broker: record an event."""
         self._events.append(event)
-        self._bytes += _size(event)
+        self._bytes += _recorded_size(event)
         while self._bytes > RECORD_BYTES_MAX:
-            self._bytes -= _size(self._events.popleft())
+            self._bytes -= _recorded_size(self._events.popleft())
             self.dropped += 1
 
     def clear(self) -> None:
@@ -103,5 +103,5 @@ class Recorder:
         return "\n".join(text + [str(event) for event in shown[cut:]])
 
 
-def _size(event: Event) -> int:
+def _recorded_size(event: Event) -> int:
     return EVENT_BYTES + (len(event.data) if isinstance(event, ContentEvent) else 0)

@@ -192,9 +192,9 @@ class SimulatedNode(MemoryNode):
         """Schedule a turn within TURN_SECONDS_MAX."""
         if not self._turning and self.up:
             self._turning = True
-            self.at(self.simulation.now + self.simulation.random.random() * TURN_SECONDS_MAX, self._turn)
+            self.at(self.simulation.now + self.simulation.random.random() * TURN_SECONDS_MAX, self._run_turn)
 
-    def _turn(self) -> None:
+    def _run_turn(self) -> None:
         self._turning = False
         self.broker.turn(self.local_now)
 

@@ -49,9 +49,9 @@ class SimulatedPump(VirtualTransport):
     def dial(self, effect: Connect) -> None:
         """Connect in the simulated network."""
         address = effect.address
-        self._network.dial(f"{address.host}:{address.port}", self._place, partial(self._dialled, effect.attempt))
+        self._network.dial(f"{address.host}:{address.port}", self._place, partial(self._on_dialled, effect.attempt))
 
-    def _dialled(self, attempt: int, end: ConnectionEnd | None) -> None:
+    def _on_dialled(self, attempt: int, end: ConnectionEnd | None) -> None:
         if attempt != self.core.attempt:
             if end is not None:
                 end.drop()

@@ -46,13 +46,13 @@ def find_queue(node: ImmediateNode, uri: str, create: bool) -> tuple[QueueUri, R
         domain = broker.domains.domain(parsed.qualified_domain)
         queue = domain.queues.get(parsed.queue)
         if queue is None and create:
-            queue = _created(node, domain, parsed)
+            queue = _create_queue(node, domain, parsed)
     except Refused as refused:
         raise LocalError(f"{uri}: {refused.message}") from None
     return parsed, queue
 
 
-def _created(node: ImmediateNode, domain: Domain, uri: QueueUri) -> RootQueue:
+def _create_queue(node: ImmediateNode, domain: Domain, uri: QueueUri) -> RootQueue:
     answers: list[RootQueue | Refused] = []
     wall = node.broker.loop.wall(node.now)
     node.broker.clusters[domain.cluster].changes.create_queue(domain, uri.canonical, node.now, wall, answers.append)
@@ -92,7 +92,7 @@ def messages(node: ImmediateNode, uri: str, started_at: float) -> list[Stored]:
     parsed, queue = find_queue(node, uri, False)
     if queue is None:
         return []
-    app = _app(queue, parsed)
+    app = _find_app(queue, parsed)
     holders: dict[bytes, list[str]] = {}
     for handle in queue.handles:
         name = getattr(handle.client.session.transport, "name", "?") if isinstance(handle.client, ClientSession) else "?"
@@ -100,7 +100,7 @@ def messages(node: ImmediateNode, uri: str, started_at: float) -> list[Stored]:
             if app is None or substream.app is app:
                 for guid in substream.unconfirmed:
                     holders.setdefault(guid, []).append(name)
-    return [_stored(queue, message, started_at, tuple(holders.get(message.guid, ())))
+    return [_make_stored(queue, message, started_at, tuple(holders.get(message.guid, ())))
             for message in list(queue.messages.values()) if app is None or message.pending & app.bit]
 
 
@@ -111,12 +111,12 @@ def drain(node: ImmediateNode, uri: str, started_at: float) -> list[Stored]:
     if queue is not None and queue.mode == QueueMode.BROADCAST:
         raise LocalError(f"{uri}: a broadcast queue stores no messages; see recorder.posts")
     if queue is not None and found:
-        at_once(queue.purge(_app(queue, parsed), node.broker.loop.wall(node.now)))
+        at_once(queue.purge(_find_app(queue, parsed), node.broker.loop.wall(node.now)))
         node.turn_requested = True
     return found
 
 
-def _app(queue: RootQueue, uri: QueueUri) -> App | None:
+def _find_app(queue: RootQueue, uri: QueueUri) -> App | None:
     if not uri.app_id:
         return None
     app = queue.apps.get(uri.app_id)
@@ -125,7 +125,7 @@ def _app(queue: RootQueue, uri: QueueUri) -> App | None:
     return app
 
 
-def _stored(queue: RootQueue, message: Message, started_at: float, held_by: tuple[str, ...]) -> Stored:
+def _make_stored(queue: RootQueue, message: Message, started_at: float, held_by: tuple[str, ...]) -> Stored:
     pending = [app for app in queue.active if message.pending & app.bit]
     left = [each for app in pending if (each := queue.attempts_left(app, message)) is not None]
     return Stored(time=message.arrived - started_at, uri=queue.uri, guid=message.guid, data=queue.payload(message),

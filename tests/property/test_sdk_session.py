@@ -219,7 +219,7 @@ class Sessions(RuleBasedStateMachine):
     def channel(self, blocked: bool) -> None:
         """The channel is full, or has room."""
         if self.bench.connected:
-            (self.core.pause if blocked else self.core.resume)(self.bench.now)
+            (self.core.pause_posts if blocked else self.core.resume_posts)(self.bench.now)
             self.bench.turn()
 
     @rule(flush=st.booleans())

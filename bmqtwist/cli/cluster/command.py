@@ -41,18 +41,18 @@ _print_line = partial(click.echo, err=True)
 Command = Callable[..., Any]
 
 
-def _directory(command: Command) -> Command:
+def _directory_option(command: Command) -> Command:
     return click.option("--dir", "directory", default="bmq-cluster", show_default=True, envvar="BMQ_CLUSTER_DIR",
                         type=click.Path(file_okay=False, path_type=Path),
                         help="Directory of the cluster.  [env: BMQ_CLUSTER_DIR]")(command)
 
 
-def _timeout(seconds: float, what: str) -> Callable[[Command], Command]:
+def _timeout_option(seconds: float, what: str) -> Callable[[Command], Command]:
     return click.option("--timeout", default=seconds, show_default=True, type=click.FloatRange(0, min_open=True), help=what)
 
 
-_until_healthy = _timeout(60.0, "Seconds to wait until the cluster is healthy.")
-_until_stopped = _timeout(60.0, "Seconds to wait until a broker has stopped.")
+_until_healthy = _timeout_option(60.0, "Seconds to wait until the cluster is healthy.")
+_until_stopped = _timeout_option(60.0, "Seconds to wait until a broker has stopped.")
 _broker_argument = click.argument("name", metavar="BROKER")
 
 
@@ -65,7 +65,7 @@ def cluster() -> None:
 
 
 @cluster.command()
-@_directory
+@_directory_option
 @click.option("--nodes", type=click.IntRange(1, _NODES_MAX), help=f"Number of nodes.  [default: {NODES}]")
 @click.option("--proxies", type=click.IntRange(0, _NODES_MAX), help=f"Number of proxies.  [default: {PROXIES}]")
 @click.option("--base-port", type=click.IntRange(1, 65535),
@@ -86,17 +86,17 @@ def up(directory: Path, timeout: float, **wanted: Any) -> None:
         else:
             nodes, proxies = wanted["nodes"], wanted["proxies"]
             count = NODES if nodes is None else nodes, PROXIES if proxies is None else proxies
-            ports = _ports(2 * sum(count), wanted["base_port"])
+            ports = _choose_ports(2 * sum(count), wanted["base_port"])
             record = ClusterRecord(sample_brokers(*count, ports), wanted["elector"] or ELECTOR,
                                    wanted["durability"] or DURABILITY)
             found = LocalCluster.make(directory, record, _print_line)
         _check_same(found, wanted)
         found.write_missing_files()
         found.start([each for each in found.brokers if not found.running_pid(each)])
-        _show(found, found.wait_until_healthy(timeout, found.brokers))
+        _print_status(found, found.wait_until_healthy(timeout, found.brokers))
 
 
-def _ports(count: int, first: int | None) -> list[int]:
+def _choose_ports(count: int, first: int | None) -> list[int]:
     if first is None:
         return free_ports(count)
     if first + count > 65536:
@@ -116,7 +116,7 @@ def _check_same(found: LocalCluster, wanted: dict[str, Any]) -> None:
 
 
 @cluster.command()
-@_directory
+@_directory_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def status(directory: Path, as_json: bool) -> None:
     """Show the state of all brokers, the leader, and the health of the cluster. Exit code 1 if it is not healthy."""
@@ -124,38 +124,38 @@ def status(directory: Path, as_json: bool) -> None:
     views = found.inspect_all()
     wrong = problems(found.brokers, views)
     if as_json:
-        click.echo(json.dumps(_tree(found, views, wrong)))
+        click.echo(json.dumps(_status_tree(found, views, wrong)))
     else:
-        for line in _table(found, views):
+        for line in _format_table(found, views):
             click.echo(line)
         click.echo(f"not healthy: {'; '.join(wrong)}" if wrong else "healthy")
     raise SystemExit(EXIT_NOT_ALL if wrong else 0)
 
 
 @cluster.command()
-@_directory
+@_directory_option
 @_broker_argument
 def kill(directory: Path, name: str) -> None:
     """Kill a broker with SIGKILL: data that it has not written is lost."""
     with _locked_cluster(directory) as found:
-        broker = _running(found, name)
+        broker = _find_running(found, name)
         if found.send_signal([broker], signal.SIGKILL, _KILL_SECONDS_MAX):
             raise Unreachable(f"{broker.name} still runs {_KILL_SECONDS_MAX:g} s after SIGKILL: its disk may hang; check "
                               "the machine")
 
 
 @cluster.command()
-@_directory
+@_directory_option
 @_broker_argument
 @_until_stopped
 def stop(directory: Path, name: str, timeout: float) -> None:
     """Stop a broker gracefully, and wait for the end of its process."""
     with _locked_cluster(directory) as found:
-        found.stop([_running(found, name)], timeout)
+        found.stop([_find_running(found, name)], timeout)
 
 
 @cluster.command()
-@_directory
+@_directory_option
 @_broker_argument
 @_until_healthy
 def restart(directory: Path, name: str, timeout: float) -> None:
@@ -165,7 +165,7 @@ def restart(directory: Path, name: str, timeout: float) -> None:
 
 
 @cluster.command()
-@_directory
+@_directory_option
 @_until_healthy
 def roll(directory: Path, timeout: float) -> None:
     """Restart all brokers one by one, the leader last, each when the cluster is healthy again."""
@@ -182,7 +182,7 @@ def roll(directory: Path, timeout: float) -> None:
 
 
 @cluster.command()
-@_directory
+@_directory_option
 @_until_stopped
 def down(directory: Path, timeout: float) -> None:
     """Stop all brokers gracefully. Data and configuration remain for the next `bmq cluster up`."""
@@ -193,7 +193,7 @@ def down(directory: Path, timeout: float) -> None:
 
 
 @cluster.command()
-@_directory
+@_directory_option
 @_broker_argument
 @click.option("-n", "--lines", default=50, show_default=True, type=click.IntRange(0), help="Number of lines.")
 @click.option("-f", "--follow", is_flag=True, help="Print appended lines, until Ctrl-C.")
@@ -232,7 +232,7 @@ def _locked_cluster(directory: Path) -> Iterator[LocalCluster]:
         yield LocalCluster.load(directory, _print_line)
 
 
-def _running(found: LocalCluster, name: str) -> SampleBroker:
+def _find_running(found: LocalCluster, name: str) -> SampleBroker:
     broker = found.broker(name)
     if not found.running_pid(broker):
         raise LocalError(f"{broker.name} is down already; `bmq cluster restart {broker.name} --dir {found.directory}` "
@@ -251,8 +251,8 @@ def _restart(found: LocalCluster, broker: SampleBroker, timeout: float) -> None:
         _print_line(f"{', '.join(down)}: down; `bmq cluster up --dir {found.directory}` starts stopped brokers")
 
 
-def _show(found: LocalCluster, views: Mapping[str, BrokerView]) -> None:
-    for line in _table(found, views):
+def _print_status(found: LocalCluster, views: Mapping[str, BrokerView]) -> None:
+    for line in _format_table(found, views):
         click.echo(line)
     click.echo(f"connect to {_url(found.brokers[-1])}; configuration, data and logs are in {found.directory.resolve()}")
 
@@ -261,28 +261,28 @@ def _url(broker: SampleBroker) -> str:
     return f"tcp://localhost:{broker.port}"
 
 
-def _console(broker: SampleBroker) -> str:
+def _console_url(broker: SampleBroker) -> str:
     return f"http://{LOOPBACK}:{broker.http_port}/" if broker.http_port else ""
 
 
-def _table(found: LocalCluster, views: Mapping[str, BrokerView]) -> list[str]:
+def _format_table(found: LocalCluster, views: Mapping[str, BrokerView]) -> list[str]:
     rows = [("BROKER", "ROLE", "LEADER", "TERM", "PID", "ADDRESS", "CONSOLE", "LOG", "HEALTH")]
     for each in found.brokers:
         view = views[each.name]
         rows.append((each.name, view.role or "-", view.leader or "-", str(view.term or "-"), str(view.pid or "-"),
-                     _url(each), _console(each) or "-", str(found.log(each)), view.describe_problem(each) or "healthy"))
+                     _url(each), _console_url(each) or "-", str(found.log(each)), view.describe_problem(each) or "healthy"))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
-def _tree(found: LocalCluster, views: Mapping[str, BrokerView], wrong: list[str]) -> dict[str, Any]:
+def _status_tree(found: LocalCluster, views: Mapping[str, BrokerView], wrong: list[str]) -> dict[str, Any]:
     leader, term = leader_of(found.brokers, views)
     rows = []
     for each in found.brokers:
         view = views[each.name]
         rows.append({"name": each.name, "kind": "node" if each.node_id else "proxy", "up": bool(view.pid), "pid": view.pid,
                      "role": view.role, "leader": view.leader, "leaderStatus": view.leader_status, "term": view.term,
-                     "url": _url(each), "console": _console(each), "log": str(found.log(each).resolve()),
+                     "url": _url(each), "console": _console_url(each), "log": str(found.log(each).resolve()),
                      "ready": bool(view.role) and not view.not_ready_reason,
                      "health": view.describe_problem(each) or "healthy"})
     return {"directory": str(found.directory.resolve()), "healthy": not wrong, "problems": wrong, "leader": leader,

@@ -131,7 +131,7 @@ class AutoMode:
     def _on_event(self, event: SessionEvent) -> None:
         if not self._silent:
             self._log.info("==> EVENT received: %s", session_event_text(event))
-        self._event_file.event(event)
+        self._event_file.write_event(event)
         if event.kind is EventKind.QUEUE_REOPEN_RESULT and event.result is not Result.SUCCESS:
             self._error = SdkError(event.result, f"{event.uri} could not be reopened: {event.message}")
             self._stop.set()
@@ -169,7 +169,7 @@ class AutoMode:
                 continue
             self._consumed.add_message(len(payload))
             if self._timed:
-                self._measure(payload, now_ns)
+                self._record_latency(payload, now_ns)
             if self._event_file.enabled:
                 self._event_file.write("PUSH", message.uri, message.guid, payload_text(payload))
             if self._settings.dump_msg:
@@ -180,7 +180,7 @@ class AutoMode:
         self._consumed.add_event(total - self._bytes_in)
         self._bytes_in = total
 
-    def _measure(self, payload: bytes, now_ns: int) -> None:
+    def _record_latency(self, payload: bytes, now_ns: int) -> None:
         posted_ns = int.from_bytes(payload[:STAMP_BYTES], "big", signed=True) if len(payload) >= STAMP_BYTES else 0
         if posted_ns and now_ns >= posted_ns:
             self._delivery.add(now_ns - posted_ns)
@@ -217,20 +217,20 @@ class AutoMode:
             self._output.print("\n" + "".join(f"{each.final_line()}\n" for each in self._directions))
         latencies = self._delivery if self._delivery.count else self._acknowledgement
         if latencies.count:
-            self._report(latencies)
+            self._write_latency_report(latencies)
         for status, count in self._refused.items():
             self._log.error("%d posts were refused: %s", count, status)
         self._log.info("Goodbye.")
         return EXIT_NOT_ALL if self._refused else EXIT_GOOD
 
-    def _report(self, latencies: Latencies) -> None:
+    def _write_latency_report(self, latencies: Latencies) -> None:
         path = self._settings.latency_report
         if not self._silent:
             title = f"Latency Report: {path}" if path else "Latency Report"
             self._output.print(f"====================\n{title}\n====================\n"
-                              f"{latencies.summary()}\n\n")
+                              f"{latencies.summary_text()}\n\n")
         if path:
-            Path(path).write_text(json.dumps(latencies.report(), indent=2) + "\n", encoding="utf-8")
+            Path(path).write_text(json.dumps(latencies.report_tree(), indent=2) + "\n", encoding="utf-8")
 
 
 async def check_system(settings: ShellSettings) -> int:

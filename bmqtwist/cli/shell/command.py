@@ -53,7 +53,7 @@ def shell(profile: str | None, dump_profile: bool, script: str | None, stop_on_e
     The commands are those of BlazingMQ's bmqtool; `help` lists them. A script runs to its end, unless --stop-on-error is
     given, and has exit code 1 if a command failed.
     """
-    settings = _settings(profile, given)
+    settings = _read_settings(profile, given)
     if dump_profile:
         click.echo(json.dumps(settings.profile(), indent=2))
         return
@@ -77,7 +77,7 @@ def shell(profile: str | None, dump_profile: bool, script: str | None, stop_on_e
     raise SystemExit(_output_exit_code(output) or code)
 
 
-def _settings(profile: str | None, given: dict[str, Any]) -> ShellSettings:
+def _read_settings(profile: str | None, given: dict[str, Any]) -> ShellSettings:
     port = os.environ.get("BMQ_PORT")
     settings = ShellSettings(broker=f"tcp://localhost:{port or DEFAULT_PORT}")
     if profile is not None:

@@ -57,9 +57,9 @@ class TerminalInput:
             import readline
 
             self._readline = readline
-            self._prepare(readline)
+            self._configure_readline(readline)
 
-    def _prepare(self, readline: Any) -> None:
+    def _configure_readline(self, readline: Any) -> None:
         if self._history is not None:
             with suppress(OSError):
                 readline.read_history_file(self._history)

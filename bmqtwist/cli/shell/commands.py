@@ -49,10 +49,10 @@ def split(line: str) -> tuple[str, dict[str, Any]]:
             return verb, members
         if begin == at:
             raise UnparsableCommand(f"character {at + 1}: a blank is missing before {_excerpt(line, at)}")
-        name, at = _name(line, begin)
+        name, at = _parse_name(line, begin)
         if name in members:
             raise UnparsableCommand(f"{name!r} is given twice")
-        members[name], at = _value(line, at, name)
+        members[name], at = _parse_value(line, at, name)
 
 
 def verb_of(line: str) -> str:
@@ -71,9 +71,9 @@ def _excerpt(line: str, at: int) -> str:
     return repr(line[at:at + 20])
 
 
-def _name(line: str, at: int) -> tuple[str, int]:
+def _parse_name(line: str, at: int) -> tuple[str, int]:
     if line[at] == '"':
-        value, end = _json(line, at)
+        value, end = _parse_json(line, at)
         return str(value), end
     found = _NAME.match(line, at)
     if found is None:
@@ -82,14 +82,14 @@ def _name(line: str, at: int) -> tuple[str, int]:
     return found.group(), found.end()
 
 
-def _value(line: str, at: int, name: str) -> tuple[Any, int]:
+def _parse_value(line: str, at: int, name: str) -> tuple[Any, int]:
     start = _past_blanks(line, at)
     equals = line[start:start + 1] == "="
     if equals:
         start = _past_blanks(line, start + 1)
     first = line[start:start + 1]
     if first and first in '"[{':
-        return _json(line, start)
+        return _parse_json(line, start)
     found = _BARE.match(line, start)
     if not equals or found is None:
         raise UnparsableCommand(f"{name!r} has no value: write {name}=...")
@@ -102,7 +102,7 @@ def _value(line: str, at: int, name: str) -> tuple[Any, int]:
         return text, found.end()
 
 
-def _json(line: str, at: int) -> tuple[Any, int]:
+def _parse_json(line: str, at: int) -> tuple[Any, int]:
     try:
         return _JSON.raw_decode(line, at)
     except json.JSONDecodeError as error:
@@ -129,7 +129,7 @@ def _parse_text(value: Any) -> str:
     return value
 
 
-def _flag(value: Any) -> bool:
+def _parse_flag(value: Any) -> bool:
     if not isinstance(value, bool):
         raise UnparsableCommand(f"true or false is expected, not {_shorten(value)}")
     return value
@@ -156,7 +156,7 @@ _int, _count = partial(_parse_integer, low=-_INT32 - 1, high=_INT32), partial(_p
 _long_count, _unsigned = partial(_parse_integer, low=0, high=_INT64), partial(_parse_integer, low=0, high=(1 << 32) - 1)
 
 
-def _seconds(value: Any) -> float:
+def _parse_seconds(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1e6:
         raise UnparsableCommand(f"a number of seconds is expected, not {_shorten(value)}")
     return float(value)
@@ -219,7 +219,7 @@ def _property_value(value: Any, kind: PropertyType) -> int | str | bool | bytes:
     if kind is PropertyType.BINARY:
         return _parse_text(value).encode("utf-8", "surrogateescape")
     if kind is PropertyType.BOOL:
-        return _flag({"true": True, "false": False}.get(value, value) if isinstance(value, str) else value)
+        return _parse_flag({"true": True, "false": False}.get(value, value) if isinstance(value, str) else value)
     if isinstance(value, str) and re.fullmatch(r"\s*[+-]?[0-9]{1,20}\s*", value):
         value = int(value)
     bound = 1 << _BITS[kind]
@@ -239,7 +239,7 @@ _SUBSCRIPTION: Members = {"correlationId": (_unsigned, None), "expression": (_pa
                           "maxUnconfirmedMessages": (_count, None), "maxUnconfirmedBytes": (_count, None),
                           "consumerPriority": (_int, None)}
 _URI: Members = {"uri": (_parse_text, "")}
-_ASYNC: Members = {"async": (_flag, False)}
+_ASYNC: Members = {"async": (_parse_flag, False)}
 _PAYLOAD: Members = {"payload": (_parse_texts, ())}
 _READING: Members = {"maxUnconfirmedMessages": (_count, MAX_UNCONFIRMED_MESSAGES),
                      "maxUnconfirmedBytes": (_count, MAX_UNCONFIRMED_BYTES), "consumerPriority": (_int, 0),
@@ -257,7 +257,7 @@ COMMANDS: dict[str, Members] = {
     "load-post": {**_URI, "file": (_parse_text, "")},
     "list": {"uri": (_parse_text, None)},
     "confirm": {**_URI, "guid": (_parse_text, "")},
-    "wait": {"uri": (_parse_text, None), "messages": (_count, 1), "timeout": (_seconds, 10.0)},
+    "wait": {"uri": (_parse_text, None), "messages": (_count, 1), "timeout": (_parse_seconds, 10.0)},
     "help": {}, "bye": {}}
 _NEEDED = {"open": ("uri",), "configure": ("uri",), "close": ("uri",), "post": ("uri", "payload"), "batch-post": ("uri",),
            "load-post": ("uri", "file"), "confirm": ("guid", "uri")}
@@ -273,13 +273,13 @@ def parse(line: str) -> tuple[str, dict[str, Any]] | None:
         return None
     verb = _ALIASES.get(verb_of(text), verb_of(text))
     if verb not in COMMANDS:
-        raise ShellCommandError(_unknown(verb))
+        raise ShellCommandError(_unknown_verb_text(verb))
     members = _fill_members(COMMANDS[verb], split(text)[1])
     _check_mandatory(verb, members)
     return verb, members
 
 
-def _unknown(verb: str) -> str:
+def _unknown_verb_text(verb: str) -> str:
     if verb in _STORAGE_VERBS:
         return f"{verb}: the shell does not open storage files, `bmq storage` does"
     close = difflib.get_close_matches(verb[:40], VERBS, 1)
@@ -377,13 +377,13 @@ def parse_dump(text: str) -> tuple[bytes, Properties]:
     lines = text.splitlines()
     first = lines[0] if lines else ""
     if first == _DATA:
-        return _hex(lines, 1), {}
+        return _decode_hexdump(lines, 1), {}
     if first != _PROPERTIES:
         raise ShellCommandError(f"no dump of a message: a dump begins with '{_PROPERTIES}' or '{_DATA}'")
     area_at, payload_at = _find(lines, _AREA), _find(lines, _BODY)
-    area = _hex(lines, area_at + 1)
+    area = _decode_hexdump(lines, area_at + 1)
     try:
-        return _hex(lines, payload_at + 1), properties.decode(area, False) if area else {}
+        return _decode_hexdump(lines, payload_at + 1), properties.decode(area, False) if area else {}
     except PeerError as error:
         raise ShellCommandError(f"the properties in the dump cannot be read: {error}") from None
 
@@ -395,7 +395,7 @@ def _find(lines: list[str], title: str) -> int:
         raise ShellCommandError(f"no dump of a message: '{title}' is missing") from None
 
 
-def _hex(lines: list[str], start: int) -> bytes:
+def _decode_hexdump(lines: list[str], start: int) -> bytes:
     """Decode a hexdump up to a blank line: `offset: digits digits ... |text|`. A blank line at `start` is skipped."""
     found = bytearray()
     if start < len(lines) and not lines[start].strip():

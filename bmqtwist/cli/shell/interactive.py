@@ -139,7 +139,7 @@ class _ReceivedItems:
             if entry is None:
                 continue  # the queue is closed: the broker redelivers the message
             if self._event_file.enabled:
-                self._event_file.write("PUSH", message.uri, message.guid, payload_text(_payload(message)))
+                self._event_file.write("PUSH", message.uri, message.guid, payload_text(_decoded_payload(message)))
             if self._settings.dump_msg:
                 self._log.info("PUSH #%d: %s", index, push_text(message, entry.number))
             if self._settings.confirm_msg:
@@ -268,13 +268,13 @@ class Shell:
     def _on_event(self, event: SessionEvent) -> None:
         self._received.report()
         self._log.info("==> EVENT received: %s", session_event_text(event))
-        self._event_file.event(event)
+        self._event_file.write_event(event)
         if event.kind is EventKind.QUEUE_REOPEN_RESULT and event.result is not Result.SUCCESS:
             self._entries.pop(event.uri, None)
 
     # -- queues -------------------------------------------------------------------------------------------------------
 
-    def _entry(self, uri: str) -> _OpenedQueue:
+    def _find_entry(self, uri: str) -> _OpenedQueue:
         entry = self._entries.get(uri)
         if entry is None:
             raise ShellCommandError(f"unknown queue '{uri}'")
@@ -339,30 +339,31 @@ class Shell:
         def on_success(queue: aio.Queue) -> None:
             entry.queue = queue
 
-        await self._request("openQueue", entry, send, command["async"], on_success, lambda: self._drop(entry))
+        await self._request("openQueue", entry, send, command["async"], on_success, lambda: self._remove_entry(entry))
 
-    def _drop(self, entry: _OpenedQueue) -> None:
+    def _remove_entry(self, entry: _OpenedQueue) -> None:
         if self._entries.get(entry.uri) is entry:
             del self._entries[entry.uri]
 
     async def _configure(self, command: dict[str, Any]) -> None:
-        entry = self._entry(command["uri"])
+        entry = self._find_entry(command["uri"])
         options = queue_options(command)
         queue = entry.opened
         self._log.info("--> Configuring queue: %s", command_text(command))
         await self._request("configureQueue", entry, lambda: queue.configure(options), command["async"], lambda _: None)
 
     async def _close(self, command: dict[str, Any]) -> None:
-        entry = self._entry(command["uri"])
+        entry = self._find_entry(command["uri"])
         queue = entry.opened
         self._log.info("--> Closing queue: %s", command_text(command))
+        # the entry is removed even if the request fails
         await self._request("closeQueue", entry, lambda: _flush_and_close(queue), command["async"],
-                            lambda _: self._drop(entry), lambda: self._drop(entry))  # dropped even if the request fails
+                            lambda _: self._remove_entry(entry), lambda: self._remove_entry(entry))
 
     # -- posting ------------------------------------------------------------------------------------------------------
 
     async def _post(self, command: dict[str, Any]) -> None:
-        entry = self._entry(command["uri"])
+        entry = self._find_entry(command["uri"])
         entry.opened  # noqa: B018 - raises if the queue is not open
         compression = command["compressionAlgorithmType"].lower()
         if compression not in ("none", "zlib", ""):
@@ -374,7 +375,7 @@ class Shell:
                          {each.name: each.kind for each in command["messageProperties"]}, compression == "zlib")
 
     async def _load_post(self, command: dict[str, Any]) -> None:
-        entry = self._entry(command["uri"])
+        entry = self._find_entry(command["uri"])
         entry.opened  # noqa: B018
         self._log.info("--> Loading and posting message: %s", command_text(command))
         payload, properties = parse_dump(Path(command["file"]).read_text(encoding="utf-8", errors="replace"))
@@ -419,7 +420,7 @@ class Shell:
             self._event_file.write("PUT", entry.uri, correlation_text(number), guid, payload_text(payload))
 
     async def _batch_post(self, command: dict[str, Any]) -> None:
-        entry = self._entry(command["uri"])
+        entry = self._find_entry(command["uri"])
         plan = SeriesParameters(command["eventsCount"], 0.0, command["eventSize"], command["msgSize"], command["postRate"],
                     command["postInterval"], tuple(each.encode("utf-8", "surrogateescape") for each in command["payload"]),
                     auto_incremented=command["autoIncremented"])
@@ -433,11 +434,11 @@ class Shell:
     # -- consuming ----------------------------------------------------------------------------------------------------
 
     async def _list(self, command: dict[str, Any]) -> None:
-        self._log.info("%s", format_unconfirmed([(message, entry.number) for entry in self._selected(command["uri"])
+        self._log.info("%s", format_unconfirmed([(message, entry.number) for entry in self._select_entries(command["uri"])
                                       for message in entry.messages.values()]))
 
     async def _confirm(self, command: dict[str, Any]) -> None:
-        entry = self._entry(command["uri"])
+        entry = self._find_entry(command["uri"])
         guids = select(command["guid"], list(entry.messages))
         if not guids:
             self._log.info("No messages to confirm")
@@ -456,7 +457,7 @@ class Shell:
     async def _wait(self, command: dict[str, Any]) -> None:
         loop = asyncio.get_running_loop()
         end = loop.time() + command["timeout"]
-        while (count := sum(len(entry.messages) for entry in self._selected(command["uri"]))) < command["messages"]:
+        while (count := sum(len(entry.messages) for entry in self._select_entries(command["uri"]))) < command["messages"]:
             self._received.arrived.clear()
             try:
                 await asyncio.wait_for(self._received.arrived.wait(), end - loop.time())
@@ -465,8 +466,8 @@ class Shell:
                     f"{count} of {command['messages']} messages within {command['timeout']:g} s") from None
         self._log.info("%d messages have arrived", count)
 
-    def _selected(self, uri: str | None) -> list[_OpenedQueue]:
-        return list(self._entries.values()) if uri is None else [self._entry(uri)]
+    def _select_entries(self, uri: str | None) -> list[_OpenedQueue]:
+        return list(self._entries.values()) if uri is None else [self._find_entry(uri)]
 
     async def _help(self, _: dict[str, Any]) -> None:
         self._log.info("\n%s", HELP)
@@ -480,7 +481,7 @@ async def _flush_and_close(queue: aio.Queue) -> None:
     await queue.close()
 
 
-def _payload(message: Message) -> bytes:
+def _decoded_payload(message: Message) -> bytes:
     try:
         return message.payload
     except PeerError:

@@ -138,7 +138,7 @@ class EventFile:
             text = "|".join(each.hex().upper() if isinstance(each, bytes) else str(each) for each in parts)
             self._handler.handle(logging.LogRecord(category, logging.INFO, __file__, 0, "%s", (text,), None))
 
-    def event(self, event: SessionEvent) -> None:
+    def write_event(self, event: SessionEvent) -> None:
         self.write("SESSION", event.kind.name, event.uri if event.kind is EventKind.QUEUE_REOPEN_RESULT else "")
 
     def close(self) -> None:

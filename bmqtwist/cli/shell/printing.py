@@ -129,11 +129,11 @@ def payload_excerpt(payload: bytes) -> str:
 
 def command_text(members: Mapping[str, Any]) -> str:
     """Format a parsed command with all its members."""
-    parts = [f"{name} = {_value(value)}" for name, value in members.items()]
+    parts = [f"{name} = {_format_value(value)}" for name, value in members.items()]
     return f"[ {' '.join(parts)} ]"
 
 
-def _value(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
@@ -141,15 +141,15 @@ def _value(value: Any) -> str:
     if value is None:
         return "NULL"
     if isinstance(value, Property):
-        return f'[ name = "{value.name}" value = "{_plain(value.value)}" type = {value.type_name} ]'
+        return f'[ name = "{value.name}" value = "{_format_plain(value.value)}" type = {value.type_name} ]'
     if isinstance(value, Mapping):
         return command_text(value)
     if isinstance(value, tuple):
-        return "".join(("[ ", *(f"{_value(each)} " for each in value), "]"))
+        return "".join(("[ ", *(f"{_format_value(each)} " for each in value), "]"))
     return str(value)
 
 
-def _plain(value: int | str | bool | bytes) -> str:
+def _format_plain(value: int | str | bool | bytes) -> str:
     if isinstance(value, bytes):
         return value.decode("utf-8", "backslashreplace")
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -203,23 +203,23 @@ def queue_options(reading: Mapping[str, Any]) -> QueueOptions:
     """Return the queue options of an `open` or `configure` command. Raises ShellCommandError for an invalid expression,
     limit or priority."""
     try:
-        return QueueOptions(*_limits(reading), subscriptions=tuple(
-            _subscription({**reading, **{name: value for name, value in each.items() if value is not None}})
+        return QueueOptions(*_read_limits(reading), subscriptions=tuple(
+            _make_subscription({**reading, **{name: value for name, value in each.items() if value is not None}})
             for each in reading["subscriptions"]))
     except BmqError as error:
         raise ShellCommandError(str(error)) from None
 
 
-def _limits(reading: Mapping[str, Any]) -> tuple[int, int, int]:
+def _read_limits(reading: Mapping[str, Any]) -> tuple[int, int, int]:
     return reading["maxUnconfirmedMessages"], reading["maxUnconfirmedBytes"], reading["consumerPriority"]
 
 
-def _subscription(each: Mapping[str, Any]) -> Subscription:
+def _make_subscription(each: Mapping[str, Any]) -> Subscription:
     expression = each.get("expression")
     if expression == "":
         raise ShellCommandError("Invalid subscription '': its expression is empty; omit it to receive all messages")
     try:
-        return Subscription(expression or "", *_limits(each), each.get("correlationId"))
+        return Subscription(expression or "", *_read_limits(each), each.get("correlationId"))
     except BmqError as error:
         raise ShellCommandError(f"Invalid subscription '{expression or ''}': {error}") from None
 
@@ -235,19 +235,19 @@ def read_profile(text: str, settings: ShellSettings) -> ShellSettings:
     changes: dict[str, Any] = {}
     for name, value in tree.items():
         if name in MEMBERS and value is not None:
-            changes[MEMBERS[name]] = _member(name, value, getattr(settings, MEMBERS[name]))
+            changes[MEMBERS[name]] = _convert_member(name, value, getattr(settings, MEMBERS[name]))
     return replace(settings, **changes)
 
 
 def read_list(name: str, text: str) -> tuple[Any, ...]:
     """Parse the JSON text of `messageProperties` or `subscriptions`."""
     try:
-        return _list(name, json.loads(text))
+        return _convert_list(name, json.loads(text))
     except (ValueError, RecursionError) as error:
         raise LocalError(f"{name}: not JSON: {error}") from None
 
 
-def _list(name: str, tree: Any) -> tuple[Any, ...]:
+def _convert_list(name: str, tree: Any) -> tuple[Any, ...]:
     if not isinstance(tree, list) or not all(isinstance(each, dict) for each in tree):
         raise LocalError(f"{name}: a list of objects is expected")
     read = read_property if name == "messageProperties" else read_subscription
@@ -257,9 +257,9 @@ def _list(name: str, tree: Any) -> tuple[Any, ...]:
         raise LocalError(f"{name}: {error}") from None
 
 
-def _member(name: str, value: Any, default: Any) -> Any:
+def _convert_member(name: str, value: Any, default: Any) -> Any:
     if isinstance(default, tuple):
-        return _list(name, value)
+        return _convert_list(name, value)
     if isinstance(default, str) and isinstance(value, int) and not isinstance(value, bool):
         value = str(value)  # eventsCount may be written as a number
     if type(value) is not type(default):

@@ -365,7 +365,7 @@ class Negotiation:
             self._outbox.event(EventKind.ERROR, Result.UNKNOWN, f"no credential: {error}")
             raise
 
-    def _response(self, buffer: bytes, specific: int, start: int, end: int) -> Any:
+    def _decode_response(self, buffer: bytes, specific: int, start: int, end: int) -> Any:
         message = control.decode_authentication(buffer[start:end], encoding_of(specific))
         if message.choice != "authenticationResponse":
             raise PeerError("not an authenticationResponse", "choice", start)
@@ -373,7 +373,7 @@ class Negotiation:
 
     def on_authentication(self, buffer: bytes, specific: int, start: int, end: int) -> None:
         try:
-            response = self._response(buffer, specific, start, end)
+            response = self._decode_response(buffer, specific, start, end)
         except PeerError as error:
             self._connection.retry(str(error))
             return
@@ -394,7 +394,7 @@ class Negotiation:
 
     def on_reauthentication(self, buffer: bytes, specific: int, start: int, end: int) -> None:
         try:
-            response = self._response(buffer, specific, start, end)
+            response = self._decode_response(buffer, specific, start, end)
         except PeerError as error:
             self._outbox.report_invalid(error)
             return

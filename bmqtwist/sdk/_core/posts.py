@@ -193,7 +193,7 @@ class Posts:
         self.signal_room()
 
     def fail_all(self, queue: Queue) -> None:
-        self._fail([post for post in self.unacked.values() if post.queue is queue])
+        self._fail_posts([post for post in self.unacked.values() if post.queue is queue])
         self.signal_room()
 
     def on_expiry_due(self) -> None:
@@ -209,10 +209,10 @@ class Posts:
             self._deadlines.set(Input.EXPIRY_DUE, max(due, now + _EXPIRY_STEP_S))
         if expired:
             self._outbox.log(WARNING, f"{len(expired)} posts failed: not acknowledged within the deduplication time")
-            self._fail(expired)
+            self._fail_posts(expired)
             self.signal_room()
 
-    def _fail(self, posts: list[Post]) -> None:
+    def _fail_posts(self, posts: list[Post]) -> None:
         for post in posts:
             self._remove(post.guid)
             self._complete(post, Result.UNKNOWN)

@@ -59,7 +59,7 @@ class QueueMachine:
     def on_timeout(self, queue: Queue) -> None:
         self.feed(queue, QueueInput.TIMED_OUT, Result.TIMEOUT, "no answer in time")
 
-    def _warn(self, queue: Queue, problem: str, result: Result, message: str) -> None:
+    def _log_warning(self, queue: Queue, problem: str, result: Result, message: str) -> None:
         self._outbox.log(WARNING, f"{queue.uri} {problem}: {result} {message}".rstrip())
 
     def _finish_restore(self, queue: Queue) -> None:
@@ -129,7 +129,7 @@ class QueueMachine:
 
     def fail_open(self, queue: Queue, result: Result, message: str = "", *_: object) -> None:
         if result is not Result.CANCELED:
-            self._warn(queue, "was not opened", result, message)
+            self._log_warning(queue, "was not opened", result, message)
         token, queue.token = queue.token, None
         self.complete_close(queue)
         self._outbox.complete(token, result, message)
@@ -173,7 +173,7 @@ class QueueMachine:
         if result is Result.TIMEOUT:
             self.reset_connection(queue)
             return
-        self._warn(queue, "was not reopened and is closed", result, message)
+        self._log_warning(queue, "was not reopened and is closed", result, message)
         self._outbox.event(EventKind.QUEUE_REOPEN_RESULT, result, message, queue)
         self.complete_close(queue)
 
@@ -202,11 +202,11 @@ class QueueMachine:
         self.requests.close(queue, self._on_answer(queue))
 
     def on_close_refused(self, queue: Queue, result: Result, message: str, *_: object) -> None:
-        self._warn(queue, "is closed, but the broker refused the request", result, message)
+        self._log_warning(queue, "is closed, but the broker refused the request", result, message)
         self.complete_close(queue, result, message)
 
     def fail_close_and_reset(self, queue: Queue, result: Result, message: str, *_: object) -> None:
-        self._warn(queue, "is closed locally", result, message)
+        self._log_warning(queue, "is closed locally", result, message)
         self.complete_close(queue, result, message)
         self._state.feed(Input.LOST, f"no answer to closeQueue for {queue.uri}")
 
@@ -253,7 +253,7 @@ _ROWS: dict[QueueState, Cells] = {
 QUEUE = table(QueueState, QueueInput, _ROWS)
 
 
-def _seconds(given: float | None, default: float) -> float:
+def _checked_timeout(given: float | None, default: float) -> float:
     """Return the timeout of a request, seconds; SdkError INVALID_ARGUMENT unless it is positive."""
     if given is not None and not given > 0:
         raise SdkError(Result.INVALID_ARGUMENT, f"timeout_s {given}: must be greater than 0")
@@ -275,7 +275,7 @@ class Queues:
              queue_options: QueueOptions | None = None, timeout_s: float | None = None) -> Queue:
         """Open a queue, now or on the next connection; the result completes `token`."""
         self._deadlines.now = now
-        seconds = _seconds(timeout_s, self._options.open_timeout_s)
+        seconds = _checked_timeout(timeout_s, self._options.open_timeout_s)
         target = parse_uri(uri)
         if not (read or write):
             raise SdkError(Result.INVALID_ARGUMENT, f"{uri}: open it for reading, for writing, or both")
@@ -293,7 +293,7 @@ class Queues:
     def _configure_timeout_s(self, queue: Queue, now: float, timeout_s: float | None) -> float:
         """Return the timeout of a configure request, seconds; SdkError if the queue is not open."""
         self._deadlines.now = now
-        seconds = _seconds(timeout_s, self._options.configure_timeout_s)
+        seconds = _checked_timeout(timeout_s, self._options.configure_timeout_s)
         if not queue.is_open:
             raise SdkError(Result.INVALID_QUEUE, f"{queue.uri} is not open")
         self._state.feed(Input.REQUEST)
@@ -309,7 +309,7 @@ class Queues:
     def close(self, queue: Queue, token: object, now: float, timeout_s: float | None = None) -> None:
         """Close a queue; without a connection this completes at once."""
         self._deadlines.now = now
-        seconds = _seconds(timeout_s, self._options.close_timeout_s)
+        seconds = _checked_timeout(timeout_s, self._options.close_timeout_s)
         self._state.feed(Input.CLOSE, queue, token)
         if timeout_s is not None and queue.state in (QueueState.DECONFIGURING, QueueState.CLOSING):
             self._deadlines.set_after((queue, "step"), seconds)

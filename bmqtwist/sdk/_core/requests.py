@@ -62,17 +62,17 @@ class Requests:
 
     # -- queues -----------------------------------------------------------------------------------------------------
 
-    def _parameters(self, queue: Queue) -> schema.QueueHandleParameters:
+    def _handle_parameters(self, queue: Queue) -> schema.QueueHandleParameters:
         return schema.QueueHandleParameters(queue.uri, queue.q_id, queue.sub_id_info, queue.flags,
                                             int(queue.readable), int(queue.writable), 0)
 
     def open(self, queue: Queue, on_answer: OnAnswer) -> None:
-        self.send("openQueue", schema.OpenQueue(self._parameters(queue)), on_answer)
+        self.send("openQueue", schema.OpenQueue(self._handle_parameters(queue)), on_answer)
 
     def close(self, queue: Queue, on_answer: OnAnswer = ignore) -> None:
         """Close a queue; `is_final` is set for the last queue of a canonical URI."""
         self.registry.release_ids(queue)
-        self.send("closeQueue", schema.CloseQueue(self._parameters(queue), not queue.ids.users), on_answer)
+        self.send("closeQueue", schema.CloseQueue(self._handle_parameters(queue), not queue.ids.users), on_answer)
 
     def configure(self, queue: Queue, subscriptions: tuple[Subscription, ...], on_answer: OnAnswer) -> int:
         """Send a configure request; return its id. Its routes are provisional until `commit_routes` or `revert_routes`."""

@@ -58,7 +58,7 @@ _MESSAGE_ERRORS = {Result.PAYLOAD_EMPTY, Result.PAYLOAD_TOO_BIG, Result.QUEUE_SU
 
 
 @contextlib.contextmanager
-def translated(what: str) -> Iterator[None]:
+def translate_errors(what: str) -> Iterator[None]:
     """Raise errors of a request as `Failed to <what>: CODE: why`."""
     try:
         yield
@@ -271,7 +271,7 @@ class _DefaultTimeout(float):
 _DEFAULT: Any = _DefaultTimeout()
 
 
-def _seconds(value: float | None, default: float) -> float:
+def _checked_timeout(value: float | None, default: float) -> float:
     if value is None or value is _DEFAULT:
         return default
     if not 0.0 < value < 2 ** 63:
@@ -279,7 +279,7 @@ def _seconds(value: float | None, default: float) -> float:
     return value
 
 
-def _text(uri: str | bytes) -> str:
+def _uri_text(uri: str | bytes) -> str:
     return uri.decode() if isinstance(uri, bytes) else uri
 
 
@@ -313,16 +313,16 @@ class Session:
             high = max(channel_high_watermark - _RESERVED_BYTES, 1)
         low, many = event_queue_watermarks or (defaults.slow_consumer_low, defaults.slow_consumer_high)
         self._readable, self._monitored = on_message is not None, host_health_monitor is not None
-        with translated("start session"):
+        with translate_errors("start session"):
             self._options = options = sdk_options.SessionOptions(
-                connect_timeout_s=_seconds(times.connect_timeout, defaults.connect_timeout_s),
-                disconnect_timeout_s=_seconds(times.disconnect_timeout, defaults.disconnect_timeout_s),
-                open_timeout_s=_seconds(times.open_queue_timeout, defaults.open_timeout_s),
-                configure_timeout_s=_seconds(times.configure_queue_timeout, defaults.configure_timeout_s),
-                close_timeout_s=_seconds(times.close_queue_timeout, defaults.close_timeout_s),
+                connect_timeout_s=_checked_timeout(times.connect_timeout, defaults.connect_timeout_s),
+                disconnect_timeout_s=_checked_timeout(times.disconnect_timeout, defaults.disconnect_timeout_s),
+                open_timeout_s=_checked_timeout(times.open_queue_timeout, defaults.open_timeout_s),
+                configure_timeout_s=_checked_timeout(times.configure_queue_timeout, defaults.configure_timeout_s),
+                close_timeout_s=_checked_timeout(times.close_queue_timeout, defaults.close_timeout_s),
                 compression=message_compression_algorithm is CompressionAlgorithmType.ZLIB,
                 channel_high_bytes=high, channel_low_bytes=high // 2, slow_consumer_low=low, slow_consumer_high=many,
-                brokers=sdk_options.parse_brokers(os.environ.get("BMQ_BROKER_URI") or _text(broker)))  # after the times
+                brokers=sdk_options.parse_brokers(os.environ.get("BMQ_BROKER_URI") or _uri_text(broker)))  # after the times
             monitor = host_health_monitor.monitor if host_health_monitor is not None else None
             self._engine = CallbackEngine(options, self._make_transport, on_session_event, on_message, monitor)
 
@@ -349,14 +349,14 @@ class Session:
                    options: QueueOptions = QueueOptions(),  # noqa: B008 - never changed
                    timeout: float | None = _DEFAULT) -> None:
         """Open a queue and wait for the result."""
-        uri = _text(queue_uri)
+        uri = _uri_text(queue_uri)
         if read and not self._readable:
             raise Error(f"Can't open queue {uri} in read mode: no on_message callback was provided at Session construction")
         self._check_health_option(options)
-        seconds = _seconds(timeout, self._options.open_timeout_s)
+        seconds = _checked_timeout(timeout, self._options.open_timeout_s)
         self._check_started()
         core = self._engine.core
-        with translated(f"open {uri} queue"):
+        with translate_errors(f"open {uri} queue"):
             if not (read or write):
                 raise Error(f"Failed to open {uri} queue: INVALID_FLAGS: open it for reading, for writing, or both")
             wanted = options.apply_to(sdk_options.QueueOptions())
@@ -365,32 +365,32 @@ class Session:
 
     def close_queue(self, queue_uri: str, timeout: float | None = _DEFAULT) -> None:
         """Close a queue, and wait for the result and for the callbacks of its acknowledgements."""
-        uri = _text(queue_uri)
-        seconds = _seconds(timeout, self._options.close_timeout_s)
+        uri = _uri_text(queue_uri)
+        seconds = _checked_timeout(timeout, self._options.close_timeout_s)
         self._check_started()
         core = self._engine.core
-        with translated(f"close {uri} queue"):
-            self._engine.request(lambda token, now: core.close(self._queue(uri), token, now, seconds))
+        with translate_errors(f"close {uri} queue"):
+            self._engine.request(lambda token, now: core.close(self._find_queue(uri), token, now, seconds))
         self._engine.wait_for_callbacks()
 
     def configure_queue(self, queue_uri: str, options: QueueOptions, timeout: float | None = _DEFAULT) -> None:
         """Change the given options of a queue and wait for the result."""
-        uri = _text(queue_uri)
+        uri = _uri_text(queue_uri)
         self._check_health_option(options)
-        seconds = _seconds(timeout, self._options.configure_timeout_s)
+        seconds = _checked_timeout(timeout, self._options.configure_timeout_s)
         self._check_started()
 
         def configure(token: object, now: float) -> None:
-            queue = self._queue(uri)
+            queue = self._find_queue(uri)
             self._engine.core.configure(queue, options.apply_to(queue.options), token, now, seconds)
-        with translated(f"configure {uri} queue"):
+        with translate_errors(f"configure {uri} queue"):
             self._engine.request(configure)
 
     def get_queue_options(self, queue_uri: str) -> QueueOptions:
         """Return the options of an open queue."""
         self._check_started()
         with self._engine.lock:
-            queue = self._queue(_text(queue_uri))
+            queue = self._find_queue(_uri_text(queue_uri))
             options = queue.options if queue.readable else sdk_options.QueueOptions(
                 suspends_on_bad_host_health=queue.options.suspends_on_bad_host_health)
         return QueueOptions(options.max_unconfirmed_messages, options.max_unconfirmed_bytes,
@@ -405,14 +405,14 @@ class Session:
 
         Waits up to five seconds for room.
         """
-        uri = _text(queue_uri)
+        uri = _uri_text(queue_uri)
         if not isinstance(message, bytes):
             raise TypeError(f"Argument 'message' has incorrect type (expected bytes, got {type(message).__name__})")
         values, types = to_wire(properties, property_type_overrides) if properties or property_type_overrides else (
             None, None)
         engine = self._engine
         with translated_post(uri), engine.lock:
-            queue = self._queue(uri)
+            queue = self._find_queue(uri)
             if not queue.writable:
                 raise Error("Failed to construct message: QUEUE_READONLY")
             engine.post(queue, message, values, types, Post(on_ack is not None, on_ack), self._options.post_wait_s,
@@ -443,7 +443,7 @@ class Session:
         if not self._engine.started:
             raise Error(STOPPED)
 
-    def _queue(self, uri: str) -> Queue:
+    def _find_queue(self, uri: str) -> Queue:
         self._check_started()  # again, with the lock: another thread may have stopped the session
         queue = self._engine.core.queues.get(uri)
         if queue is None:

@@ -285,7 +285,7 @@ def test_a_latency_report_is_consistent(values: list[int]) -> None:
     latencies = Latencies("end2end")
     for value in values:
         latencies.add(value)
-    report = json.loads(json.dumps(latencies.report()))
+    report = json.loads(json.dumps(latencies.report_tree()))
     assert list(report) == ["origin", "min", "max", "avg", "median", "95percentile", "96percentile", "97percentile",
                             "98percentile", "99percentile", "dataPoints"]
     points = {int(latency): times for latency, times in report["dataPoints"].items()}
@@ -297,7 +297,7 @@ def test_a_latency_report_is_consistent(values: list[int]) -> None:
 
 
 def test_a_report_without_latencies_has_zeros() -> None:
-    report = Latencies("ack").report()
+    report = Latencies("ack").report_tree()
     assert (report["min"], report["max"], report["avg"], report["median"], report["dataPoints"]) == (0, 0, 0, 0, {})
 
 
