@@ -1,6 +1,6 @@
 """Latency histogram in nanoseconds with three significant digits, and its reports.
 
-The members of `report` are those of bmqtool; `dataPoints` is the number of occurrences by latency.
+The members of `report_tree` are those of bmqtool; `dataPoints` is the number of occurrences by latency.
 """
 
 from __future__ import annotations

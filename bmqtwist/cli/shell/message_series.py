@@ -1,4 +1,4 @@
-"""Message series of the shell: `post_rate` events every `post_interval` ms, with `event_size` messages each."""
+"""Message series of the shell: `post_rate` events every `post_interval_ms` milliseconds, with `event_size` messages each."""
 
 from __future__ import annotations
 

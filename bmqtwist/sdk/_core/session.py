@@ -2,12 +2,12 @@
 `SESSION` is the table of actions by state and input.
 
     core.start(token, now) .. stop(token, now)      the application: open, configure, close, post, confirm
-    core.on_connected, on_connect_failed, on_data, on_connection_lost       the channel
+    core.on_connected, .on_connect_failed, .on_data, .on_connection_lost    the channel
     core.tick(now), core.next_deadline()            the clock
     core.take_effects(), core.take_output()         effects to perform and bytes to write, after any of these calls
 
 `on_output` is called once when effects or bytes become available; the adapter then schedules its turn, and all posts until
-that turn are sent in one event. `received` never raises. Times are seconds of a monotonic clock, passed with each call.
+that turn are sent in one event. `on_data` never raises. Times are seconds of a monotonic clock, passed with each call.
 """
 
 from __future__ import annotations
