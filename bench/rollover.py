@@ -27,7 +27,7 @@ from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import Partition
 from bmqtwist.storage.recovery import recover
-from bmqtwist.storage.rollover import Job, Phase
+from bmqtwist.storage.rollover import RolloverJob, RolloverPhase
 from bmqtwist.storage.store import FileSizes
 
 KEY, URI, APPS = b"bench", "bmq://bench/q", [("__default", b"0\0\0\0\0")]
@@ -50,7 +50,7 @@ class PartitionRunner:
         self.partition.queues.create(KEY, URI, APPS, 0)
         self.messages: list[Message] = []
         self._thread = ThreadPoolExecutor(1)
-        self._jobs: list[tuple[Job, Future[None]]] = []
+        self._jobs: list[tuple[RolloverJob, Future[None]]] = []
 
     def post(self, count: int) -> None:
         """Post `count` messages."""
@@ -77,7 +77,7 @@ class PartitionRunner:
             if future.done():
                 future.result()
                 self._jobs.remove((job, future))
-                roll.done(job, 1)
+                roll.on_job_done(job, 1)
                 break
         begun, more, slices = time.perf_counter(), True, 0
         while more and slices < STEPS_MAX:
@@ -85,7 +85,7 @@ class PartitionRunner:
             requested = roll.take_job()
             if requested is not None:
                 self._jobs.append((requested, self._thread.submit(requested.run)))
-            if time.perf_counter() - begun >= (ROLLOVER_LATE_S if roll.late else BUDGETS[Priority.ROLLOVER]):
+            if time.perf_counter() - begun >= (ROLLOVER_LATE_S if roll.is_late else BUDGETS[Priority.ROLLOVER]):
                 break
 
 
@@ -94,9 +94,9 @@ def measure_in_slices(bench: PartitionRunner, pauses: HostPauseMonitor) -> dict[
     turns: list[tuple[float, float, float | None, str]] = []  # elapsed s, CPU s, host pause ms, phases
     began = 0.0
     roll = bench.partition.roll
-    while not began or roll.phase is not Phase.IDLE:
+    while not began or roll.phase is not RolloverPhase.IDLE:
         phase = roll.phase
-        if phase is not Phase.IDLE and not began:
+        if phase is not RolloverPhase.IDLE and not began:
             began = time.perf_counter()
         pauses.longest_ms()
         start, worked = time.perf_counter(), time.thread_time()
@@ -153,7 +153,7 @@ def main() -> int:
         gc.freeze()
         row: dict[str, Any] = {"messages": len(bench.messages), "size": options.size,
                                "in_slices": measure_in_slices(bench, pauses)}
-        row["in_one_step_ms"] = measure_ms(lambda: bench.partition.roll.finish(2))
+        row["in_one_step_ms"] = measure_ms(lambda: bench.partition.roll.finish_at_once(2))
         files = bench.partition.files
         whole: Any = FilesWithoutHoles(files)
         for _ in range(2):

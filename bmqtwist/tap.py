@@ -30,7 +30,7 @@ from bmqtwist.console.http import HealthEndpoints, make_site
 from bmqtwist.daemon.directories import create_missing
 from bmqtwist.daemon.service import BrokerService
 from bmqtwist.errors import LocalError
-from bmqtwist.logs.background import close, drain, unblocked
+from bmqtwist.logs.background import close, drain, nonblocking_stream
 from bmqtwist.logs.observer import Logs
 from bmqtwist.report import Report
 
@@ -82,7 +82,7 @@ def makeService(options: Options) -> MultiService:
     """Return the service that twistd runs. Exits with code 2 if the configuration is invalid."""
     if options["check"]:
         raise SystemExit(run_check(options["config"], options.overrides, bool(options["strict"])))
-    sys.stdout = unblocked(sys.stdout)  # twistd's log must not block on a slow reader
+    sys.stdout = nonblocking_stream(sys.stdout)  # twistd's log must not block on a slow reader
     try:
         loaded = load(options["config"], options.overrides, strict=bool(options["strict"]))
     except LocalError as error:
@@ -130,7 +130,7 @@ class TwistdBroker(MultiService):
         super().__init__()  # type: ignore[no-untyped-call]
         self._loaded, self._in_foreground = loaded, in_foreground
         self._logs: Logs | None = None
-        self._alarms = unblocked(sys.stderr)
+        self._alarms = nonblocking_stream(sys.stderr)
         self._output: Any = sys.stdout  # also of twistd's log
 
     def startService(self) -> None:

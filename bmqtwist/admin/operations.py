@@ -86,7 +86,7 @@ def _purge_all(broker: Broker, domain: Domain) -> Steps[commands.PurgeReport]:
 
 def _purge(broker: Broker, queue: RootQueue) -> Steps[commands.Purged]:
     count, size = yield from queue.purge(None, broker.loop.wall(broker.loop.now))
-    broker.deliveries.metered(queue)
+    broker.deliveries.report_meter(queue)
     broker.report.note("queue", f"{queue.uri} purged: {count} messages", uri=queue.uri, messages=count, state="purged")
     return commands.Purged(queue.uri, count, size)
 
@@ -111,7 +111,7 @@ def purge_queue(context: AdminContext, domain: str, name: str, app_id: str) -> S
     if app is None or not app.registered:
         return commands.PurgeReport((), (f"Specified appId '{app_id}' not found in the storage of queue '{uri}'.",))
     count, size = yield from queue.purge(app, broker.loop.wall(broker.loop.now))
-    broker.deliveries.metered(queue)
+    broker.deliveries.report_meter(queue)
     broker.report.note("queue", f"{uri} purged for app '{app.app_id}': {count} messages", uri=uri, app=app.app_id,
                        messages=count, state="purged")
     return commands.PurgeReport((commands.Purged(uri, count, size, app.app_id, queue_facts.hexadecimal(app.key)),))

@@ -101,8 +101,8 @@ class Domains:
         del self.by_name[name]
         if all(other.source != domain.source for other in self.by_name.values()):
             self.loaded.pop(domain.source, None)
-        self.provider.forget(name)
-        self.provider.forget(domain.source)
+        self.provider.drop_domain(name)
+        self.provider.drop_domain(domain.source)
 
 
 class QueueAccess:
@@ -191,7 +191,7 @@ class QueueAccess:
 
     def configure_queue(self, session: Session, handle: Handle, app_id: str, consumers: list[ConsumerSpec],
                         answer: Callable[[Refused | None], None]) -> None:
-        handle.queue.settle()
+        handle.queue.complete_conversion()
         if isinstance(handle.queue, RelayQueue):
             self._relays(handle.queue).configure(handle, app_id, consumers, answer)
             return
@@ -204,7 +204,7 @@ class QueueAccess:
 
     def close_queue(self, session: Requester, handle: Handle, request: OpenRequest, final: bool,
                     answer: Callable[[bool | Refused], None]) -> None:
-        handle.queue.settle()
+        handle.queue.complete_conversion()
         if isinstance(handle.queue, RelayQueue):
             self._relays(handle.queue).close(handle, request, final, session.wall, answer)
             return

@@ -1,4 +1,4 @@
-"""Deliveries of a turn: release the PUTs of in-memory queues, then deliver from each touched queue until none is touched.
+"""Deliveries of a turn: release the PUTs of in-memory queues, then deliver from each queue that has requested it.
 
 An exception disables only the queue or client that raised it (`loop/error_isolation.py`).
 """
@@ -32,24 +32,24 @@ class Deliveries:
     def __init__(self, loop: Loop, storage: StorageTurn) -> None:
         self._loop, self._storage, self.report = loop, storage, loop.report
         self.ack_latency = AckLatency()
-        self._touched: list[Queue] = []
+        self._requested: list[Queue] = []
         self._in_memory: list[Put] = []
         self._failed: dict[Session, None] = {}  # to close between deliveries
         self._poison_alarm_at = float("-inf")
 
     # -- queue.root.RootContext -------------------------------------------------------------------------------------
 
-    def touch(self, queue: Queue) -> None:
-        queue.touched = True
-        self._touched.append(queue)
+    def request_delivery(self, queue: Queue) -> None:
+        queue.delivery_requested = True
+        self._requested.append(queue)
 
-    def touch_next(self, queue: Queue) -> None:
-        if not queue.touched:
-            queue.touched = True
+    def request_delivery_next_turn(self, queue: Queue) -> None:
+        if not queue.delivery_requested:
+            queue.delivery_requested = True
             self._deliver_later(queue)
 
     def deliver_at(self, when: float, queue: Queue) -> None:
-        self._loop.timers.at(when, lambda now: queue.touch())
+        self._loop.timers.at(when, lambda now: queue.request_delivery())
 
     def hold_until_written(self, put: Put) -> None:
         self._in_memory.append(put)
@@ -62,7 +62,7 @@ class Deliveries:
             client.window.close()
             self._loop.performer.turn_due()
 
-    def poisoned(self, queue: RootQueue, app: App, message: Message) -> None:
+    def report_poison(self, queue: RootQueue, app: App, message: Message) -> None:
         """Raise the alarm about a poison message, and dump the message for the operator; once in POISON_ALARM_PERIOD_S."""
         now = self._loop.now
         if now - self._poison_alarm_at >= POISON_ALARM_PERIOD_S:
@@ -70,7 +70,7 @@ class Deliveries:
             self._loop.isolation.run(f"Queue '{queue.uri}': the alarm about a poison pill", lambda: self.report.alarm(
                 alarms.POISON_PILL, describe.poison_alarm(queue, app, message, self._loop.performer.dump)))
 
-    def metered(self, queue: RootQueue) -> None:
+    def report_meter(self, queue: RootQueue) -> None:
         self._loop.isolation.run(f"Queue '{queue.uri}': the alarm about its meters", partial(self._report_meters, queue))
 
     def _report_meters(self, queue: RootQueue) -> None:
@@ -80,7 +80,7 @@ class Deliveries:
             else:
                 self.report.info(event.text)
 
-    def in_slices(self, queue: Queue, doing: str, work: Steps[Any]) -> None:
+    def run_in_slices(self, queue: Queue, doing: str, work: Steps[Any]) -> None:
         self._loop.scheduler.start(Priority.QUEUE, queue, work, self._failure(queue, doing, disable=True))
 
     # -- the turn ---------------------------------------------------------------------------------------------------
@@ -99,18 +99,18 @@ class Deliveries:
 
     def end(self) -> None:
         """End all deliveries: the broker stops."""
-        for queue in self._touched:
-            queue.touched = False
-        self._touched.clear()
+        for queue in self._requested:
+            queue.delivery_requested = False
+        self._requested.clear()
 
     def _deliver(self, now: float) -> None:
         clock, until = self._loop.performer.clock, now + _DELIVERY_S
         self._loop.scheduler.run(Priority.DELIVERY)
-        while self._touched:
-            touched, self._touched = self._touched, []
-            for index, queue in enumerate(touched):
+        while self._requested:
+            requested, self._requested = self._requested, []
+            for index, queue in enumerate(requested):
                 if index and clock() >= until:  # at least one queue in each turn
-                    for left in touched[index:]:
+                    for left in requested[index:]:
                         self._deliver_later(left)
                     break
                 self._deliver_from(queue, now)
@@ -124,12 +124,12 @@ class Deliveries:
 
     def _deliver_from(self, queue: Queue, now: float) -> None:
         if queue.disabled:
-            queue.touched = False
+            queue.delivery_requested = False
             return
         try:
             queue.deliver(now)
         except Exception as error:
-            queue.touched = False
+            queue.delivery_requested = False
             self._loop.isolation.queue_failed(queue, "delivery", error)
 
     def _failure(self, queue: Queue, doing: str, disable: bool = False) -> Callable[[Exception], None]:

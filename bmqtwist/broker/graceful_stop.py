@@ -129,7 +129,7 @@ class Shutdown:
                     substream.subscriptions = []
             try:
                 for app in queue.apps.values():
-                    app.reroute()
+                    app.invalidate_router()
             except Exception as error:
                 self._loop.isolation.queue_failed(queue, "the end of deliveries", error, disable=True)
 

@@ -34,7 +34,7 @@ from bmqtwist.report import shown
 from bmqtwist.security.authenticators import Security
 from bmqtwist.security.authorization import Action
 from bmqtwist.steps import Steps
-from bmqtwist.wire.frames import Held
+from bmqtwist.wire.frames import BufferedBytes
 from bmqtwist.wire.schema import BrokerResponse, ClientIdentity, ClientType
 
 
@@ -56,7 +56,7 @@ class Sessions:
         self.unauthenticated = UnauthenticatedConnections(
             extension.unauthenticated_connections_max, UNAUTHENTICATED_BYTES_MAX,
             extension.unauthenticated_connections_per_address_max, extension.connections_per_address_and_second_max)
-        self.held = Held(extension.input_bytes_max)
+        self.held = BufferedBytes(extension.input_bytes_max)
         self.event_bytes_max = extension.event_bytes_max
         self.output_bytes_max = extension.outbox_bytes_max
 
@@ -82,14 +82,14 @@ class Sessions:
 
     def connect(self, peer: str, now: float) -> Session:
         """Create the session of an accepted connection."""
-        session = negotiation.accepted(self, peer, self.security.connection(peer), now)
+        session = negotiation.accepted(self, peer, self.security.new_authentication(peer), now)
         self.open[session] = None
         self.unauthenticated.add(session)
         return session
 
     def dialled(self, peer: str, identity: ClientIdentity, peers: PeerContext, now: float) -> Session:
         provider = self.security.provider
-        session = negotiation.dialled(self, peer, self.security.connection(peer), now, identity, peers,
+        session = negotiation.dialled(self, peer, self.security.new_authentication(peer), now, identity, peers,
                                       provider.credential if provider is not None else None)
         self.open[session] = None
         return session

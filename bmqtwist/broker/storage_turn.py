@@ -22,7 +22,7 @@ from bmqtwist.queue.queue import Put
 from bmqtwist.queue.root import RootQueue
 from bmqtwist.steps import Steps
 from bmqtwist.storage.partition import Partition
-from bmqtwist.storage.rollover import Job
+from bmqtwist.storage.rollover import RolloverJob
 
 COALESCED_BYTES_MAX = 128 << 10  # unwritten DATA of a partition: they fit into the processor's cache
 UNSYNCED_BYTES_MAX = 1 << 20  # DATA above which a sync is not delayed
@@ -34,7 +34,7 @@ def _no_action(now: float) -> None:
 
 def _may_coalesce(partition: Partition) -> bool:
     """Return whether the write of the partition may be left to a later turn."""
-    return not (partition.tail.unwritten_bytes > COALESCED_BYTES_MAX or partition.log.roll_due or partition.files.rolling)
+    return not (partition.tail.unwritten_bytes > COALESCED_BYTES_MAX or partition.log.roll_due or partition.files.has_next)
 
 
 class StorageTurn:
@@ -59,7 +59,7 @@ class StorageTurn:
         for partitions, replication in self._clusters:
             for partition in partitions:
                 try:
-                    if not partition.busy():
+                    if not partition.has_work():
                         continue
                     delayed = self._delays_sync(partition, now)
                     if delayed and _may_coalesce(partition) or self._coalesces(partition, now):
@@ -113,7 +113,7 @@ class StorageTurn:
     def _sync(self, partition: Partition, replication: PartitionRunner | None) -> None:
         """Request a sync if one is due."""
         try:
-            token = partition.wants_sync()
+            token = partition.begin_sync()
             if token is not None:
                 if (batching := self._sync_batching.get(partition)) is not None:
                     batching.synced_to = partition.files.current.data.end
@@ -125,7 +125,7 @@ class StorageTurn:
     def synced(self, partition: Partition, replication: PartitionRunner | None, token: int, now: float) -> None:
         """After a sync: release its PUTs and request the next sync."""
         try:
-            released = partition.synced(token, self._loop.wall(now))
+            released = partition.on_synced(token, self._loop.wall(now))
         except Exception as error:
             self._isolation.partition_failed(partition, "after a sync", error)
             return
@@ -137,7 +137,7 @@ class StorageTurn:
 
     def sync_failed(self, partition: Partition, token: int, error: OSError, now: float) -> None:
         """After a failed sync: close the partition to producers."""
-        self._guard(partition, "after a failed sync", partition.sync_failed, token, error)
+        self._guard(partition, "after a failed sync", partition.on_sync_failed, token, error)
 
     def _guard(self, partition: Partition, doing: str, action: Callable[..., object], *arguments: object) -> None:
         try:
@@ -151,7 +151,7 @@ class StorageTurn:
             return False
         batching = self._sync_batching.setdefault(partition, SyncBatching())
         delayed_until = batching.until
-        newest, syncing = partition.gate.newest, partition.gate.running
+        newest, syncing = partition.gate.newest_position, partition.gate.sync_running
         delayed = batching.delays(now, newest, syncing)
         if delayed and not delayed_until:
             self._loop.timers.at(now + SYNC_DELAY_S, _no_action)
@@ -167,7 +167,7 @@ class StorageTurn:
         coalescing = self._coalescing.get(partition)
         if coalescing is None:
             coalescing = self._coalescing[partition] = WriteCoalescing()
-        waiting, seen, since = partition.gate.waiting, coalescing.seen, coalescing.since
+        waiting, seen, since = partition.gate.effects, coalescing.seen, coalescing.since
         later = bool(waiting) and partition.available and not self._writes_now and _may_coalesce(
             partition) and coalescing.may_wait(waiting, now)
         if later:
@@ -195,7 +195,7 @@ class StorageTurn:
         for partitions, _ in self._clusters:
             for partition in partitions:
                 if partition.log.roll_due:
-                    late = late or partition.roll.late
+                    late = late or partition.roll.is_late
                     if not scheduler.holds(Priority.ROLLOVER, partition):
                         scheduler.add(Priority.ROLLOVER, partition, self._rolling(partition), partial(
                             self._isolation.partition_failed, partition, "rolling over"))
@@ -212,12 +212,13 @@ class StorageTurn:
                                      partial(self._roll_failed, partition, job))
             yield
 
-    def _rolled(self, partition: Partition, job: Job, now: float) -> None:
-        self._guard(partition, "after a job of its rollover", partition.roll.done, job, self._loop.wall(now))
+    def _rolled(self, partition: Partition, job: RolloverJob, now: float) -> None:
+        self._guard(partition, "after a job of its rollover", partition.roll.on_job_done, job, self._loop.wall(now))
 
-    def _roll_failed(self, partition: Partition, job: Job, error: OSError, now: float) -> None:
+    def _roll_failed(self, partition: Partition, job: RolloverJob, error: OSError, now: float) -> None:
         """After a failed job of a rollover: the partition keeps its file set."""
-        self._guard(partition, "after a failed job of its rollover", partition.roll.failed, job, error, self._loop.wall(now))
+        self._guard(partition, "after a failed job of its rollover", partition.roll.on_job_failed, job, error,
+                    self._loop.wall(now))
 
     # -- periodic ---------------------------------------------------------------------------------------------------
 
@@ -226,7 +227,7 @@ class StorageTurn:
         wall = self._loop.wall(now)
         for partitions, replication in self._clusters:
             for partition in partitions:
-                self._guard(partition, "its sync point", partition.sync_point, wall)
+                self._guard(partition, "its sync point", partition.write_sync_point, wall)
                 if replication is not None:
                     self._replicate(partition, replication)
                 self._sync(partition, replication)

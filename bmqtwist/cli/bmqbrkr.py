@@ -23,7 +23,7 @@ from bmqtwist.config.load import BROKER_FILE, Loaded, load
 from bmqtwist.config.text import pretty_json
 from bmqtwist.daemon.directories import create_missing
 from bmqtwist.errors import LocalError
-from bmqtwist.logs.background import Stream, close, unblocked
+from bmqtwist.logs.background import Stream, close, nonblocking_stream
 from bmqtwist.logs.observer import Logs
 from bmqtwist.peers.welcome import Identity
 from bmqtwist.report import Report
@@ -69,7 +69,7 @@ def main(argv: Sequence[str], reactor: Any, make_broker: MakeBroker) -> int:
         parser.error("CONFIGDIR is missing")
     overrides = Overrides(instance_id=options.instanceId, host_name=options.hostName, host_tags=options.hostTags,
                           host_data_center=options.hostDataCenter, port=options.port)
-    console, alarms = unblocked(sys.stdout), unblocked(sys.stderr)
+    console, alarms = nonblocking_stream(sys.stdout), nonblocking_stream(sys.stderr)
     try:
         code, why = _run(options.config, overrides, reactor, make_broker, console, alarms)
     finally:
@@ -102,7 +102,7 @@ def _run(directory: str, overrides: Overrides, reactor: Any, make_broker: MakeBr
         service = make_broker(reactor, loaded, logs.report, os.getcwd())
         _print(console, format_banner(service.identity, loaded.configuration.app.broker_instance_name))
         install_signal_handlers(reactor, logs, service)
-        service.opened = partial(_write_pid, pid, logs.report)
+        service.on_opened = partial(_write_pid, pid, logs.report)
         service.startService()
     except LocalError as error:
         return EXIT_START, start_panic(error)

@@ -12,7 +12,7 @@ from bmqtwist.cli.exits import EXIT_GOOD, EXIT_USAGE
 from bmqtwist.config.compose import NO_OVERRIDES, Overrides
 from bmqtwist.config.load import load
 from bmqtwist.daemon.preflight import check as check_directory
-from bmqtwist.daemon.rehearsal import rehearse
+from bmqtwist.daemon.rehearsal import trial_start
 
 
 @click.command()
@@ -33,7 +33,7 @@ def run_check(directory: str, overrides: Overrides = NO_OVERRIDES, strict: bool 
     out = out or sys.stdout
     problems, warnings = check_directory(directory, overrides, strict=strict)
     if not problems:
-        more = rehearse(load(directory, overrides))
+        more = trial_start(load(directory, overrides))
         problems, warnings = more[0] + (more[1] if strict else []), warnings + ([] if strict else more[1])
     code = EXIT_USAGE if problems else EXIT_GOOD
     if as_json:

@@ -41,10 +41,10 @@ from bmqtwist.storagetool.inputs import (
     with_siblings,
 )
 from bmqtwist.storagetool.journalview import records
-from bmqtwist.storagetool.ledgerview import TYPES, LedgerQueue, LedgerShow, queues_of
+from bmqtwist.storagetool.ledgerview import TYPES, LedgerPrinter, LedgerQueue, queues_of
 from bmqtwist.storagetool.output import output_in
-from bmqtwist.storagetool.selection import RECORD_TYPES, RecordRange, Selection
-from bmqtwist.storagetool.show import Show, Summary, SummaryPrinter, show_qlist
+from bmqtwist.storagetool.selection import RECORD_TYPES, RecordRange, RecordSelection
+from bmqtwist.storagetool.show import RecordPrinter, Summary, SummaryPrinter, show_qlist
 from bmqtwist.storagetool.verify import ERROR, NOTE, WARNING, FileFinding
 from bmqtwist.storagetool.verify import verify as verify_target
 
@@ -296,7 +296,7 @@ def _show_journal(paths: SetFiles, options: dict[str, Any]) -> bool:
             found = True
         else:
             payloads = DataFile(data.read, data.size) if data else None
-            found = Show(selection, queues, output, payloads).run(records(scan))
+            found = RecordPrinter(selection, queues, output, payloads).run(records(scan))
         if data:
             data.close()
     for problem in scan.problems:
@@ -304,7 +304,7 @@ def _show_journal(paths: SetFiles, options: dict[str, Any]) -> bool:
     return found
 
 
-def _make_selection(options: dict[str, Any], queues: dict[bytes, LedgerQueue], with_ledger: bool) -> Selection:
+def _make_selection(options: dict[str, Any], queues: dict[bytes, LedgerQueue], with_ledger: bool) -> RecordSelection:
     statuses = [name for name in ("outstanding", "confirmed", "partially_confirmed") if options[name]]
     if len(statuses) > 1:
         raise click.UsageError(f"Choose one of --{' and --'.join(statuses)}.".replace("_", "-"))
@@ -317,7 +317,7 @@ def _make_selection(options: dict[str, Any], queues: dict[bytes, LedgerQueue], w
                           else RECORD_TYPES)
     elif "all" in types:
         types = frozenset(RECORD_TYPES)
-    return Selection(types, keys, within, statuses[0] if statuses else "", options["guid"], options["seqnum"],
+    return RecordSelection(types, keys, within, statuses[0] if statuses else "", options["guid"], options["seqnum"],
                      options["offset"])
 
 
@@ -360,10 +360,10 @@ def _show_ledger(path: str, options: dict[str, Any]) -> bool:
     within = _make_range(options)
     types = frozenset(options["csl_record_type"]) - {"all"} or frozenset(TYPES)
     _check_exact(options, bool(keys or within != RecordRange()))
-    selection = Selection(types, keys, within, seqnums=options["seqnum"], offsets=options["offset"])
-    if options["summary"] and (options["details"] or selection != Selection(frozenset(TYPES))):
+    selection = RecordSelection(types, keys, within, seqnums=options["seqnum"], offsets=options["offset"])
+    if options["summary"] and (options["details"] or selection != RecordSelection(frozenset(TYPES))):
         raise click.UsageError("--summary of a ledger counts all records: leave out --details and the filters.")
-    shower = LedgerShow(found, selection, options["csl_from_begin"], output_in(_write, _json_mode(options)))
+    shower = LedgerPrinter(found, selection, options["csl_from_begin"], output_in(_write, _json_mode(options)))
     if not options["summary"]:
         return shower.records(options["details"])
     shower.summary(options["summary_queues_limit"])

@@ -62,11 +62,11 @@ class Reception:
     def _append_records(self, event: Records) -> None:
         standing, run = self._standing, event.run
         own = standing.log.summary
-        if not own.holds(run.previous):
+        if not own.contains(run.previous):
             self._report_mismatch()
             return
         self.has_reported, standing.progressed_at = False, standing.now
-        if own.holds(run.last):
+        if own.contains(run.last):
             self._advance_matched(run.last)
         else:
             theirs = dict(run.leases()) if own.last != run.previous else {}
@@ -115,7 +115,7 @@ class Reception:
         self._stamp = max(self._stamp, event.stamp)
         self.announced = max(self.announced, event.committed)
         if not log.busy:
-            lacks = self._parts != event.parts if event.previous is None else not log.summary.holds(event.previous)
+            lacks = self._parts != event.parts if event.previous is None else not log.summary.contains(event.previous)
             if lacks:
                 self.send_report()
             elif event.previous is not None:
@@ -130,7 +130,7 @@ class Reception:
         self.send_receipt()
 
     def note_appended(self) -> None:
-        if self._appending is not None and self._standing.log.summary.holds(self._appending):
+        if self._appending is not None and self._standing.log.summary.contains(self._appending):
             psn, self._appending = self._appending, None
             self._advance_matched(psn)
 

@@ -122,7 +122,7 @@ class ReplicationTargets:
         after, summary = event.after, standing.log.summary
         # this node does not know the primary's compactions: the image covers the whole log of this node
         target = self.by_node[event.sender] = Target(after or NO_PSN, after or summary.last)
-        if after is None or not summary.holds(after):
+        if after is None or not summary.contains(after):
             self._start_image(event.sender, target)
         else:
             self.feed(event.sender, target)

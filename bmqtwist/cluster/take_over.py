@@ -44,7 +44,7 @@ class TakeOver:
         self.choose_log(event)
 
     def on_promise(self, event: Promise) -> None:
-        if event.lease == self._standing.lease and log_of(event).is_whole:
+        if event.lease == self._standing.lease and log_of(event).is_consistent:
             self.promises[event.sender] = event
             self._standing.progressed_at = self._standing.now
             self.choose_log(event)
@@ -120,7 +120,7 @@ class TakeOver:
     def on_report(self, event: Promise) -> None:
         """Handle a later promise: of a new connection, after a mismatch, or of a source whose log has changed."""
         standing = self._standing
-        if event.lease != standing.lease or not log_of(event).is_whole:
+        if event.lease != standing.lease or not log_of(event).is_consistent:
             return
         self.promises[event.sender] = event
         if event.sender == self.source:
@@ -146,7 +146,7 @@ class TakeOver:
             self._pull_from(self.source)
 
     def _begin_lease_at_goal(self) -> bool:
-        is_there = self._standing.log.summary.holds(self._standing.goal)
+        is_there = self._standing.log.summary.contains(self._standing.goal)
         if is_there:
             self._begin_lease()
         return is_there

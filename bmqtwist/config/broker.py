@@ -46,8 +46,8 @@ class LogDump(Section):
     """taskConfig.logController.logDump"""
 
     record_buffer_size: Int32 = member("size of the buffer of recent records", 32768, unit="B")
-    recording_level: str = member("least severe level kept", "OFF")
-    trigger_level: str = member("level of the record that prints the others", "OFF")
+    recording_level: str = member("least severe level buffered", "OFF")
+    trigger_level: str = member("level of a record that triggers the dump", "OFF")
 
 
 class LogController(Section):
@@ -158,10 +158,12 @@ class Heartbeats(Section):
 
     client: Natural = member("missed intervals before a client's connection is closed; 0 = never", 0,
                              unit="intervals")
-    downstream_broker: Natural = member("the same for downstream proxies", 0, unit="intervals")
-    upstream_broker: Natural = member("the same for upstream brokers of a proxy (BlazingMQ: 0)", 4, unit="intervals")
-    cluster_peer: Natural = member("the same for other nodes of the cluster (BlazingMQ: 0)", 4,
-                                   unit="intervals")
+    downstream_broker: Natural = member("missed intervals before a downstream proxy's connection is closed; 0 = never", 0,
+                                        unit="intervals")
+    upstream_broker: Natural = member("missed intervals before a proxy closes the connection to its upstream broker; "
+                                      "0 = never (BlazingMQ: 0)", 4, unit="intervals")
+    cluster_peer: Natural = member("missed intervals before the connection to another node of the cluster is closed; "
+                                   "0 = never (BlazingMQ: 0)", 4, unit="intervals")
 
 
 class Listener(Section):
@@ -184,8 +186,10 @@ class TcpInterface(Section):
     low_watermark: Natural64 = member("size of a client's output at which the broker writes to it again", 1024, unit="B")
     high_watermark: Natural64 = member("size of a client's output above which the broker warns and buffers it", 2048,
                                        unit="B")
-    node_low_watermark: Natural64 = member("the same for nodes of a cluster", 1024, unit="B")
-    node_high_watermark: Natural64 = member("the same for nodes of a cluster", 2048, unit="B")
+    node_low_watermark: Natural64 = member("size of a cluster node's output at which the broker writes to it again", 1024,
+                                           unit="B")
+    node_high_watermark: Natural64 = member("size of a cluster node's output above which the broker warns and buffers it",
+                                            2048, unit="B")
     heartbeat_interval_ms: Natural = member("period of heartbeats; 0 = no heartbeats", 3000, unit="ms")
     listeners: tuple[Listener, ...] = member("listening sockets; all serve the same queues", ())
 
@@ -207,7 +211,7 @@ class TlsConfig(Section, strict=True):
 
 
 # ------------------------------------------------------------------------------------------------------ security
-class SettingValue(Section, choice=True):
+class PluginSettingValue(Section, choice=True):
     """Value of a setting, exactly one member."""
 
     bool_val: bool | None = member("true or false", None)
@@ -222,18 +226,18 @@ class SettingValue(Section, choice=True):
         return next(value for value in every if value is not None)
 
 
-class Setting(Section):
+class PluginSetting(Section):
     """One setting of a plug-in: `settings[]`"""
 
     key: str = member("name of the setting")
-    value: SettingValue = member("its value")
+    value: PluginSettingValue = member("its value")
 
 
 class AuthenticatorConfig(Section):
     """A plug-in and its settings: `authenticators[]`, `credentialProvider`, `authorizer`"""
 
     name: str = member("name of the plug-in")
-    settings: tuple[Setting, ...] = member("its settings", ())
+    settings: tuple[PluginSetting, ...] = member("its settings", ())
 
     def setting(self, key: str) -> bool | int | float | str | None:
         """Return the value of the last setting of that name; None = not set."""
@@ -272,7 +276,7 @@ class AuthenticationConfig(Section, strict=True):
 class Authorization(Section, strict=True):
     """appConfig.authorization"""
 
-    authorizer: AuthenticatorConfig | None = member("plug-in that authorizes; absent = everything is allowed", None)
+    authorizer: AuthenticatorConfig | None = member("plug-in that authorizes actions; absent = all are allowed", None)
 
 
 # ---------------------------------------------------------------------------------------------------- extensions
@@ -347,15 +351,16 @@ class BmqtwistConfig(Section):
                                                   "0 = no limit", 180, unit="s")
     unauthenticated_connections_max: Natural = member(
         "maximum number of connections that have not completed negotiation; further ones are refused; 0 = no limit", 2000)
-    unauthenticated_connections_per_address_max: Natural = member("the same per address", 500)
+    unauthenticated_connections_per_address_max: Natural = member(
+        "maximum number of such connections from one address; 0 = no limit", 500)
     connections_per_address_and_second_max: Natural = member(
         "maximum number of new connections per second from one address; further ones are refused; 0 = no limit", 500)
     input_bytes_max: Natural64 = member("maximum size of incomplete events of all connections; above it the connection with "
                                         "the largest one is closed", 1 << 30, unit="B")
-    relay_bytes_max: Natural64 = member("maximum size of a proxy's posts that the cluster has not acknowledged; above it "
-                                        "reading from producers stops", 256 << 20, unit="B")
+    relay_bytes_max: Natural64 = member("maximum size of a proxy's PUTs that the cluster has not acknowledged; above it "
+                                        "the proxy stops reading from producers", 256 << 20, unit="B")
     rebalance: bool = member("when a node becomes available, the leader moves partitions, one at a time, until all nodes "
-                             "are primary of an equal number", False)
+                             "are primary of an equal number of partitions", False)
     event_bytes_max: Natural = member("maximum size of one event; a peer that announces a larger one is disconnected",
                                       EVENT_BYTES_MAX, unit="B")
     authorization: AuthorizationRules = member("authorization rules", AuthorizationRules)

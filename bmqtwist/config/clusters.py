@@ -81,7 +81,7 @@ class PartitionConfig(Section):
 class ElectorConfig(Section):
     """elector"""
 
-    initial_wait_timeout_ms: Natural = member("wait at the start for the heartbeat of a leader", 8000, unit="ms")
+    initial_wait_timeout_ms: Natural = member("maximum wait at the start for the heartbeat of a leader", 8000, unit="ms")
     max_random_wait_timeout_ms: Natural = member("maximum random wait before an election", 3000, unit="ms")
     scouting_result_timeout_ms: Natural = member("timeout of a scouting", 4000, unit="ms")
     election_result_timeout_ms: Natural = member("timeout of an election", 4000, unit="ms")
@@ -108,13 +108,14 @@ class QueueOperations(Section):
     close_timeout_ms: Natural = member("timeout of a close request", 300000, unit="ms")
     reopen_timeout_ms: Natural = member("timeout of the reopening of a queue upstream after a failover", 43200000, unit="ms")
     reopen_retry_interval_ms: Natural = member("interval between two attempts to reopen", 5000, unit="ms")
-    reopen_max_attempts: Natural = member("number of attempts to reopen; then an alarm, and pending PUTs are refused", 10)
+    reopen_max_attempts: Natural = member("number of attempts to reopen; after the last one an alarm is raised and pending "
+                                          "PUTs are refused", 10)
     assignment_timeout_ms: Natural = member("timeout of the assignment of a queue to a partition", 15000, unit="ms")
     keepalive_duration_ms: Natural = member("time after which an empty queue without handles is deleted", 1800000,
                                             unit="ms")
     consumption_monitor_period_ms: Natural = member("period of the check for stuck queues", 30000, unit="ms")
-    stop_timeout_ms: Natural = member("wait for each peer's answer at the stop", 10000, unit="ms")
-    shutdown_timeout_ms: Natural = member("wait for unconfirmed messages at the stop", 20000, unit="ms")
+    stop_timeout_ms: Natural = member("maximum wait for each peer's answer at the stop", 10000, unit="ms")
+    shutdown_timeout_ms: Natural = member("maximum wait for unconfirmed messages at the stop", 20000, unit="ms")
     ack_window_size: Natural = member("number of PUTs per ACK that relays of broadcast queues request", 500)
 
 

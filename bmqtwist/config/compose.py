@@ -79,9 +79,11 @@ def compose(directory: str, broker: BrokerConfig, clusters: Clusters, overrides:
     broker_file, clusters_file = f"{directory}/bmqbrkrcfg.json", f"{directory}/clusters.json"
     app = _with_bound_port(apply_overrides(broker.app_config, overrides, broker_file, notices))
     broker = replace(broker, app_config=app)
-    problems = [Finding(broker_file, 0, *each) for each in (*_stats(app), *_listeners(app), *console_problems(app))]
-    problems += [Finding(clusters_file, 0, *each) for each in (*_endpoints(app, clusters), *_clusters(clusters))]
-    notices += [Finding(clusters_file, 0, *each) for each in _timeouts(clusters)]
+    problems = [Finding(broker_file, 0, *each)
+                for each in (*_stats_problems(app), *_listener_problems(app), *console_problems(app))]
+    problems += [Finding(clusters_file, 0, *each)
+                 for each in (*_endpoint_problems(app, clusters), *_cluster_problems(clusters))]
+    notices += [Finding(clusters_file, 0, *each) for each in _timeout_problems(clusters)]
     if app.authentication.authenticators and app.authentication.credential_provider is None and any(
             len(cluster.nodes) > 1 for cluster in clusters.my_clusters):
         notices.append(Finding(broker_file, 0, "appConfig.authentication.credentialProvider",
@@ -104,7 +106,7 @@ def compose(directory: str, broker: BrokerConfig, clusters: Clusters, overrides:
     several = {cluster.name for cluster in clusters.my_clusters if len(cluster.nodes) > 1}
     problems += [Finding(clusters_file, 0, "myClusters", text) for cluster in clusters.my_clusters if cluster.name in several
                  for node in cluster.nodes if self_nodes.get(cluster.name) == node.id
-                 for text in _own_endpoint(node, listeners)]
+                 for text in _own_endpoint_problems(node, listeners)]
     if problems:
         raise ConfigError(problems)
     return Configuration(directory=directory, broker=broker, clusters=clusters, self_nodes=self_nodes,
@@ -151,7 +153,7 @@ def _with_bound_port(app: AppConfig) -> AppConfig:
 Problems: TypeAlias = Iterator[tuple[str, str]]
 
 
-def _stats(app: AppConfig) -> Problems:
+def _stats_problems(app: AppConfig) -> Problems:
     """Intervals are multiples of the snapshot interval, and plug-ins exist; a dotted name is a class, imported later."""
     stats, path = app.stats, "appConfig.stats"
     snapshot, printing = stats.snapshot_interval, stats.printer.print_interval
@@ -170,7 +172,7 @@ def _stats(app: AppConfig) -> Problems:
             yield f"appConfig.plugins.enabled[{i}]", f'found "{name}", expected one of {_listed(BUILT_IN_PLUGINS)}'
 
 
-def _listeners(app: AppConfig) -> Problems:
+def _listener_problems(app: AppConfig) -> Problems:
     """A TLS listener has a certificate, and the port is valid."""
     tcp, path = app.network_interfaces.tcp_interface, "appConfig.networkInterfaces.tcpInterface"
     if tcp is not None and not tcp.listeners and not 0 <= tcp.port <= PORT_MAX:
@@ -198,16 +200,16 @@ def console_problems(app: AppConfig) -> Problems:
             yield f"{path}.users[{i}].passwordHash", "is not an argon2 hash: make one with `bmq password --console`"
 
 
-def _groups(clusters: Clusters) -> Iterator[tuple[str, ClusterDefinition | ClusterProxyDefinition]]:
+def _all_clusters(clusters: Clusters) -> Iterator[tuple[str, ClusterDefinition | ClusterProxyDefinition]]:
     yield from ((f"myClusters[{i}]", cluster) for i, cluster in enumerate(clusters.my_clusters))
     yield from ((f"proxyClusters[{i}]", cluster) for i, cluster in enumerate(clusters.proxy_clusters))
 
 
-def _endpoints(app: AppConfig, clusters: Clusters) -> Problems:
+def _endpoint_problems(app: AppConfig, clusters: Clusters) -> Problems:
     """A broker that connects to others by TLS has a certificate authority."""
     if app.tls_config is not None and app.tls_config.certificate_authority:
         return
-    for path, cluster in _groups(clusters):
+    for path, cluster in _all_clusters(clusters):
         for j, node in enumerate(cluster.nodes):
             if node.tls:
                 yield f"{path}.nodes[{j}].transport.tcp.endpoint", (
@@ -215,7 +217,7 @@ def _endpoints(app: AppConfig, clusters: Clusters) -> Problems:
                     "of that node, is missing")
 
 
-def _own_endpoint(node: ClusterNode, listeners: Sequence[BoundListener]) -> Iterator[str]:
+def _own_endpoint_problems(node: ClusterNode, listeners: Sequence[BoundListener]) -> Iterator[str]:
     """The own endpoint and the listener at its port agree on TLS."""
     port = (node.host_and_port or ("", 0))[1]
     at_port = [listener for listener in listeners if listener.port == port and port]
@@ -225,18 +227,18 @@ def _own_endpoint(node: ClusterNode, listeners: Sequence[BoundListener]) -> Iter
                f"listener '{at_port[0].name}' at that port has tls {'true' if tls else 'false'}")
 
 
-def _clusters(clusters: Clusters) -> Problems:
+def _cluster_problems(clusters: Clusters) -> Problems:
     """Names and node ids are unique, endpoints are well-formed."""
     seen: set[tuple[str, str]] = set()
-    for path, cluster in _groups(clusters):
+    for path, cluster in _all_clusters(clusters):
         key = path.partition("[")[0], cluster.name
         if key in seen:
             yield f"{path}.name", f'found "{cluster.name}" again, expected unique names'
         seen.add(key)
-        yield from _nodes(cluster.nodes, f"{path}.nodes")
+        yield from _node_problems(cluster.nodes, f"{path}.nodes")
     for i, mine in enumerate(clusters.my_clusters):
         if len(mine.nodes) > 1:
-            yield from _election(mine, f"myClusters[{i}]")
+            yield from _election_problems(mine, f"myClusters[{i}]")
     for i, virtual in enumerate(clusters.my_virtual_clusters):
         ids = [{node.id for node in cluster.nodes} for cluster in clusters.my_clusters if cluster.name == virtual.name]
         if ids and virtual.self_node_id not in ids[-1]:
@@ -244,15 +246,15 @@ def _clusters(clusters: Clusters) -> Problems:
                                                          f'"{virtual.name}" in myClusters')
 
 
-def _timeouts(clusters: Clusters) -> Problems:
-    for path, cluster in _groups(clusters):
+def _timeout_problems(clusters: Clusters) -> Problems:
+    for path, cluster in _all_clusters(clusters):
         configure, close = cluster.queue_operations.configure_timeout_ms, cluster.queue_operations.close_timeout_ms
         if configure > close:
             yield (f"{path}.queueOperations.configureTimeoutMs",
                    f"found {configure}, expected at most closeTimeoutMs ({close})")
 
 
-def _election(cluster: ClusterDefinition, path: str) -> Problems:
+def _election_problems(cluster: ClusterDefinition, path: str) -> Problems:
     """The elector of a multi-node cluster can elect a leader."""
     for i, node in enumerate(cluster.nodes):
         if node.id <= 0:
@@ -271,7 +273,7 @@ def _election(cluster: ClusterDefinition, path: str) -> Problems:
         yield f"{path}.elector.initialWaitTimeoutMs", f"found {wait}, expected more than maxRandomWaitTimeoutMs ({most})"
 
 
-def _nodes(nodes: tuple[ClusterNode, ...], path: str) -> Problems:
+def _node_problems(nodes: tuple[ClusterNode, ...], path: str) -> Problems:
     if not nodes:
         yield path, "is empty, expected at least one node"
     ids: set[int] = set()

@@ -193,7 +193,7 @@ def decode_text(cls: type[T], text: str, file: str, notices: list[Finding],
     except JSONDecodeError as error:
         raise ConfigError([Finding(file, error.lineno, "", f"not JSON: {error.msg}: column {error.colno}")]) from error
     decoder = _Decoder(file, notices, {} if lines is None else lines)
-    value = decoder.object(cls, root, "", silent=False)
+    value = decoder.decode_object(cls, root, "", silent=False)
     if decoder.problems:
         raise ConfigError(decoder.problems)
     return value  # type: ignore[no-any-return]
@@ -209,16 +209,16 @@ class _Decoder:
         self.problems: list[Finding] = []
         self.strict = False  # True within a strict class
 
-    def problem(self, at: Located, path: str, text: str) -> None:
+    def add_problem(self, at: Located, path: str, text: str) -> None:
         self.problems.append(Finding(self.file, at.line, path, text))
 
-    def notice(self, at: Located, path: str, text: str) -> None:
+    def add_notice(self, at: Located, path: str, text: str) -> None:
         self.notices.append(Finding(self.file, at.line, path, text))
 
-    def object(self, cls: type[Section], at: Located, path: str, silent: bool) -> Any:
+    def decode_object(self, cls: type[Section], at: Located, path: str, silent: bool) -> Any:
         """Decode an instance of `cls`, None after a problem; `silent`: below an ignored member, without notices."""
         if not isinstance(at.value, Members):
-            self.problem(at, path, f"found {at.describe()}, expected an object")
+            self.add_problem(at, path, f"found {at.describe()}, expected an object")
             return None
         known = cls.DECLARED
         strictly, outer = self.strict or cls.IS_STRICT, self.strict
@@ -229,46 +229,46 @@ class _Decoder:
             if name in names:
                 continue
             if strictly:
-                self.problem(found, join(path, name), unknown_member(name, names).replace(", ignored", ""))
+                self.add_problem(found, join(path, name), unknown_member(name, names).replace(", ignored", ""))
             elif not silent:
-                self.notice(found, join(path, name), unknown_member(name, names))
+                self.add_notice(found, join(path, name), unknown_member(name, names))
         for name in at.value.repeated:
-            self.notice(at.value[name], join(path, name), "appears more than once; the last one counts")
+            self.add_notice(at.value[name], join(path, name), "appears more than once; the last one is used")
         for declared in known:
             child = at.value.get(declared.name)
             where = join(path, declared.name)
             if child is None or child.value is None and (declared.nullable or not declared.mandatory):
                 if declared.mandatory:
-                    self.problem(at, where, f"is missing, expected {declared.expected}")
+                    self.add_problem(at, where, f"is missing, expected {declared.expected}")
                 continue
             if declared.ignored and not silent:
-                self.notice(child, where, f"has no effect here: {declared.ignored}")
+                self.add_notice(child, where, f"has no effect here: {declared.ignored}")
             self.lines[self.file, where] = child.line
-            arguments[declared.attribute] = self.value(declared, child, where, silent or bool(declared.ignored))
+            arguments[declared.attribute] = self.decode_value(declared, child, where, silent or bool(declared.ignored))
         self.strict = outer
         if cls.IS_CHOICE and len(arguments) != 1:
             options = ", ".join(f'"{name}"' for name in names)
             present = ", ".join(f'"{declared.name}"' for declared in known if declared.attribute in arguments)
-            self.problem(at, path, f"found {present or 'none of them'}, expected exactly one of {options}")
+            self.add_problem(at, path, f"found {present or 'none of them'}, expected exactly one of {options}")
         return None if len(self.problems) != before else cls(**arguments)
 
-    def value(self, declared: Declaration, at: Located, path: str, silent: bool) -> Any:
+    def decode_value(self, declared: Declaration, at: Located, path: str, silent: bool) -> Any:
         if not declared.many:
-            return self.single(declared, at, path, silent)
+            return self.decode_single(declared, at, path, silent)
         if not isinstance(at.value, list):
-            self.problem(at, path, f"found {at.describe()}, expected {declared.expected}")
+            self.add_problem(at, path, f"found {at.describe()}, expected {declared.expected}")
             return None
         for i, child in enumerate(at.value):
             self.lines[self.file, f"{path}[{i}]"] = child.line
-        return tuple(self.single(declared, child, f"{path}[{i}]", silent) for i, child in enumerate(at.value))
+        return tuple(self.decode_single(declared, child, f"{path}[{i}]", silent) for i, child in enumerate(at.value))
 
-    def single(self, declared: Declaration, at: Located, path: str, silent: bool) -> Any:
+    def decode_single(self, declared: Declaration, at: Located, path: str, silent: bool) -> Any:
         kind = declared.kind
         if not isinstance(kind, Scalar):
-            return self.object(kind, at, path, silent)
+            return self.decode_object(kind, at, path, silent)
         value = declared.convert(at.value) if kind.words else at.value
         if not kind.fits(value):
-            self.problem(at, path, f"found {at.describe()}, expected {kind.expected}{hint(kind, value)}")
+            self.add_problem(at, path, f"found {at.describe()}, expected {kind.expected}{hint(kind, value)}")
             return None
         return declared.convert(value)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bmqtwist.config.clusters import MessageThrottle
 from bmqtwist.config.domain import DomainConfig, LimitsConfig
-from bmqtwist.queue.domain import DomainSettings, Limits, Throttle
+from bmqtwist.queue.domain import DomainSettings, MeterLimits, Throttle
 from bmqtwist.queue.mode import QueueMode
 from bmqtwist.storage.gate import Copies
 
@@ -32,13 +32,13 @@ def domain_settings(config: DomainConfig) -> DomainSettings:
 
 def relayed_settings(mode: QueueMode, deduplication_ms: int) -> DomainSettings:
     """Return the settings of a domain with an upstream primary, which enforces the limits; values of its open response."""
-    unlimited = Limits(0, 0)
+    unlimited = MeterLimits(0, 0)
     return DomainSettings(mode=mode, in_memory=True, domain_limits=unlimited, queue_limits=unlimited, ttl_s=0,
                           deduplication_ms=deduplication_ms)
 
 
-def _limits(config: LimitsConfig) -> Limits:
-    return Limits(config.messages, config.bytes, config.messages_watermark_ratio, config.bytes_watermark_ratio)
+def _limits(config: LimitsConfig) -> MeterLimits:
+    return MeterLimits(config.messages, config.bytes, config.messages_watermark_ratio, config.bytes_watermark_ratio)
 
 
 def throttle(config: MessageThrottle) -> Throttle:

@@ -1,4 +1,4 @@
-"""JSON decoder that records the line of each value, based on the standard library's.
+"""JSON decoder based on that of the standard library, which records the line of each value.
 
 Nesting, size of the text and digits of numbers are limited; NaN, infinite numbers and halves of surrogate pairs are
 refused. Of a repeated member the last value is used, and its name is listed in `repeated`.
@@ -20,7 +20,7 @@ _NUMBER_CHARS_MAX = 400  # longer than any double; limits the cost of the conver
 
 
 class Members(dict[str, "Located"]):
-    """The members of an object."""
+    """Members of an object. `repeated`: names that occur more than once."""
 
     __slots__ = ("repeated",)
 

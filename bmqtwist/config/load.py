@@ -73,6 +73,8 @@ def with_lines(findings: Iterable[Finding], lines: Lines) -> list[Finding]:
 
 
 class DomainReader:
+    """`provider.DomainSource` that reads the files below `directory`."""
+
     def __init__(self, directory: str) -> None:
         self.directory = directory
 

@@ -42,7 +42,7 @@ class DomainFile:
     missing: bool = False
 
     @property
-    def complaint(self) -> str:
+    def error_text(self) -> str:
         if self.missing:
             return f"Domain file '{self.path}' doesn't exist"
         return f"Unable to open domain file '{self.path}'"
@@ -58,7 +58,7 @@ class DomainSource(Protocol):
         """Read `proxyclusters/<name>.json`."""
 
     def stamp(self) -> int:
-        """Return a number that changes with the configuration directory."""
+        """Return a number that changes when a file is added to or removed from the configuration directory."""
 
     def names(self) -> list[str]:
         """Return the names of all domains, sorted."""
@@ -196,13 +196,13 @@ class DomainProvider:
 
     def clear_resolver(self, name: str | None = None) -> None:
         """Remove a resolved name (None = all) from the cache. Raises LocalError if it is not in the cache."""
-        _clear(self._resolved, name)
+        _clear_cache(self._resolved, name)
 
     def clear_files(self, name: str | None = None) -> None:
         """Remove the content of a file (None = of all) from the cache. Raises LocalError if it is not in the cache."""
-        _clear(self._definitions, name)
+        _clear_cache(self._definitions, name)
 
-    def forget(self, name: str) -> None:
+    def drop_domain(self, name: str) -> None:
         """Remove a deleted domain from all caches, including redirects to it."""
         self._definitions.pop(name, None)
         self._noticed.pop(name, None)
@@ -220,7 +220,7 @@ class DomainProvider:
     def _read_variant(self, asked: str, name: str) -> DomainVariant:
         file = self._source.read(name) if _is_name(name) else DomainFile(name, None, missing=True)
         if file.text is None:
-            raise Refused(Category.E_UNKNOWN, file.complaint, CODE_READ)
+            raise Refused(Category.E_UNKNOWN, file.error_text, CODE_READ)
         notices: list[Finding] = []
         try:
             variant = decode_text(DomainVariant, file.text, file.path, notices)
@@ -247,14 +247,14 @@ def normalise(config: DomainConfig, resolved: Resolved, report: Report) -> Domai
         report.alarm(
             alarms.BROADCAST_DOMAIN_STRONG,
             "%s, %s: A broadcast domain cannot be of strong consistency. Updated this domain's "
-            "consistency to eventual. Say so in the domain's file to silence this.", resolved.cluster,
+            "consistency to eventual. Set eventual consistency in the domain's file to avoid this alarm.", resolved.cluster,
             resolved.name)
         config = replace(config, consistency=Consistency(eventual=Eventual()), ack_copies=None)
     elif config.in_memory and config.strong:
-        report.warn("%s, %s: strong consistency of a domain in memory outlives no restart", resolved.cluster,
-                    resolved.name)
+        report.warn("%s, %s: messages of a domain in memory do not survive a restart, even with strong consistency",
+                    resolved.cluster, resolved.name)
     if config.max_delivery_attempts > DELIVERY_ATTEMPTS_MAX:
-        report.warn("%s, %s: maxDeliveryAttempts is %d, at most %d are counted: taken as %d", resolved.cluster,
+        report.warn("%s, %s: maxDeliveryAttempts is %d, above the maximum of %d; %d is used", resolved.cluster,
                     resolved.name, config.max_delivery_attempts, DELIVERY_ATTEMPTS_MAX, DELIVERY_ATTEMPTS_MAX)
         config = replace(config, max_delivery_attempts=DELIVERY_ATTEMPTS_MAX)
     return config
@@ -304,7 +304,7 @@ def _check_subscriptions(config: DomainConfig, compile_text: Compile) -> str:
                                   f'{error.code}, reason: "{error.message}" ]')
     app_ids = [subscription.app_id for subscription in config.subscriptions]
     if len(set(app_ids)) != len(app_ids):
-        complaints.append("Two subscriptions are of the same appId")
+        complaints.append("Two subscriptions have the same appId")
     if config.mode.kind != QueueMode.FANOUT and any(app_ids):
         complaints.append(f"A subscription of a {config.mode.kind} domain must have an empty appId")
     return "\n".join(complaints)
@@ -336,7 +336,7 @@ def check_domain_text(file: DomainFile, problems: list[Finding], warnings: list[
                       lines: dict[tuple[str, str], int] | None = None) -> DomainVariant | None:
     """Check the file of one domain and add findings to the lists; return its content, None = invalid."""
     if file.text is None:
-        problems.append(Finding(file.path, 0, "", file.complaint))
+        problems.append(Finding(file.path, 0, "", file.error_text))
         return None
     try:
         variant = decode_text(DomainVariant, file.text, file.path, warnings, lines)
@@ -353,11 +353,11 @@ def check_domain_text(file: DomainFile, problems: list[Finding], warnings: list[
     warnings += [Finding(file.path, 0, f"{path}.subscriptions", f"appId '{app_id}' is not in appIDs, its subscription "
                          "is ignored") for app_id in unlisted_apps(config)]
     if config.mode.kind == QueueMode.BROADCAST and config.strong:
-        warnings.append(Finding(file.path, 0, f"{path}.consistency", "a broadcast domain cannot be strong; taken as "
-                                "eventual"))
+        warnings.append(Finding(file.path, 0, f"{path}.consistency", "a broadcast domain cannot have strong "
+                                "consistency; eventual is used"))
     if config.max_delivery_attempts > DELIVERY_ATTEMPTS_MAX:
         warnings.append(Finding(file.path, 0, f"{path}.maxDeliveryAttempts", f"found {config.max_delivery_attempts}; "
-                                f"taken as {DELIVERY_ATTEMPTS_MAX}"))
+                                f"the maximum {DELIVERY_ATTEMPTS_MAX} is used"))
     return variant
 
 
@@ -366,7 +366,7 @@ def _is_name(name: str) -> bool:
     return len(name) <= NAME_CHARS_MAX and _NAME.fullmatch(name) is not None
 
 
-def _clear(cache: dict[str, Resolved] | dict[str, tuple[float, DomainDefinition]], name: str | None) -> None:
+def _clear_cache(cache: dict[str, Resolved] | dict[str, tuple[float, DomainDefinition]], name: str | None) -> None:
     if name is None:
         cache.clear()
     elif cache.pop(name, None) is None:

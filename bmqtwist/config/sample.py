@@ -75,10 +75,10 @@ SAMPLE_CLUSTER = sample_brokers(3, 1, [30124, 30125, 30126, 30127, 30134, 30135,
 
 
 def sample_files(root: str = "", port: int = PORT, http_port: int = 0) -> dict[str, str]:
-    """The text of each file of a configuration directory, by its path below that.
+    """Return the text of each file of a configuration directory, by its path below that directory.
 
-    root: put before the directories `storage`, `archive` and `logs`; "" or with a slash at its end. http_port: of the
-    console, 0 = none.
+    root: prefix of the directories `storage`, `archive` and `logs`; "" or a path with a slash at its end. http_port: port
+    of the console, 0 = none.
     """
     broker = SampleBroker("default", port, http_port, 1)
     files = {BROKER_FILE: _broker(broker, f"{root}logs/bmqbrkr.%T.%p.log", f"{root}logs/stat.%T.%p"),
@@ -87,14 +87,14 @@ def sample_files(root: str = "", port: int = PORT, http_port: int = 0) -> dict[s
 
 
 def domain_files() -> dict[str, str]:
-    """The text of each domain's file, by its path below a configuration directory."""
+    """Return the text of each domain's file, by its path below a configuration directory."""
     return _texts({f"domains/{name}.json": _domain(*kind) for name, kind in _DOMAINS.items()})
 
 
 def cluster_files(brokers: Sequence[SampleBroker], elector: str = "fast", durability: str = "group"
                   ) -> dict[str, dict[str, str]]:
-    """The text of each file of the configuration directories of a cluster, but for its domains: by name of the broker, then
-    by the path. Every broker runs in a working directory of its own; `clusters.json` is the same for all nodes, and for all
+    """Return the text of each file of the configuration directories of a cluster, without its domains, by broker name and
+    path. Every broker runs in a working directory of its own; `clusters.json` is the same for all nodes, and for all
     proxies. elector: one of ELECTORS."""
     nodes = [_node(each.node_id, each.name, each.port) for each in brokers if each.node_id]
     member = _clusters(_member("", nodes, ELECTORS[elector]))

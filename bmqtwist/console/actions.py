@@ -213,5 +213,5 @@ def stop_demo(operations: api.Operations, call: api.ApiCall) -> Document:
       api.Argument("nonce", "of the login", read=api.text_reader(64, 1), required=True), between_nodes=True)
 def end_login(operations: api.Operations, call: api.ApiCall) -> Document:
     """End a login at this node."""
-    operations.logins.cookies.end(call.arguments["nonce"], operations.host.moment()[1])
+    operations.logins.cookies.end(call.arguments["nonce"], operations.host.present_time()[1])
     return {"ok": True}

@@ -35,9 +35,9 @@ class Collector:
 
     def __init__(self, host: BrokerService, client: PeerClient) -> None:
         self._host, broker = host, host.node.broker
-        self.consoles = OtherConsoles(broker, client, lambda: host.moment()[0])
+        self.consoles = OtherConsoles(broker, client, lambda: host.present_time()[0])
         self.local = LocalQueues(host)
-        self.sampler = NodeSampler(take_reading(broker, host.moment()[0], host.process()))
+        self.sampler = NodeSampler(take_reading(broker, host.present_time()[0], host.process()))
         self._files, self._files_at = (0, 0), float("-inf")
         self._proxy_flows = FlowSampler()
         self._proxies, self._proxies_at = list[Document](), float("-inf")
@@ -52,7 +52,7 @@ class Collector:
 
     def start(self) -> None:
         """Start to record the history."""
-        _, wall = self._host.moment()
+        _, wall = self._host.present_time()
         self._tick = self._host.reactor.callLater(HISTORY_STEP_S - wall % HISTORY_STEP_S, self._record)
 
     def stop(self) -> None:
@@ -63,7 +63,7 @@ class Collector:
     def _record(self) -> None:
         self.start()
         self.consoles.urls()  # stored: pages of a stopped node reconnect here and are accepted only if its URL is known
-        broker, (now, wall) = self._host.node.broker, self._host.moment()
+        broker, (now, wall) = self._host.node.broker, self._host.present_time()
         messages, size = node_facts.stored_totals(broker)
         self.sampler.record(take_reading(broker, now, self._host.process()), wall, messages, size)
         self._record_leader(wall)
@@ -83,7 +83,7 @@ class Collector:
     def own_part(self) -> Any:
         """Return this node's part of the cluster document."""
         yield self.local.request_sampling()
-        node, (now, wall) = self._host.node, self._host.moment()
+        node, (now, wall) = self._host.node, self._host.present_time()
         proxied = cluster_facts.proxied_of(node.broker)
         if proxied is not None:
             proxied.dial()  # nodes announce the URLs of their consoles
@@ -141,7 +141,7 @@ class Collector:
     def cluster(self) -> Deferred[Document]:
         """Return the cluster document; requests during its creation share the result."""
         done: Deferred[Document] = Deferred()
-        if self._cluster is not None and self._host.moment()[0] - self._cluster[0] < CLUSTER_AGE_S_MAX:
+        if self._cluster is not None and self._host.present_time()[0] - self._cluster[0] < CLUSTER_AGE_S_MAX:
             return succeed(self._cluster[1])
         if self._collecting is not None:
             self._collecting.append(done)
@@ -158,7 +158,7 @@ class Collector:
 
     @inlineCallbacks
     def _collect(self) -> Any:
-        now, _ = self._host.moment()
+        now, _ = self._host.present_time()
         urls, peers = self.consoles.urls(), self.consoles.peers
         polled = peers.poll(urls, now)
         own = yield self.own_part()
@@ -169,7 +169,7 @@ class Collector:
                 self._stops[name] = part["stop"]
             elif part["state"] == "up":
                 self._stops.pop(name, None)
-        now, wall = self._host.moment()
+        now, wall = self._host.present_time()
         ended = {name: {**stop, "done": True} for name, stop in self._stops.items() if name in missing}
         document = merge(own["name"], wall, {own["name"]: own, **parts}, missing, ended)
         for node in document["nodes"]:
@@ -193,7 +193,7 @@ class Collector:
         for uri in shown:
             wanted.setdefault(home[uri], []).append(uri)
         rows = {row["uri"]: row for row in (yield self.local.rows(wanted.pop(self.name, [])))}
-        _, wall = self._host.moment()
+        _, wall = self._host.present_time()
         for answer in (yield self.consoles.request_each("/api/v1/node/rows", {name: as_body({"uris": uris})
                                                                           for name, uris in wanted.items()})):
             rows.update((row["uri"], row) for row in answer["rows"])
@@ -217,7 +217,7 @@ class Collector:
         row = leading["row"] if leading is not None else {"uri": topic.uri}
         document = merge_queue(row, parts, leading["history"] if leading is not None else (),
                                queue_tree(leading["row"] if leading is not None else None, parts, primary))
-        document.update(at=round(self._host.moment()[1], 3), primary=primary, missing=missing | unresponsive)
+        document.update(at=round(self._host.present_time()[1], 3), primary=primary, missing=missing | unresponsive)
         return document
 
     @inlineCallbacks
@@ -241,7 +241,7 @@ class Collector:
 
     def elections(self) -> Document:
         node = self._host.node
-        return {**cluster_facts.elections(node.broker, node.events), "at": round(self._host.moment()[1], 3)}
+        return {**cluster_facts.elections(node.broker, node.events), "at": round(self._host.present_time()[1], 3)}
 
     def primary_of(self, uri: str) -> str:
         """Return the primary of a queue in the metadata; "" = the queue is unknown or has no primary."""

@@ -83,7 +83,7 @@ class Demonstration:
             raise LocalError("Demonstration traffic requires a listener without TLS")
         if self._sessions:
             raise LocalError("Demonstration traffic is already running")
-        self._by, self._since, self._problem = by, self._host.moment()[1], ""
+        self._by, self._since, self._problem = by, self._host.present_time()[1], ""
         self._posted = self._confirmed = self._refused = 0
         sessions = self._sessions = [Session(self._reactor, self._address, connect_timeout_s=CONNECT_S,
                                              open_timeout_s=CONNECT_S, user_agent=f"demonstration-{what}")

@@ -217,7 +217,7 @@ def _partition(operations: api.Operations, call: api.ApiCall) -> Partition:
 @api.get("storage/records", _PARTITION, api.NODE, answer={"bytes": "integer", "kinds": "array"}, place=api.at_node)
 def records(operations: api.Operations, call: api.ApiCall) -> Any:
     """Number of records of each kind in a journal."""
-    return operations.host.in_steps(storage_files.histogram_in_steps(_partition(operations, call)))
+    return operations.host.run_in_steps(storage_files.histogram_in_steps(_partition(operations, call)))
 
 
 @api.get("storage/journal", _PARTITION, api.NODE,
@@ -230,7 +230,7 @@ def records(operations: api.Operations, call: api.ApiCall) -> Any:
 def journal(operations: api.Operations, call: api.ApiCall) -> Any:
     """Records of a journal, the newest first."""
     given = call.arguments
-    return operations.host.in_steps(storage_files.journal_page_in_steps(
+    return operations.host.run_in_steps(storage_files.journal_page_in_steps(
         _partition(operations, call), given["before"], given["limit"], given["kind"], given["guid"]))
 
 
@@ -247,7 +247,7 @@ def compare(operations: api.Operations, call: api.ApiCall) -> Any:
     first, last = common_range(reached.values())
     query |= {"first": f"{first[0]}-{first[1]}", "last": f"{last[0]}-{last[1]}"}
     found, unresponsive = yield request_all(with_query("/api/v1/node/checks", query), seconds=ACTION_SECONDS_MAX)
-    found[own] = yield operations.host.in_steps(storage_files.checksums_in_steps(partition, first, last))
+    found[own] = yield operations.host.run_in_steps(storage_files.checksums_in_steps(partition, first, last))
     compared, differing = differing_blocks(found)
     return {"partition": partition.partition_id, "missing": missing | unresponsive, "first": list(first), "last": list(last),
             "comparedRecords": compared, "differing": differing,
@@ -290,7 +290,7 @@ def node_reach(operations: api.Operations, call: api.ApiCall) -> Document:
 def node_checks(operations: api.Operations, call: api.ApiCall) -> Any:
     """Checksums of this node's copy."""
     given = call.arguments
-    return operations.host.in_steps(storage_files.checksums_in_steps(
+    return operations.host.run_in_steps(storage_files.checksums_in_steps(
         _partition(operations, call), given["first"], given["last"]))
 
 
@@ -308,14 +308,14 @@ def node_checks(operations: api.Operations, call: api.ApiCall) -> Any:
 def messages(operations: api.Operations, call: api.ApiCall) -> Any:
     """Stored messages of a queue; reading consumes nothing."""
     given = call.arguments
-    return operations.host.in_steps(stored.messages_in_steps(operations.broker, given["uri"], stored.Selection(
+    return operations.host.run_in_steps(stored.messages_in_steps(operations.broker, given["uri"], stored.Selection(
         given["after"], given["limit"], given["guid"], given["since"], given["until"], given["newest"] in ("1", "true"))))
 
 
 @api.get("message", api.URI, _GUID, api.NODE, answer={"payload": "string", "truncated": "boolean"}, place=api.at_holder)
 def message(operations: api.Operations, call: api.ApiCall) -> Any:
     """One message: payload (base64, at most 1 MiB), properties with their types, state for each app."""
-    return operations.host.in_steps(stored.message_in_steps(
+    return operations.host.run_in_steps(stored.message_in_steps(
         operations.broker, call.arguments["uri"], call.arguments["guid"]))
 
 
@@ -327,7 +327,7 @@ def payload(operations: api.Operations, call: api.ApiCall) -> Any:
     holder = yield api.at_holder(operations, call)
     if holder is None:
         steps = stored.payload_in_steps(operations.broker, uri, guid)
-        return api.Download(f"{guid}.bin", (yield operations.host.in_steps(steps)))
+        return api.Download(f"{guid}.bin", (yield operations.host.run_in_steps(steps)))
     found = yield operations.forward(holder, call, call.path.replace("/message/payload", "/message", 1))
     if found["truncated"]:  # to the size of an answer between nodes
         raise Refusal(409, f"The payload is too long for a transfer from {holder}: use the console of that node.")
@@ -343,6 +343,6 @@ def payload(operations: api.Operations, call: api.ApiCall) -> Any:
 def test_subscription(operations: api.Operations, call: api.ApiCall) -> Any:
     """Evaluate an expression against stored messages, or against properties."""
     given = call.arguments
-    result = yield operations.host.in_steps(subscriptions.evaluate_in_steps(
+    result = yield operations.host.run_in_steps(subscriptions.evaluate_in_steps(
         operations.broker, given["uri"], given["expression"], given["properties"], given["last"]))
     return {"ok": True, **result}

@@ -59,7 +59,7 @@ class HealthEndpoints:
     @app.route("/readyz", methods=["GET"])
     def readyz(self, request: Request) -> str:
         """Answer 200 if a load balancer may route clients to this broker."""
-        reason = self._source.unready()
+        reason = self._source.unready_reason()
         if reason:
             request.setResponseCode(503)
         return _text(request, f"{reason or 'ok'}\n")
@@ -69,7 +69,7 @@ class HealthEndpoints:
         scrape: Deferred[str] = Deferred()
         self._scrapes.append(scrape)
         if len(self._scrapes) == 1:
-            self._source.in_steps(self._source.metrics(self._names_prefix, self._instance)).addBoth(self._on_scraped)
+            self._source.run_in_steps(self._source.metrics(self._names_prefix, self._instance)).addBoth(self._on_scraped)
         return scrape.addCallback(lambda text: _text(request, text, CONTENT_TYPE))
 
     def _on_scraped(self, result: str | Failure) -> None:
@@ -80,7 +80,7 @@ class HealthEndpoints:
     @app.route("/", methods=["GET"])
     def status(self, request: Request) -> str:
         """Answer with the short status."""
-        return _text(request, json.dumps(status(self._source.state(), self._source.unready()), indent=4) + "\n",
+        return _text(request, json.dumps(status(self._source.state(), self._source.unready_reason()), indent=4) + "\n",
                      "application/json")
 
     @app.handle_errors(HTTPException)

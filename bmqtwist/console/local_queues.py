@@ -38,7 +38,7 @@ class LocalQueues:
 
     def __init__(self, host: BrokerService) -> None:
         self._broker, self._reactor, self._moment, self._in_steps = (
-            host.node.broker, host.reactor, host.moment, host.in_steps)
+            host.node.broker, host.reactor, host.present_time, host.run_in_steps)
         self.book = QueueBook(lambda: primary_queues(self._broker))
         self._wanted_until = float("-inf")
         self._next_call: Any = None  # the delayed call of the next step

@@ -321,6 +321,6 @@ def add_audit_entry(operations: Operations, caller: Caller, address: str, action
     """Write an action into the audit log; an action that another node forwarded names that node."""
     source = f"{address}, by {caller.node}" if caller.node else address
     operations.audit.add({
-        "at": round(operations.host.moment()[1], 3), "user": shown(caller.user), "role": caller.role.label,
+        "at": round(operations.host.present_time()[1], 3), "user": shown(caller.user), "role": caller.role.label,
         "from": shown(source), "node": operations.collector.name, "action": action, "target": target, "reason": reason,
         "outcome": outcome})

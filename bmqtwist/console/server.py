@@ -133,7 +133,7 @@ class WebConsole(HealthEndpoints):
     # -- authentication ---------------------------------------------------------------------------------------------
 
     def _identify(self, request: Request) -> access.Caller:
-        return self._logins.identify(request.getClientAddress().host, request.getHeader, self._host.moment()[1])
+        return self._logins.identify(request.getClientAddress().host, request.getHeader, self._host.present_time()[1])
 
     def admit_websocket(self, address: str, headers: Mapping[str, str]) -> access.Caller:
         """Return the user who opens a WebSocket. Raises Refusal."""
@@ -142,14 +142,14 @@ class WebConsole(HealthEndpoints):
             others = {access.origin_of(url) for url in (*self._collector.consoles.urls().values(), self._http.url) if url}
             if not access.is_own_origin(origin, host, others):
                 raise access.Refusal(403, "pages of another origin must not connect here")
-        caller = self._logins.identify(address, headers.get, self._host.moment()[1])
+        caller = self._logins.identify(address, headers.get, self._host.present_time()[1])
         if not origin and caller.nonce != access.OPEN_NONCE:
             raise access.Refusal(403, "the header Origin is missing")
         return caller
 
     def _renew(self, request: Request, caller: access.Caller) -> None:
         """Renew the cookie of a login, so that it does not expire while in use."""
-        login, wall = caller.login, self._host.moment()[1]
+        login, wall = caller.login, self._host.present_time()[1]
         if login is not None and wall - login.seen >= RENEW_S:
             self._set_session(request, access.Login(login.user, login.nonce, login.began, int(wall), login.proof))
 
@@ -189,7 +189,7 @@ class WebConsole(HealthEndpoints):
     @app.route("/login", methods=["POST"])
     @inlineCallbacks
     def login(self, request: Request) -> Any:
-        now, wall = self._host.moment()
+        now, wall = self._host.present_time()
         form = _form(request)
         name, password, next_path = form.get("user", "")[:NAME_CHARS_MAX], form.get("password", ""), form.get("next", "")
         address = self._address(request)
@@ -223,7 +223,7 @@ class WebConsole(HealthEndpoints):
     @app.route("/logout", methods=["POST"])
     def logout(self, request: Request) -> bytes:
         """End a login at all nodes."""
-        wall = self._host.moment()[1]
+        wall = self._host.present_time()[1]
         try:
             caller = self._identify(request)
         except access.Refusal:
@@ -318,7 +318,7 @@ class WebConsole(HealthEndpoints):
         if self._logins.is_open:
             self._identify(request)
         request_of = access.NodeRequest("", name, route.method, path, body)
-        found = tokens.check(token, request_of, self._host.moment()[1]) if tokens is not None else None
+        found = tokens.check(token, request_of, self._host.present_time()[1]) if tokens is not None else None
         if found is None:
             raise access.Refusal(403, f"{name} does not accept the token: http.keyFile differs, the clocks differ by "
                                  "more than 30 s, or the token is for another node.")

@@ -47,7 +47,7 @@ class ConsoleService:
         cookies = Cookies(secret or os.urandom(32), http.session_hours * 3600.0, http.idle_minutes * 60.0)
         logins = Logins(users, cookies)
         tokens = NodeTokens(secret) if secret else None if users else NodeTokens(OPEN_SECRET)
-        self._client = PeerClient(host.reactor, name_of(host.node.broker), tokens, lambda: host.moment()[1])
+        self._client = PeerClient(host.reactor, name_of(host.node.broker), tokens, lambda: host.present_time()[1])
         self.collector = Collector(host, self._client)
         self.hub = Hub(lambda: os.urandom(9).hex(), self._publish_soon)
         log_file = configuration.broker.task_config.log_controller.file_name
@@ -60,7 +60,7 @@ class ConsoleService:
         self.collector.action_states = lambda: {
             "restart": restart.state, "stop": delayed_stop.state, "demo": demonstration.state}
         self._logins = logins
-        self._live = LiveFactory(host.reactor, self.hub, self._admit, lambda: host.moment()[0])
+        self._live = LiveFactory(host.reactor, self.hub, self._admit, lambda: host.present_time()[0])
         live: Any = LiveResource(self._live)  # type: ignore[no-untyped-call]
         self._web = WebConsole(
             operations, lambda: os.urandom(18).hex(), tokens, live, StaticFiles(find_directory("web")),
@@ -98,7 +98,7 @@ class ConsoleService:
         self._tick = self._host.reactor.callLater(0, self._publish)
 
     def _publish(self) -> None:
-        self._live.close_ended_logins(lambda caller: self._logins.is_still_valid(caller, self._host.moment()[1]))
+        self._live.close_ended_logins(lambda caller: self._logins.is_still_valid(caller, self._host.present_time()[1]))
         topics = self.hub.topics()
         if self._stopped or not topics:
             return

@@ -56,7 +56,7 @@ class DelayedStop:
         if delay <= 0 or self._has_started:
             self._host.stop_gracefully(reason, by)
             return
-        now, _ = self._host.moment()
+        now, _ = self._host.present_time()
         self._scheduled = _Scheduled(self._host.reactor.callLater(delay, self._begin), now, now + delay, reason, by)
         self._host.report.note("stop", f"stop of this node scheduled in {delay} s by {by}: {reason}")
 
@@ -82,7 +82,7 @@ class DelayedStop:
     @property
     def state(self) -> Document | None:
         """Progress in the form of `view.stopping.progress`; None = no stop is scheduled."""
-        scheduled, (now, _) = self._scheduled, self._host.moment()
+        scheduled, (now, _) = self._scheduled, self._host.present_time()
         if scheduled is None:
             return None
         return {"stage": STAGES[0], "stages": STAGES, "seconds": now - scheduled.since, "clients": None,

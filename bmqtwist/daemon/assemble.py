@@ -89,7 +89,7 @@ class Node:
     # -- start ------------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Open and recover the storage. Raises StartFailure, after all files are closed again."""
+        """Open and recover the storage. Raises StartFailure, after closing all files."""
         try:
             configuration = self.broker.configuration
             mine = configuration.clusters.my_clusters
@@ -131,7 +131,7 @@ class Node:
         log = MetadataLog(node_id, cluster.node_name, members, config.max_csl_file_size, definition.master_assignment)
         metadata = ClusterMetadata(log, ledger_file, report)
         if several:
-            self._join(cluster, metadata)
+            self._add_member_parts(cluster, metadata)
         sets = self._open_file_sets(definition, wall)
         extension = configuration.extension
         opening = sets, extension.durability, extension.payload_cache_bytes, self.clock.now(), wall
@@ -146,7 +146,7 @@ class Node:
         broker.add_cluster(cluster)
 
     def _alone_if_forced(self, definition: ClusterDefinition, node_id: int, file: LedgerFile) -> ClusterDefinition:
-        """The definition of the cluster; with this node only after `bmq cluster unsafe-force`."""
+        """Return the definition of the cluster; after `bmq cluster unsafe-force` with this node only."""
         unsafe = unsafe_of(file.read_all())
         if unsafe is None:
             return definition
@@ -162,8 +162,8 @@ class Node:
             "replicated. docs/operations.md describes how the cluster is restored")
         return replace(definition, nodes=tuple(each for each in definition.nodes if each.id == node_id))
 
-    def _join(self, cluster: Cluster, metadata: ClusterMetadata) -> None:
-        """Add what a member of a cluster of several nodes needs: links, elections, replication, relays."""
+    def _add_member_parts(self, cluster: Cluster, metadata: ClusterMetadata) -> None:
+        """Add the parts of a member of a cluster of several nodes: links, elections, replication, relays."""
         definition, node_id, broker = cluster.definition, cluster.node_id, self.broker
         vote_file = VoteFile(self.disk, definition.partition_config.location)
         promise_file = PromiseFile(self.disk, definition.partition_config.location)
@@ -214,9 +214,9 @@ class Node:
 
     # -- statistics -------------------------------------------------------------------------------------------------
 
-    def observe(self, process: Callable[[], ProcessState] = ProcessState) -> Statistics:
-        """Collect statistics and execute commands from now on; the first command calls it, too. (Most brokers of tests
-        execute none, and start faster without these imports.) `process` returns the state of the process."""
+    def start_statistics(self, process: Callable[[], ProcessState] = ProcessState) -> Statistics:
+        """Collect statistics and execute commands from now on; the first command calls it, too. Imports the executor here,
+        because most brokers of tests execute no command. `process` returns the state of the process."""
         if self._executor is None:
             from bmqtwist.admin.executor import AdminExecutor
             stats = self.broker.configuration.app.stats
@@ -227,36 +227,37 @@ class Node:
         return self._executor.context.statistics
 
     def _begin_command(self, command: str, source: str) -> Steps[AdminAnswer]:
-        return self._observed().execute(command, source)
+        return self._admin_executor().execute(command, source)
 
     @property
     def admin(self) -> AdminContext:
-        """The context of admin operations."""
-        return self._observed().context
+        """Context of admin operations."""
+        return self._admin_executor().context
 
-    def _observed(self) -> AdminExecutor:
-        self.observe()
-        assert self._executor is not None  # `observe` makes it
+    def _admin_executor(self) -> AdminExecutor:
+        self.start_statistics()
+        assert self._executor is not None  # created by `start_statistics`
         return self._executor
 
     def _sample_regularly(self) -> None:
-        statistics = self.observe()
+        statistics = self.start_statistics()
         if statistics.enabled:
             period = max(self.broker.configuration.app.stats.snapshot_interval, statistics.step_seconds)
             self.broker.loop.timers.every(self.clock.now(), period, self._sample)
 
     def _sample(self, now: float) -> None:
         loop = self.broker.loop
-        loop.scheduler.start(Priority.COMMAND, self, self.sampling(now), partial(loop.isolation.alarm, "Statistics"))
+        loop.scheduler.start(Priority.COMMAND, self, self.sample_in_steps(now), partial(loop.isolation.alarm, "Statistics"))
 
-    def sampling(self, now: float) -> Steps[None]:
+    def sample_in_steps(self, now: float) -> Steps[None]:
         """Take a sample of all counters, in steps."""
-        return self.observe().sampling(now, snapshots.sources(self.broker))
+        return self.start_statistics().sampling(now, snapshots.sources(self.broker))
 
     # -- end --------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close all that is open, once. A file that cannot be closed cleanly raises a PANIC alarm."""
+        """Close storage, authenticators and locks; later calls do nothing. A storage that cannot be closed cleanly raises a
+        PANIC alarm."""
         if self._closed:
             return
         self._closed = True
@@ -270,7 +271,7 @@ class Node:
 
 
 def _name_of(configuration: Configuration) -> str:
-    """The name of the node in its first cluster; without clusters the instance or host name."""
+    """Return the name of the node in its first cluster; without clusters the instance or host name."""
     names = (node.name for cluster in configuration.clusters.my_clusters for node in cluster.nodes
              if node.id == configuration.self_nodes[cluster.name])
     return next(names, configuration.app.broker_instance_name or configuration.app.host_name)

@@ -43,8 +43,8 @@ class ControlPipe(FileDescriptor):
         """Create the pipe and read from it, unless another running broker has it. LocalError if `path` is no pipe."""
         try:
             if _has_reader(self._path):
-                self._report.warn("'%s' is the control pipe of another running broker: this broker has none. Start it in a "
-                                  "directory of its own.", self._path)
+                self._report.warn("'%s' is the control pipe of another running broker: this broker has none. Start each "
+                                  "broker in a directory of its own.", self._path)
                 return
             if os.path.lexists(self._path):
                 if not stat.S_ISFIFO(os.lstat(self._path).st_mode):
@@ -58,7 +58,7 @@ class ControlPipe(FileDescriptor):
         self.startReading()  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
-        """Remove the pipe."""
+        """Close the pipe and remove its file."""
         if self._descriptor >= 0:
             self.stopReading()  # type: ignore[no-untyped-call]
             mine = os.fstat(self._descriptor)
@@ -77,7 +77,7 @@ class ControlPipe(FileDescriptor):
         self.close()
 
     def doRead(self) -> None:
-        """From the reactor: read commands and run them."""
+        """Read commands and run them; called by the reactor."""
         try:
             self._buffer += os.read(self._descriptor, LINE_BYTES_MAX)
         except BlockingIOError:
@@ -90,21 +90,21 @@ class ControlPipe(FileDescriptor):
             text = shown(line.decode("utf-8", "replace").strip(), LINE_BYTES_MAX)
             if text:
                 try:
-                    self._take(text)
+                    self._run_line(text)
                 except Exception as error:  # the reactor would close the pipe
                     self._report.alarm(
                         alarms.INTERNAL_ERROR,
                         "Error processing command [rc: -1]: '%s': %s", text, stack(error))
 
-    def _take(self, text: str) -> None:
+    def _run_line(self, text: str) -> None:
         self._record(text)
         verb, _, command = text.partition(" ")
         if verb.upper() != "CMD" or not command.strip():
             self._report.error("Error processing command [rc: -1]: '%s' is not of the form 'CMD <command>'", text)
             return
-        self._run(command.strip(), SOURCE, partial(self._answered, text, time.monotonic()))
+        self._run(command.strip(), SOURCE, partial(self._on_answer, text, time.monotonic()))
 
-    def _answered(self, text: str, begun: float, answer: AdminAnswer) -> None:
+    def _on_answer(self, text: str, begun: float, answer: AdminAnswer) -> None:
         taken = interval_text(round((time.monotonic() - begun) * 1e9))
         if answer.failed:
             self._report.error("Error processing command '%s' in %s [rc: -1]:\n%s", text, taken, answer.text)

@@ -19,14 +19,15 @@ _MEMBERS = (("location", "location"), ("archiveLocation", "archive_location"))
 
 
 def configured_directories(clusters: Sequence[ClusterDefinition]) -> list[tuple[str, str]]:
-    """(configuration path, directory) of each storage directory and archive."""
+    """Return (configuration path, directory) of each storage directory and archive."""
     return [(f"myClusters[{i}].partitionConfig.{member}", getattr(cluster.partition_config, attribute))
             for i, cluster in enumerate(clusters) for member, attribute in _MEMBERS]
 
 
 def unusable_directories(clusters: Sequence[ClusterDefinition], file: str,
                     complaint: Callable[[str], str]) -> Iterator[Finding]:
-    """Find directories in which files cannot be created, and file sizes that the format does not allow."""
+    """Find directories in which files cannot be created, and file sizes that the format does not allow. `complaint`
+    returns the reason why a directory is unusable, "" if it is usable."""
     for i, cluster in enumerate(clusters):
         for where, path in configured_directories(clusters)[2 * i:2 * i + 2]:
             if wrong := complaint(path):

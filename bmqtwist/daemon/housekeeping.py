@@ -52,7 +52,7 @@ class StuckMonitor:
         self._queues: dict[RootQueue, _Inspection] = {}
 
     def next_overdue(self, now: float) -> float | None:
-        """The next known moment at which a message becomes overdue; None = not before the next regular check."""
+        """Return the next known moment at which a message becomes overdue; None = not before the next regular check."""
         return min((each.overdue for each in self._queues.values()
                     if each.overdue is not None and now < each.overdue < now + STUCK_POLL_S), default=None)
 
@@ -76,7 +76,7 @@ class StuckMonitor:
         regular = now + min(self.period, idle_max)
         found = _Inspection(regular, idle_max, set())
         for app in queue.active:
-            waiting = app.undelivered()
+            waiting = app.oldest_undelivered()
             overdue_at = waiting[0].arrived + idle_max if waiting else None
             if overdue_at is not None and overdue_at <= now:
                 found.apps.add(app.app_id)
@@ -94,7 +94,8 @@ class StuckMonitor:
 
 
 def stuck_text(queue: RootQueue, app: App, head: Message, wall_offset: float) -> str:
-    """The text of the alarm: the queue, its consumers, the lists of the app, the oldest messages, the overdue message."""
+    """Return the text of the alarm: the queue, its consumers, the lists of the app, the oldest messages, the overdue
+    message."""
     consumers = []
     for number, substream in enumerate(app.substreams, 1):
         handle, seen = substream.handle, queue_facts.substream_state(substream)
@@ -104,7 +105,7 @@ def stuck_text(queue: RootQueue, app: App, head: Message, wall_offset: float) ->
                       *(f"   {window_text(sub)}" for sub in seen.subscriptions)]
     idle = interval_text(queue.domain.max_idle_s * 1_000_000_000)
     first = (f"Queue '{app_uri(queue, app)}' {queue.meter.summary()}, max idle time {idle} appears to be stuck."
-             f" It currently has {app.consumers()} consumers.")
+             f" It currently has {app.reader_count()} consumers.")
     held = [message for message in queue.messages.values() if message.pending & app.bit]
     oldest = QueueContents(tuple(list_entry(message, wall_offset) for message in held[:LISTED_MAX]), 0, len(held))
     header, row = message_rows([list_entry(head, wall_offset)], 0)
@@ -113,7 +114,7 @@ def stuck_text(queue: RootQueue, app: App, head: Message, wall_offset: float) ->
 
 
 class Housekeeping:
-    """The timers of the inspections of one broker."""
+    """Periodic inspections of one broker and their timers."""
 
     def __init__(self, broker: Broker, alarms: AlarmBook | None = None) -> None:
         self._broker, self._alarms = broker, alarms
@@ -121,7 +122,7 @@ class Housekeeping:
         self._keepalive = {name: each.keepalive_duration_ms / 1000 for name, each in operations.items()}
         periods = (each.consumption_monitor_period_ms / 1000 for each in operations.values())
         self._monitor = StuckMonitor(broker.report, min(periods, default=STUCK_POLL_S))
-        self._between = float("-inf")  # moment of the additional check
+        self._extra_check_at = float("-inf")  # moment of the additional check
 
     def start(self, now: float) -> None:
         self._broker.loop.timers.every(now, STUCK_POLL_S, self.check)
@@ -133,9 +134,9 @@ class Housekeeping:
         queues = [queue for cluster in broker.clusters.values() for queue in cluster.queues.values()]
         self._monitor.check(queues, now, broker.loop.wall_offset)
         overdue = self._monitor.next_overdue(now)
-        if overdue is not None and self._between <= now:
-            self._between = max(overdue, self._between + STUCK_GAP_S)
-            broker.loop.timers.at(self._between, self.check)
+        if overdue is not None and self._extra_check_at <= now:
+            self._extra_check_at = max(overdue, self._extra_check_at + STUCK_GAP_S)
+            broker.loop.timers.at(self._extra_check_at, self.check)
 
     def collect(self, now: float) -> None:
         """Delete queues that are empty and unused for the configured time; clear alarms whose condition has ended."""

@@ -39,10 +39,10 @@ def check(directory: str, command_line: Overrides = NO_OVERRIDES, environment: M
         known = loaded.configuration.clusters
         clusters = {each.name for each in known.my_clusters} | {each.name for each in known.proxy_clusters}
         file, disk = f"{directory}/{CLUSTERS_FILE}", RealDisk()
-        problems += with_lines([*unusable_directories(known.my_clusters, file, disk.complaint),
+        problems += with_lines([*unusable_directories(known.my_clusters, file, disk.unusable_reason),
                                 *shared_directories(known.my_clusters, file, disk.identify),
                                 *_check_network(loaded.configuration), *_check_ports(loaded.configuration),
-                                *_check_log(loaded.configuration, disk.complaint)], loaded.lines)
+                                *_check_log(loaded.configuration, disk.unusable_reason)], loaded.lines)
         found = _check_security(loaded.configuration)
         problems += with_lines(found[0], loaded.lines)
         warnings += with_lines(found[1], loaded.lines)
@@ -85,7 +85,7 @@ def _check_security(configuration: Configuration) -> tuple[list[Finding], list[F
 def _check_network(configuration: Configuration) -> Iterator[Finding]:
     """Find malformed addresses, unusable certificates and an event limit below the largest message."""
     file, app = f"{configuration.directory}/{BROKER_FILE}", configuration.app
-    for address, _, where in listening(configuration):
+    for address, _, where in listening_addresses(configuration):
         if not _is_address(address):
             yield Finding(file, 0, f"{where}.address", f'found "{address}", expected an address or a host name')
     if app.tls_config is not None:
@@ -105,8 +105,8 @@ def _check_network(configuration: Configuration) -> Iterator[Finding]:
                       f"{PUT_MESSAGE_BYTES_MAX} B: larger ones would end the connection of their producer")
 
 
-def listening(configuration: Configuration) -> list[tuple[str, int, str]]:
-    """(address, port, configuration path) of each listener and, last, of the console; port 0: the console is off."""
+def listening_addresses(configuration: Configuration) -> list[tuple[str, int, str]]:
+    """Return (address, port, configuration path) of each listener and, last, of the console; port 0: the console is off."""
     http, path = configuration.app.bmqtwist.http, "appConfig.networkInterfaces.tcpInterface"
     return [*((each.address, each.port, f"{path}.listeners[{i}]") for i, each in enumerate(configuration.listeners)),
             (http.address, http.port, "appConfig.bmqtwist.http")]
@@ -115,7 +115,7 @@ def listening(configuration: Configuration) -> list[tuple[str, int, str]]:
 def _check_ports(configuration: Configuration) -> Iterator[Finding]:
     """Find ports that two listeners of one address share."""
     seen: dict[int, list[tuple[str, str]]] = {}
-    for address, port, where in listening(configuration):
+    for address, port, where in listening_addresses(configuration):
         for other, place in seen.get(port, []) if port else []:
             if address == other or {address, other} & _EVERYWHERE:
                 yield Finding(f"{configuration.directory}/{BROKER_FILE}", 0, f"{where}.port",
@@ -129,7 +129,7 @@ def _check_log(configuration: Configuration, complaint: Callable[[str], str]) ->
     file, settings = f"{configuration.directory}/{BROKER_FILE}", configuration.broker.task_config.log_controller
     where = "taskConfig.logController"
     if settings.file_name:
-        if wrong := complaint(FileNames(settings.file_name).at(0.0, 0).rpartition("/")[0] or "."):
+        if wrong := complaint(FileNames(settings.file_name).name_at(0.0, 0).rpartition("/")[0] or "."):
             yield Finding(file, 0, f"{where}.fileName", f'found "{settings.file_name}", but {wrong}')
     try:
         Levels(settings.logging_verbosity, settings.categories)

@@ -21,7 +21,7 @@ from bmqtwist.config.load import BROKER_FILE, CLUSTERS_FILE, DomainReader, Loade
 from bmqtwist.daemon.assemble import assemble
 from bmqtwist.daemon.directories import configured_directories
 from bmqtwist.daemon.overlay import OverlayDisk
-from bmqtwist.daemon.preflight import listening
+from bmqtwist.daemon.preflight import listening_addresses
 from bmqtwist.daemon.process import MachineClock
 from bmqtwist.errors import LocalError
 from bmqtwist.loop.performer import Performer
@@ -33,7 +33,7 @@ _DOMAIN = re.compile(r"Domain '([^']*)' ")
 _NO_CLIENT_ID = b"\0" * 6  # a trial start creates no GUIDs
 
 
-def rehearse(loaded: Loaded) -> tuple[list[Finding], list[Finding]]:
+def trial_start(loaded: Loaded) -> tuple[list[Finding], list[Finding]]:
     """Return (problems, warnings) of a trial start with a valid configuration."""
     configuration = loaded.configuration
     file, mine = f"{configuration.directory}/{CLUSTERS_FILE}", configuration.clusters.my_clusters
@@ -49,7 +49,7 @@ def rehearse(loaded: Loaded) -> tuple[list[Finding], list[Finding]]:
 
 def _ports(configuration: Configuration) -> Iterator[Finding]:
     """Find ports that are in use, and addresses of other machines."""
-    wanted = [(address, port, f"{where}.port") for address, port, where in listening(configuration)]
+    wanted = [(address, port, f"{where}.port") for address, port, where in listening_addresses(configuration)]
     if not wanted[-1][1]:
         wanted.pop()  # the console is off
     for i, plugin in enumerate(configuration.app.stats.plugins):
@@ -57,12 +57,12 @@ def _ports(configuration: Configuration) -> Iterator[Finding]:
         if prometheus is not None and plugin.publish_interval and prometheus.mode == "E_PULL":
             wanted.append((prometheus.host, prometheus.port, f"appConfig.stats.plugins[{i}].prometheusSpecific.port"))
     for address, port, where in wanted:
-        if why := _taken(address, port):
+        if why := _listen_error(address, port):
             yield Finding(f"{configuration.directory}/{BROKER_FILE}", 0, where, why)
 
 
-def _taken(address: str, port: int) -> str:
-    """The reason why a process cannot listen at the address now; empty = it can."""
+def _listen_error(address: str, port: int) -> str:
+    """Return the reason why a process cannot listen at the address now; empty = it can."""
     try:
         found = socket.getaddrinfo(address or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, place = found[0]
@@ -76,8 +76,8 @@ def _taken(address: str, port: int) -> str:
     return ""
 
 
-class _Idle:
-    """`loop.performer.Performer` of a broker that never runs."""
+class _NullPerformer:
+    """`loop.performer.Performer` of the trial start, whose broker runs no turn."""
 
     def __getattr__(self, name: str) -> Callable[..., float]:
         return lambda *arguments: 0.0
@@ -85,7 +85,7 @@ class _Idle:
 
 def _recover(configuration: Configuration, file: str, problems: list[Finding], warnings: list[Finding]) -> None:
     """Open and recover the storage over an overlay."""
-    report, clock, disk, idle = ListReport(), MachineClock(), OverlayDisk(RealDisk()), cast(Performer, _Idle())
+    report, clock, disk, idle = ListReport(), MachineClock(), OverlayDisk(RealDisk()), cast(Performer, _NullPerformer())
     identity = Identity("bmqtwist", os.getpid(), configuration.app.host_name, _NO_CLIENT_ID, clock.now(),
                         clock.now() + clock.wall_offset)
     reader = DomainReader(configuration.directory)

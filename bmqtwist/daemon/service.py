@@ -62,7 +62,7 @@ DRAIN_SECONDS_MAX = 6.0  # timeout of the last output; `reactor.tcp` aborts conn
 
 
 class Companion(Protocol):
-    """The console: started when clients are served, stopped when the process ends."""
+    """The console: started when clients are served, stopped at the end of the process."""
 
     def start(self) -> None: ...
 
@@ -100,7 +100,7 @@ class BrokerService(Service):
                              self.identity, report)
         self.broker = self.performer.broker = self.node.broker
         self.security = self.broker.security
-        self.statistics = self.node.observe(self.process)
+        self.statistics = self.node.start_statistics(self.process)
         self._tls = ServerContext(app.tls_config) if app.tls_config and any(
             each.tls for each in configuration.listeners) else None
         if app.tls_config and app.tls_config.certificate_authority:
@@ -112,18 +112,18 @@ class BrokerService(Service):
         self._pipe: ControlPipe | None = None
         self._statistics_log: StatisticsLog | None = None
         self.started = False  # clients are served
-        self.opened: Callable[[], None] = lambda: None  # called before `BMQbrkr started successfully` is logged
+        self.on_opened: Callable[[], None] = lambda: None  # called before `BMQbrkr started successfully` is logged
 
     # -- start ------------------------------------------------------------------------------------------------------
 
     def startService(self) -> None:
-        """Open, recover, listen. Raises StartFailure, after all is closed again."""
+        """Open, recover, listen. Raises StartFailure, after closing all that was opened."""
         super().startService()  # type: ignore[no-untyped-call]
         gc.disable()  # recovery creates a million permanent objects, which `tune_garbage_collector` traverses once
         try:
             self._start()
         except (LocalError, OSError) as error:
-            self._undo()
+            self._close_after_failure()
             raise StartFailure(str(error)) from None
         finally:
             gc.enable()
@@ -160,7 +160,7 @@ class BrokerService(Service):
 
     def _announce(self) -> None:
         """Log the start; called when the reactor handles signals, so that a stop after these lines is graceful."""
-        self.opened()
+        self.on_opened()
         self.report.info("BMQbrkr started successfully")
         for cluster in self.broker.clusters.values():
             if not cluster.unavailable:
@@ -207,12 +207,12 @@ class BrokerService(Service):
     def _print_statistics(self, now: float) -> None:
         log, loop = self._statistics_log, self.broker.loop
         if log is not None and log.files:
-            loop.scheduler.start(Priority.COMMAND, log, self._printed(log, now), partial(
+            loop.scheduler.start(Priority.COMMAND, log, self._print_in_steps(log, now), partial(
                 loop.isolation.alarm, "The statistics log"), lambda texts: log.write(*texts))
 
-    def _printed(self, log: StatisticsLog, now: float) -> Steps[tuple[str, str]]:
+    def _print_in_steps(self, log: StatisticsLog, now: float) -> Steps[tuple[str, str]]:
         """Return the texts of tables and JSON; empty = off."""
-        yield from self.node.sampling(now)
+        yield from self.node.sample_in_steps(now)
 
         def printed(state: BrokerState) -> Steps[tuple[str, str]]:
             tables = text = ""
@@ -227,11 +227,11 @@ class BrokerService(Service):
     # -- for the console --------------------------------------------------------------------------------------------
 
     def state(self) -> BrokerState:
-        """The present state of the broker."""
+        """Return the present state of the broker."""
         return at_once(snapshots.broker_in_steps(self.broker, self.clock.now(), self.process()))
 
-    def moment(self) -> tuple[float, float]:
-        """(seconds, monotonic; seconds since the epoch) now."""
+    def present_time(self) -> tuple[float, float]:
+        """Return the present time: (monotonic seconds, seconds since the epoch)."""
         now = self.clock.now()
         return now, now + self.clock.wall_offset
 
@@ -239,20 +239,20 @@ class BrokerService(Service):
         return process_state(self.performer.lag.last, self.performer.lag.longest, self.performer.watchdog)
 
     def metrics(self, prefix: str, instance: str) -> Steps[str]:
-        """The present metrics for Prometheus, in steps."""
+        """Return the present metrics for Prometheus, in steps."""
         now = self.clock.now()
-        yield from self.node.sampling(now)
+        yield from self.node.sample_in_steps(now)
         return (yield from snapshots.snapshot_in_steps(self.broker, now, self.process(), lambda state: exposition_in_steps(
             state, self.statistics, prefix, instance)))
 
-    def in_steps(self, work: Steps[Any]) -> Deferred[Any]:
+    def run_in_steps(self, work: Steps[Any]) -> Deferred[Any]:
         """Run the work as a job; fires with its result."""
         done: Deferred[Any] = Deferred()
         self.broker.loop.scheduler.start(Priority.COMMAND, done, work, done.errback, done.callback)
         return done
 
-    def unready(self) -> str:
-        """The reason why clients are not served; empty = they are."""
+    def unready_reason(self) -> str:
+        """Return the reason why clients are not served; empty = they are."""
         if self.broker.shutdown is not None:
             return "stopping"
         if not self.started:
@@ -267,7 +267,7 @@ class BrokerService(Service):
     # -- stop -------------------------------------------------------------------------------------------------------
 
     def stopService(self) -> Deferred[None] | None:
-        """Stop gracefully; fires when all is closed."""
+        """Stop gracefully; fires when connections and files are closed."""
         super().stopService()  # type: ignore[no-untyped-call]
         return self._stop() if self.started else None
 
@@ -308,15 +308,15 @@ class BrokerService(Service):
 
     @inlineCallbacks
     def _close_sites(self) -> Any:
-        """Close the console, which shows the stop until its end."""
+        """Close the console, which shows the progress of the stop until its end."""
         ports, self._sites_ports = self._sites_ports, []
         for companion in self.companions:
             companion.stop()
         for port in ports:
             yield maybeDeferred(port.stopListening)
 
-    def _undo(self) -> None:
-        """After a failed start: close all that was opened."""
+    def _close_after_failure(self) -> None:
+        """Close all that was opened, after a failed start."""
         for port in self._ports:
             port.stopListening()
         self._ports = []
@@ -331,7 +331,8 @@ class BrokerService(Service):
 
 
 def connections_max(wanted: int, files_max: int) -> int:
-    """The limit of connections: `wanted` (0 = no limit), or less if the file descriptors without FILES_RESERVE are fewer."""
+    """Return the limit of connections: `wanted` (0 = no limit), or the number of file descriptors minus FILES_RESERVE if
+    that is lower."""
     if files_max == resource.RLIM_INFINITY:
         return wanted
     possible = max(1, files_max - FILES_RESERVE)

@@ -13,8 +13,8 @@ from bmqtwist.report import Report
 
 
 class StatisticsLog:
-    """The files of `stats.printer`: tables and JSON; None = off. If a file cannot be opened, a warning is logged and the
-    broker runs without it."""
+    """Files of `stats.printer`. `tables`, `json`: None = off. If a file cannot be opened, a warning is logged and it stays
+    off."""
 
     def __init__(self, settings: StatsPrinter, wall: Callable[[], float], report: Report) -> None:
         self._wall = wall
@@ -44,7 +44,7 @@ class StatisticsLog:
             self.json.write(f"{json_text}\n")
 
     def reopen(self) -> None:
-        """Reopen the files after a rotation; on OSError the old ones stay open."""
+        """Reopen the files after an external rotation. OSError: the present files stay open."""
         for file in self.files:
             file.reopen()
 

@@ -171,7 +171,7 @@ class ClientSession(SessionKind):
             else:
                 try:
                     if compression == CAT_ZLIB:
-                        conversion = application_data.conversion(payload)
+                        conversion = application_data.inflation_for_old_reader(payload)
                         if self._converted > INFLATE_STEP_BYTES or not conversion.step():
                             self._converting.append((handle, sub_id, message, redelivered))
                             self.session.run_first(self._convert(conversion))
@@ -301,10 +301,10 @@ class ClientSession(SessionKind):
         if len(handles) > _PAUSABLE_HANDLES_MAX:
             return None
         for handle in handles.values():
-            if handle.write_count or not handle.queue.has_plenty:
+            if handle.write_count or not handle.queue.has_ample_quota:
                 return None
             for substream in handle.substreams.values():
-                for each in substream.counting:
+                for each in substream.counted_subscriptions:
                     if 2 * each.messages > each.max_messages or 2 * each.bytes > each.max_bytes:
                         return None
                     held += each.messages

@@ -36,8 +36,8 @@ from bmqtwist.storage.partition import Partition
 from bmqtwist.wire.cluster_schema import ClusterMessage, ConfirmReceipt
 from bmqtwist.wire.control import ControlMessage
 from bmqtwist.wire.fast import (
+    ACK_EARLY,
     ACK_MESSAGE,
-    AHEAD,
     CONFIRM_MESSAGE,
     IMPLICIT_PAYLOAD,
     ITEM_BYTES,
@@ -45,7 +45,7 @@ from bmqtwist.wire.fast import (
     ITEMS_HEADER_BYTES,
     OUT_OF_ORDER,
     RECEIPT,
-    RETURNED,
+    REJECT_RETURNED,
     EventType,
     event_header,
 )
@@ -214,7 +214,7 @@ class PeerSession(ClientSession):
             if not handle.queue.broadcast:
                 for substream in handle.substreams.values():
                     substream.subscriptions = []
-                    substream.app.reroute()
+                    substream.app.invalidate_router()
 
     def push(self, handle: Handle, sub_id: int, message: Message, redelivered: bool) -> None:
         """Deliver a message to one subscription of a handle; a member receives its GUID without the payload."""
@@ -248,7 +248,7 @@ class PeerSession(ClientSession):
         for partition_id, acks in self._early.items():
             newest = self._newest[partition_id]
             size = RECEIPT.size + ITEMS_HEADER_BYTES + ITEM_BYTES * len(acks)
-            self.outbox.event_parts([event_header(EventType.ACK, size, AHEAD),
+            self.outbox.event_parts([event_header(EventType.ACK, size, ACK_EARLY),
                                      RECEIPT.pack(partition_id, newest.sequence, newest.lease), ITEMS_HEADER, *acks])
         self._early, self._newest = {}, {}
 
@@ -289,10 +289,10 @@ class PeerSession(ClientSession):
             handle = self.handles.get(q_id)
             substream = handle.substreams.get(sub_id) if handle is not None else None
             if substream is not None and not substream.handle.queue.broadcast:
-                if specific == RETURNED:
-                    substream.handle.queue.returned(substream, guid)
+                if specific == REJECT_RETURNED:
+                    substream.handle.queue.on_return(substream, guid)
                 else:
-                    substream.handle.queue.rejected(substream, guid, wall)
+                    substream.handle.queue.on_reject(substream, guid, wall)
 
 
 def _attempts(handle: Handle, sub_id: int, message: Message) -> int:

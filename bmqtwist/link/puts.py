@@ -114,7 +114,7 @@ class PutReader:
             if compression:
                 key = (id(buffer), begin)
                 try:
-                    inflation = self._inflating.pop(key, None) or application_data.inflation(
+                    inflation = self._inflating.pop(key, None) or application_data.inflation_of_put(
                         payload, has_properties, schema_id, APPLICATION_DATA_BYTES_MAX - len(options))
                     if inflation is not None:
                         if not inflation.step():
@@ -134,7 +134,7 @@ class PutReader:
                     pass  # stored unchanged; subscriptions and conversions treat its properties as unreadable
             self._post(handle, Message(guid, payload, options, has_properties, compression, schema_id, crc, now, wall), size,
                        correlation_id, wants_ack)
-            self._reached = reached = self._reached + handle.queue.reach
+            self._reached = reached = self._reached + handle.queue.receiver_count
             if reached > REACH_MAX:
                 until = start
         return start

@@ -42,7 +42,7 @@ class ConfirmReceipts:
         """Count CONFIRMs of a downstream broker; their records are in the batches of partitions with this primary."""
         client.confirm_count += count
         client.uncommitted.append((client.confirm_count, [(each, each.position) for each in self._partitions
-                                                     if each.leading and each.copies.committed < each.position]))
+                                                     if each.is_primary and each.copies.committed < each.position]))
         self._waiting[client] = None
         self._schedule()
 
@@ -76,7 +76,7 @@ class ConfirmReceipts:
 
     def _is_committed(self, needed: list[tuple[Partition, int]], now: float) -> bool:
         for partition, position in needed:
-            if partition.leading:
+            if partition.is_primary:
                 self._lost.pop(partition, None)
                 if partition.copies.committed < position:
                     return False

@@ -21,7 +21,7 @@ from bmqtwist.ids import DEFAULT_APP_ID, InvalidUri, QueueUri, parse_uri
 from bmqtwist.limits import CLOSED_IDS_MAX, EARLY_PUT_BYTES_MAX, PENDING_REQUESTS_MAX, SUBSCRIPTIONS_MAX
 from bmqtwist.link.session import Session
 from bmqtwist.link.states import State
-from bmqtwist.queue.expression import Expression, ExpressionError, compile_expression
+from bmqtwist.queue.expression import CompiledExpression, ExpressionError, compile_expression
 from bmqtwist.queue.handles import OpenRequest, check_open, open_queue
 from bmqtwist.queue.mode import ROUTING_FEATURE, ROUTING_FLAGS, RoutingFlag
 from bmqtwist.queue.queue import Client, ConsumerSpec, Handle, Queue
@@ -111,7 +111,7 @@ class Request:
     def __init__(self, r_id: int, choice: str, value: Any, q_id: int, arrived: float) -> None:
         self.r_id, self.choice, self.value, self.q_id = r_id, choice, value, q_id
         self.arrived = arrived  # monotonic seconds, like the deadline
-        self.matchers: Mapping[str, Expression] = {}  # compiled expressions of a configure by text
+        self.matchers: Mapping[str, CompiledExpression] = {}  # compiled expressions of a configure by text
         self.domain = ""  # of its queue; set by its action
         self.deadline = float("inf")
         self.progress = Progress.WAITING
@@ -240,7 +240,7 @@ class QueueRequests:
 
     def handle_slowly(self, message: ControlMessage) -> Iterator[None]:
         """Handle a long control message; compile its expressions in slices first."""
-        matchers: dict[str, Expression] = {}
+        matchers: dict[str, CompiledExpression] = {}
         if isinstance(message.value, ConfigureStream):
             for number, subscription in enumerate(message.value.stream_parameters.subscriptions[:SUBSCRIPTIONS_MAX]):
                 text = subscription.expression.text
@@ -253,7 +253,7 @@ class QueueRequests:
                     yield
         self.handle(message, matchers)
 
-    def handle(self, message: ControlMessage, matchers: Mapping[str, Expression] | None = None) -> None:
+    def handle(self, message: ControlMessage, matchers: Mapping[str, CompiledExpression] | None = None) -> None:
         """Handle a control message. `matchers`: its compiled expressions by text."""
         self._context.report.info("%s: Received control message: %s", self._session.description, bracketed(message))
         r_id, choice, value = message.r_id or 0, message.choice, message.value

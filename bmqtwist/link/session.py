@@ -48,7 +48,7 @@ from bmqtwist.steps import Steps, at_once
 from bmqtwist.wire import control
 from bmqtwist.wire.control import AuthenticationMessage, ControlMessage, Encoding, NegotiationMessage, encoding_of
 from bmqtwist.wire.fast import HEARTBEAT_RSP, EventType
-from bmqtwist.wire.frames import FrameBuffer, Held, Span
+from bmqtwist.wire.frames import BufferedBytes, FrameBuffer, Span
 from bmqtwist.wire.schema import AuthenticationResponse, ClientIdentity, SdkLanguage
 
 _CLOSED: Final = State.CLOSED  # a member of an enumeration is slow to look up
@@ -80,7 +80,7 @@ class SessionContext(Protocol):
     event_bytes_max: int  # of one event
     output_bytes_max: int  # limit of unsent output of a client; 0 = unlimited
     unauthenticated: UnauthenticatedConnections  # unauthenticated connections
-    held: Held  # incomplete events of all connections
+    held: BufferedBytes  # incomplete events of all connections
     serving: bool  # False: the broker is stopping; it leaves new opens to its successor
 
     @property

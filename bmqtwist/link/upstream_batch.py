@@ -23,7 +23,7 @@ from bmqtwist.wire.fast import (
     PUT_HEADER,
     PUT_HEADER_BYTES,
     PUT_HEADER_WORDS,
-    RETURNED,
+    REJECT_RETURNED,
     EventType,
     event_header,
     items_event,
@@ -91,7 +91,7 @@ class UpstreamBatch:
 
     def seal(self) -> None:
         """Append the collected messages to the outbox."""
-        for kind, items, specific in ((EventType.REJECT, self.rejects, 0), (EventType.REJECT, self.returns, RETURNED),
+        for kind, items, specific in ((EventType.REJECT, self.rejects, 0), (EventType.REJECT, self.returns, REJECT_RETURNED),
                                       (EventType.CONFIRM, self.confirms, 0)):
             if items:
                 self._outbox.event(items_event(kind, items, specific))

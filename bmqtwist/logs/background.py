@@ -1,9 +1,9 @@
 """Nonblocking stream for a descriptor that may block, such as a pipe whose reader has stopped: a thread writes to it.
 
 A caller that logs never waits. Up to BUFFERED_BYTES_MAX of unread lines are buffered; further lines are dropped, and their
-number is written before the next line.
+number precedes the next line.
 
-From any thread: write, flush, drain, close. From the stream's thread: `_work`.
+`write`, `flush`, `drain` and `close` may be called by any thread; `_work` runs in the thread of the stream.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class BackgroundStream:
         self._thread: threading.Thread | None = None
 
     def write(self, text: str) -> None:
-        """Buffer some lines; never waits for the reader."""
+        """Buffer the lines of `text` without waiting for the reader."""
         data = text.encode("utf-8", "backslashreplace")
         with self._changed:
             if self._broken or self._closing:
@@ -92,17 +92,17 @@ class BackgroundStream:
 Stream = TextIO | BackgroundStream
 
 
-def may_stall(descriptor: int) -> bool:
+def may_block(descriptor: int) -> bool:
     """Return whether a write may wait for a reader: True for a pipe, socket or terminal, False for a file."""
     mode = os.fstat(descriptor).st_mode
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISCHR(mode)
 
 
-def unblocked(stream: TextIO) -> Stream:
+def nonblocking_stream(stream: TextIO) -> Stream:
     """Return the stream, or a BackgroundStream for it if writes may wait for a reader; `close` it at the end."""
     try:
         descriptor = stream.fileno()
-        return BackgroundStream(descriptor) if may_stall(descriptor) else stream
+        return BackgroundStream(descriptor) if may_block(descriptor) else stream
     except (OSError, ValueError):  # a stream without descriptor
         return stream
 

@@ -28,8 +28,8 @@ MESSAGE_CHARS_MAX = 1 << 16  # of one record; longer messages are truncated
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
-class Record(Struct, frozen=True):
-    """Data of one log line. `wall`: seconds since the epoch."""
+class LogRecord(Struct, frozen=True):
+    """One log line before its formatting. `wall`: seconds since the epoch."""
 
     wall: float
     severity: str
@@ -55,7 +55,7 @@ def _iso(wall: float, digits: int) -> str:
     return f"{at:%Y-%m-%dT%H:%M:%S}{fraction}Z"
 
 
-def visible(text: str) -> str:
+def escape_controls(text: str) -> str:
     """Escape directional marks and control characters except line ends and tabs, so that text of a peer cannot control a
     terminal or hide parts of a line."""
     return _UNPRINTABLE.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
@@ -67,7 +67,7 @@ def _bounded(text: str) -> str:
     return f"{text[:MESSAGE_CHARS_MAX]}... ({len(text)} characters)"
 
 
-_FIELDS: dict[str, Callable[[Record], str]] = {
+_FIELDS: dict[str, Callable[[LogRecord], str]] = {
     "d": lambda record: date_text(record.wall),
     "D": lambda record: date_text(record.wall, 6),
     "i": lambda record: _iso(record.wall, 0),
@@ -80,7 +80,7 @@ _FIELDS: dict[str, Callable[[Record], str]] = {
     "F": lambda record: record.file.rpartition("/")[2],
     "l": lambda record: str(record.line),
     "c": lambda record: record.category,
-    "m": lambda record: visible(_bounded(record.message)),
+    "m": lambda record: escape_controls(_bounded(record.message)),
     "a": lambda record: "",
     "A": lambda record: "",
     "u": lambda record: "",
@@ -97,7 +97,7 @@ class LineFormat:
     __slots__ = ("_parts",)
 
     def __init__(self, pattern: str) -> None:
-        self._parts: list[str | Callable[[Record], str]] = []
+        self._parts: list[str | Callable[[LogRecord], str]] = []
         pattern = pattern.replace("\\n", "\n").replace("\\t", "\t")
         for literal, field in re.findall(r"([^%]+)|%(.?)", pattern, re.DOTALL):
             if literal:
@@ -105,7 +105,7 @@ class LineFormat:
             else:
                 self._parts.append(_FIELDS.get(field, f"%{field}"))
 
-    def render(self, record: Record) -> str:
+    def render(self, record: LogRecord) -> str:
         """Return the line, with the line end of the pattern."""
         return "".join([part if isinstance(part, str) else part(record) for part in self._parts])
 
@@ -122,7 +122,7 @@ class FileNames:
     def __init__(self, pattern: str) -> None:
         self._pattern = pattern
 
-    def at(self, wall: float, process: int) -> str:
+    def name_at(self, wall: float, process: int) -> str:
         """Return the name of a file that begins at `wall`."""
         at = datetime.fromtimestamp(wall, UTC)
         values = {"T": f"{at:%Y%m%d_%H%M%S}", "Y": f"{at:%Y}", "M": f"{at:%m}", "D": f"{at:%d}", "h": f"{at:%H}",
@@ -130,11 +130,11 @@ class FileNames:
         return re.sub(r"%(.)", lambda found: values.get(found[1], found[0]), self._pattern)
 
     @staticmethod
-    def rotated(name: str, wall: float) -> str:
+    def rotated_name(name: str, wall: float) -> str:
         """Return the new name of a full file whose successor has the same name."""
         return f"{name}.{datetime.fromtimestamp(wall, UTC):%Y%m%d_%H%M%S}"
 
-    def matcher(self) -> re.Pattern[str]:
+    def pattern(self) -> re.Pattern[str]:
         """Return an expression for the last path component of every name of this pattern, rotated ones included."""
         parts = re.split(r"(%.)", self._pattern.rpartition("/")[2])
         expression = "".join(_DIGITS.get(part[1], re.escape(part)) if len(part) == 2 and part[0] == "%"
@@ -169,7 +169,7 @@ class Levels:
         return known
 
     @property
-    def most(self) -> int:
+    def highest_threshold(self) -> int:
         """The largest threshold of all categories."""
         return max([self.default, *(level for _, level in self._rules)])
 

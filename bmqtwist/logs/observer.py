@@ -4,8 +4,8 @@
                           |
                           +-- ALARM and PANIC: copy to the alarm channel, at most one per minute and source
 
-Calls from our code: `Logs(...)` once, `Logs.report`, `Logs.close()`. Calls from twisted.logger: the observer. A failed write
-never stops the broker: the line is dropped and counted.
+The process creates one `Logs`, hands `Logs.report` to the broker and calls `Logs.close` at its end; twisted.logger calls the
+observer. A line that cannot be written is dropped and counted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from bmqtwist.alarms import AlarmKind
 from bmqtwist.config.broker import LogController
 from bmqtwist.errors import LocalError
 from bmqtwist.logs.background import Stream
-from bmqtwist.logs.format import SEVERITIES, FileNames, Levels, LineFormat, Record, visible
+from bmqtwist.logs.format import SEVERITIES, FileNames, Levels, LineFormat, LogRecord, escape_controls
 from bmqtwist.report import LogLine, Watched
 
 ROTATION_SECONDS = 86400.0  # age at which a log file is rotated, as with the original
@@ -52,7 +52,7 @@ class TwistedReport(Watched):
         self._observer = observer
         self._loggers: dict[str, Logger] = {}
         self._throttle = AlarmThrottle()
-        self.debugging = levels.most >= SEVERITIES["DEBUG"]
+        self.debugging = levels.highest_threshold >= SEVERITIES["DEBUG"]
 
     def debug(self, text: str, *args: object) -> None:
         if self.debugging:
@@ -72,7 +72,7 @@ class TwistedReport(Watched):
         line = f"{kind.severity} {kind.head()}{text}"
         self._emit("ERROR", line, ())
         caller = sys._getframe(1)
-        if self._throttle.passes((kind.category, caller.f_code.co_filename, caller.f_lineno), self._clock()):
+        if self._throttle.admits((kind.category, caller.f_code.co_filename, caller.f_lineno), self._clock()):
             _write(self._alarms, f"{kind.severity}: {line}\n")
         if self.watcher is not None:
             self.watcher.on_alarm(kind, text)
@@ -99,7 +99,7 @@ class LogFile:
                  rotation_seconds: float = ROTATION_SECONDS) -> None:
         self._names, self._wall = FileNames(pattern), wall
         self._rotation_bytes, self._max_age_days, self._rotation_seconds = rotation_bytes, max_age_days, rotation_seconds
-        self.lost = 0  # lines that could not be written
+        self.dropped_lines = 0  # lines that could not be written
         try:
             self._open()
         except OSError as error:
@@ -107,43 +107,43 @@ class LogFile:
                              "first.") from None
 
     def _open(self) -> None:
-        self._began = self._wall()
-        self.path = self._names.at(self._began, os.getpid())
+        self._opened_at = self._wall()
+        self.path = self._names.name_at(self._opened_at, os.getpid())
         self._file = open(self.path, "a", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115 (kept open)
         self._size = self._file.tell()
 
     def write(self, text: str) -> None:
         """Append text; rotate first if it is due."""
         try:
-            if self._due():
+            if self._is_rotation_due():
                 self._rotate()
             self._size += self._file.write(text)
             self._file.flush()
         except (OSError, ValueError):
-            self.lost += 1
+            self.dropped_lines += 1
 
-    def _due(self) -> bool:
+    def _is_rotation_due(self) -> bool:
         if self._rotation_bytes and self._size >= self._rotation_bytes:
             return True
-        return bool(self._rotation_seconds) and self._wall() - self._began >= self._rotation_seconds
+        return bool(self._rotation_seconds) and self._wall() - self._opened_at >= self._rotation_seconds
 
     def _rotate(self) -> None:
         self._file.close()
-        if self._names.at(self._wall(), os.getpid()) == self.path:
-            full = self._names.rotated(self.path, self._wall())
+        if self._names.name_at(self._wall(), os.getpid()) == self.path:
+            full = self._names.rotated_name(self.path, self._wall())
             number = 0
             while os.path.exists(full if not number else f"{full}.{number}"):
                 number += 1
             os.rename(self.path, full if not number else f"{full}.{number}")
         self._open()
-        self.clean()
+        self.delete_old_files()
 
-    def clean(self) -> Iterable[str]:
+    def delete_old_files(self) -> Iterable[str]:
         """Delete files of this log older than `max_age_days` and return their names."""
         if self._max_age_days <= 0:
             return ()
         folder = os.path.dirname(self.path) or "."
-        before, matcher, gone = self._wall() - self._max_age_days * 86400, self._names.matcher(), []
+        before, matcher, gone = self._wall() - self._max_age_days * 86400, self._names.pattern(), []
         for entry in os.scandir(folder):
             if matcher.fullmatch(entry.name) and entry.path != self.path and entry.is_file(follow_symlinks=False) \
                     and entry.stat().st_mtime < before:
@@ -183,13 +183,13 @@ class LogObserver:
         if self._console is not None and SEVERITIES[record.severity] <= self._console_threshold:
             _write(self._console, self._console_format.render(record))
 
-    def _record(self, event: dict[str, object]) -> Record:
+    def _record(self, event: dict[str, object]) -> LogRecord:
         text = event.get("text")
         if not isinstance(text, str):  # an event of Twisted or another library
             text = (eventAsText(event, includeTimestamp=False, includeSystem=False) if "log_failure" in event
                     else formatEvent(event))
         place, line, wall = event.get("file", "-"), event.get("line", 0), event.get("log_time")
-        return Record(wall if isinstance(wall, float) else time.time(),
+        return LogRecord(wall if isinstance(wall, float) else time.time(),
                       _NAMES.get(event.get("log_level"), "INFO"),
                       str(event.get("log_namespace", "-")), text, str(place), line if isinstance(line, int) else 0,
                       threading.get_ident(), self._process)
@@ -207,7 +207,7 @@ class Logs:
         self.file = LogFile(settings.file_name, settings.rotation_bytes, settings.file_max_age_days,
                             wall) if settings.file_name else None
         if self.file is not None:
-            self.file.clean()
+            self.file.delete_old_files()
         lines = LogTail()
         self.observer = LogObserver(self.file, LineFormat(settings.logfile_format), console,
                                     LineFormat(settings.console_format),
@@ -240,7 +240,7 @@ class AlarmThrottle:
     def __init__(self) -> None:
         self._last: dict[object, float] = {}
 
-    def passes(self, source: object, now: float) -> bool:
+    def admits(self, source: object, now: float) -> bool:
         """Return whether a copy of an alarm of `source` may be written at `now` (monotonic seconds), and record it."""
         last = self._last.get(source)
         if last is not None and now - last < COPY_INTERVAL:
@@ -262,13 +262,13 @@ class LogTail:
         self._lines: deque[LogLine] = deque()
         self._chars = self.newest = 0
 
-    def add(self, record: Record) -> None:
+    def add(self, record: LogRecord) -> None:
         """Add a line; the oldest lines beyond the limits are dropped."""
         text = record.message
         if len(text) > LINE_CHARS_MAX:
             text = f"{text[:LINE_CHARS_MAX]}... ({len(text)} characters)"
         self.newest += 1
-        self._lines.append(LogLine(self.newest, record.wall, record.severity, record.category, visible(text)))
+        self._lines.append(LogLine(self.newest, record.wall, record.severity, record.category, escape_controls(text)))
         self._chars += len(self._lines[-1].text)
         while self._lines and (len(self._lines) > LINES_MAX or self._chars > CHARS_MAX):
             self._chars -= len(self._lines.popleft().text)

@@ -88,6 +88,6 @@ class ErrorIsolation:
 
     def partition_failed(self, partition: Partition, doing: str, error: Exception) -> None:
         """Raise the alarm and close the partition to producers: the state of its files is unknown."""
-        partition.fail()
+        partition.on_exception()
         self.alarm(f"Partition [{partition.partition_id}]: {doing}; it is closed to producers until a restart", error,
                    alarms.PARTITION_FAILED)

@@ -16,7 +16,7 @@ from bmqtwist.limits import RESTORED_AT_ONCE, RESTORED_QUEUE
 from bmqtwist.loop.loop import Loop
 from bmqtwist.loop.scheduler import Priority
 from bmqtwist.machine import Cell, TransitionLog, table, to
-from bmqtwist.queue.restored import Restored, restore
+from bmqtwist.queue.restored import RestoredMessages, restore
 from bmqtwist.queue.root import Domain
 from bmqtwist.steps import Steps
 from bmqtwist.storage.state import StoredQueue
@@ -56,7 +56,7 @@ class Activations:
     for it; `on_failed(record, opened, error)`: the activation failed."""
 
     def __init__(self, stored: Callable[[QueueRecord], StoredQueue],
-                 on_activated: Callable[[Domain, QueueRecord, StoredQueue, Restored, bool], None],
+                 on_activated: Callable[[Domain, QueueRecord, StoredQueue, RestoredMessages, bool], None],
                  on_failed: Callable[[QueueRecord, bool, Exception], None], loop: Loop) -> None:
         self._stored, self._on_activated, self._on_failed, self._loop = stored, on_activated, on_failed, loop
         self._pending: dict[str, Activation] = {}
@@ -126,7 +126,7 @@ class Activations:
     def _note_open(self, activation: Activation) -> None:
         activation.opened = True
 
-    def _create(self, activation: Activation, store: StoredQueue, found: Restored) -> None:
+    def _create(self, activation: Activation, store: StoredQueue, found: RestoredMessages) -> None:
         self._remove(activation)
         self._on_activated(activation.domain, activation.record, store, found, activation.opened)
 

@@ -33,7 +33,7 @@ from bmqtwist.member.replication import Replication
 from bmqtwist.member.retirement import Retirement
 from bmqtwist.queue import handover
 from bmqtwist.queue.mode import QueueMode
-from bmqtwist.queue.restored import Restored
+from bmqtwist.queue.restored import RestoredMessages
 from bmqtwist.queue.root import Domain, RootContext, RootQueue
 from bmqtwist.relay.relays import Relays
 from bmqtwist.storage.fileset import FileSets
@@ -111,7 +111,7 @@ class Cluster:
         self.report.info(f"{log} onClusterLeader: new leader: [{self.node_name}, {self.node_id}], leader status: ACTIVE")
         for index, each in enumerate(recovered):
             partition = Partition(self.node_id, files[index], each, durability, cache_bytes)
-            partition.files.reports.listener = partial(self.report.info, "Cluster (%s): %s", self.name)
+            partition.files.reports.on_line = partial(self.report.info, "Cluster (%s): %s", self.name)
             self.partitions.append(partition)
             try:
                 partition.activate(metadata.state.partitions[index].lease, wall)
@@ -196,7 +196,8 @@ class Cluster:
             store = partition.queues.create(record.key, record.uri, list(record.apps.items()), wall)
         return store
 
-    def on_activated(self, domain: Domain, record: QueueRecord, store: StoredQueue, found: Restored, opened: bool) -> None:
+    def on_activated(self, domain: Domain, record: QueueRecord, store: StoredQueue, found: RestoredMessages,
+                     opened: bool) -> None:
         """Create a queue from its restored messages and answer its opens."""
         now = self.loop.now
         wall = self.loop.wall(now)
@@ -250,7 +251,7 @@ class Cluster:
                 elif had_quorum:
                     partition.copies.committed = partition.position
         for queue in self.queues.values():
-            queue.uncommitted.committed(self.loop.now)
+            queue.uncommitted.on_commit(self.loop.now)
 
     # -- queues -----------------------------------------------------------------------------------------------------
 
@@ -352,8 +353,8 @@ class Cluster:
     def on_committed(self, partition: Partition, now: float) -> None:
         """Notify waiters that more records of a partition are committed."""
         self.receipts.committed()
-        for waiter in list(partition.copies.waiters):
-            waiter.committed(now)
+        for waiter in list(partition.copies.listeners):
+            waiter.on_commit(now)
 
     def _on_state_changed(self, changes: Changes) -> None:
         """Apply changes of the metadata to the queues of this node."""

@@ -32,7 +32,7 @@ from bmqtwist.storage.psn import Psn
 from bmqtwist.storage.replica import ReplicatedPartition
 from bmqtwist.wire.control import ControlMessage
 from bmqtwist.wire.events import AckMessage, decode_ack
-from bmqtwist.wire.fast import AHEAD, RECEIPT
+from bmqtwist.wire.fast import ACK_EARLY, RECEIPT
 from bmqtwist.wire.schema import OpenQueueResponse
 
 CHECK_PERIOD_S = 0.2
@@ -160,11 +160,11 @@ class MemberRelays:
         partition, message = found
         index, psn = partition.partition_id, (message.lease, message.sequence)
         upstream = self._upstreams.get(index)
-        if isinstance(partition, ReplicatedPartition) and (upstream is None or psn > partition.written or not
+        if isinstance(partition, ReplicatedPartition) and (upstream is None or psn > partition.written_psn or not
                                                            self._replication.has_safe(index, upstream.generation, psn)):
             return None
         try:
-            payload = partition.payloads.whole(message)
+            payload = partition.payloads.read(message)
         except (PartitionUnavailable, OSError):  # already reported; the message returns to the primary
             return None
         now = self._loop.now
@@ -178,7 +178,7 @@ class MemberRelays:
         found = self._find(uri, guid)
         if found is None:
             raise PartitionUnavailable(f"message {guid.hex().upper()} is gone")
-        return found[0].payloads.whole(found[1])
+        return found[0].payloads.read(found[1])
 
     def _find(self, uri: str, guid: bytes) -> tuple[Partition, Message] | None:
         record = self._record_of(uri)
@@ -193,7 +193,7 @@ class MemberRelays:
 
     def on_acks(self, peer: PeerSession, specific: int, body: bytes, now: float) -> None:
         """Handle ACKs, or early acknowledgements, of a primary; raises PeerError."""
-        if specific == AHEAD:
+        if specific == ACK_EARLY:
             self._on_early_acks(peer, body, now)
         else:
             self.relays.incoming.on_acks(peer, body, now)

@@ -80,18 +80,18 @@ class HostedPartition:
 
     @property
     def written(self) -> Psn:
-        return self.partition.collected
+        return self.partition.collected_psn
 
     @property
     def durable(self) -> Psn:
-        return self.partition.durable
+        return self.partition.durable_psn
 
     def offers(self, after: Psn) -> bool:
-        return self.partition.offers(after)
+        return self.partition.can_send_after(after)
 
     @property
     def broken(self) -> bool:
-        return self.partition.log.broken
+        return self.partition.log.closed
 
     def is_urgent(self, message: PartitionTalk) -> bool:
         """Return whether a message must leave in this turn. A receipt need not after an early acknowledgement, if another
@@ -130,12 +130,13 @@ class PartitionLogs:
             if found.doubtful:
                 promises.mark_doubtful(index)  # before the files change
                 damage = (
-                    "its file set is damaged and was moved away: all of it is fetched from the other nodes" if found.lost
-                    else f"its JOURNAL is damaged, {found.cut} B of it are ignored and fetched from the other nodes")
+                    "its file set is damaged and was archived: all records are fetched from the other nodes"
+                    if found.set_damaged
+                    else f"its JOURNAL is damaged, {found.cut_bytes} B of it are ignored and fetched from the other nodes")
                 report.alarm(alarms.REPLICA_DAMAGED, "%s", f"{title}: {damage}")
-            elif found.cut:
-                report.warn(f"{title}: the last {found.cut} B of JOURNAL are ignored: they were being written when the node "
-                            "died")
+            elif found.cut_bytes:
+                report.warn(f"{title}: the last {found.cut_bytes} B of JOURNAL are ignored: they were being written when "
+                            "the node crashed")
             yield self._make_partition(each, found)
 
     def _clock(self, now: float) -> RecoveryClock:
@@ -175,13 +176,13 @@ class PartitionLogs:
                 hosted.image = ImageFiles(hosted.partition, wall)
             if hosted.image is None:
                 raise OSError("its beginning is missing")
-            hosted.image.take(RecordRun(part.at, part.at, part.journal, part.data, part.qlist))
+            hosted.image.write_part(RecordRun(part.at, part.at, part.journal, part.data, part.qlist))
             if part.final:
                 image, hosted.image = hosted.image, None
                 install = image.complete(part.at, wall)
         except (PeerError, RecordMismatch, OSError) as error:
             hosted.image = None
-            hosted.partition.files.abandon_roll()
+            hosted.partition.files.discard_next()
             hosted.inputs.append(LogFailed(f"an image cannot be stored: {error}"))
         if install is not None:
             self.reread(hosted, None, now, install)
@@ -196,7 +197,7 @@ class PartitionLogs:
             self._loop.report.info(f"{hosted.machine.name}: records after {psn[0]}-{psn[1]} are cut off")
             old.log.write_rest()
         known, made = self._cluster.queue_records(index), list[ReplicatedPartition]()
-        limit = old.cut_at(psn) if install is None else None
+        limit = old.journal_end_at(psn) if install is None else None
         hosted.busy = True
         hosted.images.clear()
         old.abandon(wall)
@@ -231,7 +232,7 @@ class PartitionLogs:
 
     def _on_reread_failed(self, hosted: HostedPartition, error: OSError, now: float) -> None:
         hosted.busy = False
-        hosted.partition.fail()
+        hosted.partition.on_exception()
         self._step(hosted, now, LogFailed(f"its files cannot be read: {error}"))
         self._step(hosted, now, LogReady())
 
@@ -277,7 +278,7 @@ class Feeding:
             source = hosted.images.get(node_id)
             if source is None:
                 raise OSError(errno.ESTALE, "the transfer was cancelled")
-            run, final = source.part()
+            run, final = source.next_part()
         except OSError as error:
             hosted.images.pop(node_id, None)
             if error.errno == errno.ESTALE:

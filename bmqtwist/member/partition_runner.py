@@ -98,7 +98,7 @@ class PartitionRunner:
         self.primaries.partitions = len(self.hosted)
 
     def _attach_reports(self, hosted: HostedPartition) -> None:
-        hosted.partition.files.reports.listener = partial(self._loop.report.info, "Cluster (%s): %s", self._name)
+        hosted.partition.files.reports.on_line = partial(self._loop.report.info, "Cluster (%s): %s", self._name)
 
     # -- inputs ---------------------------------------------------------------------------------------------------------
 
@@ -118,7 +118,7 @@ class PartitionRunner:
             raise
         finally:
             hosted.stepping = False
-        if hosted.partition.copies.counted and hosted.partition.leading:
+        if hosted.partition.copies.counts_copies and hosted.partition.is_primary:
             self._count_copies(hosted, now)
         self.handovers.advance(hosted.index, now)
         self.check_availability()
@@ -139,18 +139,18 @@ class PartitionRunner:
             hosted.write_times.add(hosted.written, now)
         if hosted.machine.role is not PartitionRole.UNKNOWN:
             self.step(hosted, now, LogMoved())
-        if not own.leading:
+        if not own.is_primary:
             self._cluster.on_records(now)
 
     def _send_delayed(self, hosted: HostedPartition, now: float) -> None:
         hosted.delays_records = False
-        if hosted.written < hosted.partition.written:
+        if hosted.written < hosted.partition.written_psn:
             self.on_written(hosted.partition, at_once=True)
 
     def _end_lease(self, index: int, now: float) -> None:
         """Append a sync point, the last record of a lease."""
         partition = self.hosted[index].partition
-        partition.sync_point(self._loop.wall(now))
+        partition.write_sync_point(self._loop.wall(now))
         self.on_written(partition, at_once=True)
 
     def expire_leases(self, now: float) -> None:
@@ -206,8 +206,8 @@ class PartitionRunner:
 
     def _commit(self, hosted: HostedPartition, psn: Psn, now: float) -> None:
         partition = hosted.partition
-        partition.commit(psn)
-        if partition.leading:
+        partition.mark_committed(psn)
+        if partition.is_primary:
             self._cluster.on_committed(partition, now)
             if partition.copies.pair_commits and hosted.announced_commit == NO_PSN:
                 hosted.announced_commit = psn
@@ -223,7 +223,7 @@ class PartitionRunner:
     def _count_copies(self, hosted: HostedPartition, now: float) -> None:
         """Update the records stored by one replica, and by all available replicas: PUTs may wait for these copies."""
         available = [node_id for node_id, status in self._statuses.others.items() if status is NodeStatus.E_AVAILABLE]
-        if hosted.partition.copied(*hosted.machine.replicas.replicated(available)):
+        if hosted.partition.update_copy_marks(*hosted.machine.replicas.replicated(available)):
             self._cluster.on_committed(hosted.partition, now)
 
     def save_promise(self, hosted: HostedPartition, lease: int) -> None:
@@ -236,8 +236,8 @@ class PartitionRunner:
         cause = hosted.machine.transition_log.cause_of(output.after.name)
         self._report_event(hosted.index, f"this node {output.after.value}: {cause}", role=output.after.name,
                            before=output.before.name)
-        if not hosted.machine.leads and hosted.partition.leading:
-            clean = hosted.partition.follow()
+        if not hosted.machine.leads and hosted.partition.is_primary:
+            clean = hosted.partition.become_replica()
             if output.after is not PartitionRole.STOPPED:
                 self._logs.follow(hosted, clean, now)
 
@@ -262,13 +262,13 @@ class PartitionRunner:
         self.set_active(index, primary, output.active)
         if output.active:
             self._check_at = float("-inf")
-            hosted.partition.commit(hosted.machine.committed)
+            hosted.partition.mark_committed(hosted.machine.committed)
             self._cluster.activate_queues(index, now, wall)
         else:
             report.warn(f"{hosted.machine.name}: no longer active: {output.cause}")
             self._report_event(index, f"this node is no longer active: {output.cause}", lease=output.lease)
             self._cluster.retire_queues(index, output.cause, now, wall)
-            hosted.partition.forget_waiting()
+            hosted.partition.drop_effects()
         self.primaries.advise(hosted.machine.others, primary, index, status)
         self._loop.performer.turn_due()
 

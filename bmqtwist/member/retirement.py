@@ -48,7 +48,7 @@ class _RetiredQueue:
         put = self.unread.popleft()
         if put.handle is not None and _is_of_member(put.handle):
             put.answer(AckStatus.NOT_READY)
-        elif put.handle is not None and not put.handle.closing and handover.keep(self.queue, put):
+        elif put.handle is not None and not put.handle.closing and handover.copy_payload(self.queue, put):
             self.posts.append(put)
 
 
@@ -72,15 +72,15 @@ class Retirement:
     def begin(self, partition: Partition, queues: list[RootQueue], cause: str) -> None:
         """Retire the queues of a partition; a few are converted before this returns."""
         waiting: dict[Queue, list[Put]] = {}
-        for put in partition.gate.waiting if isinstance(partition, ReplicatedPartition) else ():
+        for put in partition.gate.effects if isinstance(partition, ReplicatedPartition) else ():
             waiting.setdefault(put.queue, []).append(put)
         first, others = list[_RetiredQueue](), list[_RetiredQueue]()
         for queue in queues:
             retired = _RetiredQueue(queue, cause, deque((*queue.uncommitted.puts, *waiting.get(queue, ()))))
             self._retired[queue.uri] = retired
-            queue.move(self.convert)
+            queue.begin_conversion(self.convert)
             (first if retired.unread or queue.purges else others).append(retired)
-        partition.copies.waiters.clear()
+        partition.copies.listeners.clear()
         index = partition.partition_id
         self._reading[index] += 1
         self._loop.scheduler.start(Priority.ACTIVATION, self, self._steps(index, first, others), self._failed)
@@ -108,12 +108,12 @@ class Retirement:
         if retired is None or retired.queue is not queue:
             return
         del self._retired[queue.uri]
-        acts, queue.moving = queue.moving or (), None
+        acts, queue.deferred_actions = queue.deferred_actions or (), None
         for steps in list(queue.purges):  # a replica has their records already
             at_once(steps)
         while retired.unread:
             retired.read_next()
-        queue.feed(QueueChange.MOVED, self._loop.now, retired.cause)
+        queue.step_lifecycle(QueueChange.MOVED, self._loop.now, retired.cause)
         for handle in list(queue.handles):
             if isinstance(handle.client, PeerSession) and handle.client.is_member:
                 handle.client.leave(handle)  # it opens the queue at the next primary
@@ -124,7 +124,7 @@ class Retirement:
             handover.to_relay(queue, relay, queue.handles, retired.posts)
             self.relays.add(parse_uri(queue.uri), relay, requested)
         queue.meter.clear()
-        queue.in_slices(clear_in_steps([place for app in queue.apps.values() for place in app.unregister()]),
+        queue.run_in_slices(clear_in_steps([place for app in queue.apps.values() for place in app.unregister()]),
                         "freeing its apps' messages")
         for act in acts:
             act()

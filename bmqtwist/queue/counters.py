@@ -76,7 +76,7 @@ class Streak:
         self.bucket = self._counted = 0
         self.low = self.high = 0.0
 
-    def move(self, seconds: float, total: int) -> None:
+    def enter_bucket(self, seconds: float, total: int) -> None:
         """Change to the bucket of a latency; `total`: number of latencies before it."""
         self.flush(total)
         self.bucket = latency_bucket(seconds)
@@ -105,7 +105,7 @@ class AppStats(Counters):
         self.content_msgs_max = self.content_bytes_max = 0
         self._confirms = Streak({})  # time from arrival to confirm, since the last `take_latencies`
 
-    def pushed(self, size: int, waited: float) -> None:
+    def count_push(self, size: int, waited: float) -> None:
         """Count a delivery of `size` bytes, `waited` seconds after the message arrived."""
         self.push_msgs += 1
         self.push_bytes += size
@@ -113,11 +113,11 @@ class AppStats(Counters):
         if waited > self.queue_time_max:
             self.queue_time_max = waited
 
-    def confirmed(self, held: float, after: float) -> None:
+    def count_confirm(self, held: float, after: float) -> None:
         """Count a confirm, `held` seconds after the delivery, `after` seconds after the message arrived."""
         streak = self._confirms
         if not streak.low <= after < streak.high:
-            streak.move(after, self.confirm_msgs)
+            streak.enter_bucket(after, self.confirm_msgs)
         self.confirm_msgs += 1
         self.confirm_time_sum += held
         if held > self.confirm_time_max:
@@ -130,7 +130,7 @@ class AppStats(Counters):
         taken, streak.counts = streak.counts, {}
         return taken
 
-    def stored(self, messages: int, size: int) -> None:
+    def update_content_maxima(self, messages: int, size: int) -> None:
         """Update the maxima with the present content."""
         self.content_msgs_max = max(self.content_msgs_max, messages)
         self.content_bytes_max = max(self.content_bytes_max, size)
@@ -139,20 +139,20 @@ class AppStats(Counters):
 class AckLatency:
     """Histogram of the ACK latency of one node. Queues add to `by_bucket` with their streaks."""
 
-    __slots__ = ("by_bucket", "_open")
+    __slots__ = ("by_bucket", "_uncounted")
 
     def __init__(self) -> None:
         self.by_bucket: dict[int, int] = {}
-        self._open: list[QueueStats] = []  # with ACKs that are not counted yet
+        self._uncounted: list[QueueStats] = []  # with ACKs that are not counted yet
 
-    def opened(self, stats: QueueStats) -> None:
+    def add_uncounted(self, stats: QueueStats) -> None:
         """Add a queue with ACKs that are not counted yet."""
-        if len(self._open) >= _OPEN_MAX:
+        if len(self._uncounted) >= _OPEN_MAX:
             self._flush()
-        self._open.append(stats)
+        self._uncounted.append(stats)
 
     def _flush(self) -> None:
-        waiting, self._open = self._open, []
+        waiting, self._uncounted = self._uncounted, []
         for stats in waiting:
             stats.flush()
 
@@ -165,28 +165,28 @@ class AckLatency:
 class QueueStats(AppStats):
     """Counters of one queue: those of its apps together, and PUTs, ACKs and removals."""
 
-    __slots__ = (*_ENTRANCE, "_latency", "_acks", "_open")
+    __slots__ = (*_ENTRANCE, "_latency", "_acks", "_has_uncounted")
     NAMES: ClassVar[tuple[str, ...]] = _APP + _ENTRANCE
 
     def __init__(self, latency: AckLatency | None = None) -> None:
         super().__init__()
         self._latency = latency
         self._acks = Streak({} if latency is None else latency.by_bucket)
-        self._open = False  # `_latency` has this queue in its list
+        self._has_uncounted = False  # `_latency` has this queue in its list
         self.put_msgs = self.put_bytes = 0
         self.ack_msgs = self.nack_msgs = self.nack_noquorum_msgs = 0
         self.ack_time_sum = self.ack_time_max = 0.0
         self.reject_msgs = self.gc_msgs = 0
 
-    def acked(self, waited: float) -> None:
+    def count_ack(self, waited: float) -> None:
         """Count an ACK with status 0, `waited` seconds after the PUT."""
         streak = self._acks
         if not streak.low <= waited < streak.high:
-            streak.move(waited, self.ack_msgs)
-        if not self._open:
-            self._open = True
+            streak.enter_bucket(waited, self.ack_msgs)
+        if not self._has_uncounted:
+            self._has_uncounted = True
             if self._latency is not None:
-                self._latency.opened(self)
+                self._latency.add_uncounted(self)
         self.ack_msgs += 1
         self.ack_time_sum += waited
         if waited > self.ack_time_max:
@@ -195,7 +195,7 @@ class QueueStats(AppStats):
     def flush(self) -> None:
         """Add the present run to the histogram."""
         self._acks.flush(self.ack_msgs)
-        self._open = False
+        self._has_uncounted = False
 
 
 class ClientStats(Counters):

@@ -9,39 +9,39 @@ docs/architecture.md, "A message's way", shows when this module is called.
 from __future__ import annotations
 
 from bmqtwist.limits import TURN_EVALUATIONS_MAX, TURN_MESSAGES_MAX
-from bmqtwist.queue.queue import PUT_ASIDE, STOP, App, Queue, Subscription, Substream
+from bmqtwist.queue.queue import PUT_ASIDE, STOP, App, ConsumerSubscription, Queue, Substream
 from bmqtwist.storage.message import Message
 
 
-def deliver(queue: Queue, now: float, held: int = 0) -> None:
-    """Deliver messages to consumers with room, except for apps in the bit mask `held`."""
-    queue.touched = False
+def deliver(queue: Queue, now: float, held_apps: int = 0) -> None:
+    """Deliver messages to consumers with room, except for apps in the bit mask `held_apps`."""
+    queue.delivery_requested = False
     for app in queue.active:
-        if app.unrouted:
-            app.routes()
-        if app.returning or held & app.bit:
+        if app.router_outdated:
+            app.current_router()
+        if app.pending_returns or held_apps & app.bit:
             continue
         if not app.router.groups:
             if not app.stopped_at:
                 app.trim()
-                if app.fresh:
-                    _stop(queue, app, app.fresh[0], now)
+                if app.new_messages:
+                    _log_stop(queue, app, app.new_messages[0], now)
             continue
         if app.redelivery and not _redeliver(queue, app, now):
             continue
         if app.recheck_put_aside or app.recheck_waiting:
             app.collect_rechecks()
-        if app.again and not _recheck(queue, app, now):
+        if app.rechecks and not _recheck(queue, app, now):
             continue
-        if app.fresh:
-            _deliver_fresh(queue, app, now)
+        if app.new_messages:
+            _deliver_new(queue, app, now)
 
 
 def broadcast(queue: Queue, app: App, message: Message) -> int:
     """Deliver a message to all consumers without storing it. Return the number of subscriptions, at least 1."""
     if app.condition is not None and not app.condition.matches(queue.values(message)):
         return 1
-    for subscription in app.routes().eligible(queue.values(message) if message.has_properties else {}):
+    for subscription in app.current_router().eligible(queue.values(message) if message.has_properties else {}):
         handle = subscription.substream.handle
         if handle.client.window.lagging:  # broadcast has no limit of unconfirmed messages
             if queue.lines.admits(message.arrived):
@@ -53,26 +53,26 @@ def broadcast(queue: Queue, app: App, message: Message) -> int:
         except Exception as error:
             queue.context.client_failed(handle.client, error)
             continue
-        subscription.given += 1
-        queue.stats.pushed(message.size, 0.0)
+        subscription.delivered += 1
+        queue.stats.count_push(message.size, 0.0)
     return max(1, len(app.router.subscriptions))
 
 
-def _share(app: App) -> int:
+def _messages_per_turn(app: App) -> int:
     """Return the number of messages of an app that a turn may evaluate."""
     return max(1, TURN_EVALUATIONS_MAX // len(app.router.groups))
 
 
-def _deliver_fresh(queue: Queue, app: App, now: float) -> None:
+def _deliver_new(queue: Queue, app: App, now: float) -> None:
     """Deliver new messages; fast path for one group without an expression."""
-    fresh, bit, router = app.fresh, app.bit, app.router
+    new_messages, bit, router = app.new_messages, app.bit, app.router
     group = router.only
     alone = group.members[0] if group is not None and len(group.members) == 1 else None
-    share = _share(app) if group is None else max(1, TURN_MESSAGES_MAX // len(queue.active))
-    for _ in range(min(len(fresh), share)):
-        message = fresh[0]
+    share = _messages_per_turn(app) if group is None else max(1, TURN_MESSAGES_MAX // len(queue.active))
+    for _ in range(min(len(new_messages), share)):
+        message = new_messages[0]
         if not message.pending & bit:
-            fresh.popleft()
+            new_messages.popleft()
             continue
         if alone is not None:
             subscription = alone if not alone.full and alone.window.open else None
@@ -81,18 +81,18 @@ def _deliver_fresh(queue: Queue, app: App, now: float) -> None:
         else:
             chosen = router.choose(queue.values(message))
             if chosen is PUT_ASIDE:
-                fresh.popleft()
+                new_messages.popleft()
                 _put_aside(queue, app, message)
                 continue
-            subscription = chosen if isinstance(chosen, Subscription) else None
+            subscription = chosen if isinstance(chosen, ConsumerSubscription) else None
         if subscription is None:
-            _stop(queue, app, message, now)
+            _log_stop(queue, app, message, now)
             return
-        fresh.popleft()
-        _send(queue, app, subscription, message, False, now)
+        new_messages.popleft()
+        _push(queue, app, subscription, message, False, now)
     app.stopped_at = b""
-    if fresh:
-        queue.context.touch_next(queue)
+    if new_messages:
+        queue.context.request_delivery_next_turn(queue)
 
 
 def _put_aside(queue: Queue, app: App, message: Message) -> None:
@@ -106,29 +106,29 @@ def _put_aside(queue: Queue, app: App, message: Message) -> None:
 def _recheck(queue: Queue, app: App, now: float) -> bool:
     """Route put-aside messages again, in order, until all consumers are full. False: the rest and all new messages wait for
     the next turn."""
-    again, bit = app.again, app.bit
-    for _ in range(min(len(again), _share(app))):
-        message = again.popleft()
+    rechecks, bit = app.rechecks, app.bit
+    for _ in range(min(len(rechecks), _messages_per_turn(app))):
+        message = rechecks.popleft()
         if not message.pending & bit:
             continue
         chosen = app.router.choose(queue.values(message))
-        if isinstance(chosen, Subscription):
-            _send(queue, app, chosen, message, True, now)
+        if isinstance(chosen, ConsumerSubscription):
+            _push(queue, app, chosen, message, True, now)
         elif chosen is STOP and not app.router.has_room():
             app.waiting[message.guid] = message
-            app.waiting.update((rest.guid, rest) for rest in again if rest.pending & bit)
-            again.clear()
+            app.waiting.update((rest.guid, rest) for rest in rechecks if rest.pending & bit)
+            rechecks.clear()
             return True
         else:
             _put_aside(queue, app, message)
-    if again:
-        queue.context.touch_next(queue)
-    return not again
+    if rechecks:
+        queue.context.request_delivery_next_turn(queue)
+    return not rechecks
 
 
 def _redeliver(queue: Queue, app: App, now: float) -> bool:
     """Redeliver returned messages, oldest first. False: one of them must wait, and all later messages with it."""
-    for _ in range(_share(app)):
+    for _ in range(_messages_per_turn(app)):
         message = app.redelivery.first()
         if message is None:
             return True
@@ -136,30 +136,30 @@ def _redeliver(queue: Queue, app: App, now: float) -> bool:
         if not message.pending & app.bit:
             del app.redelivery[guid]
             continue
-        delay = _delay(queue, app, message)
-        resting = _resting(app, now, delay) if delay else frozenset()
+        delay = _redelivery_delay(queue, app, message)
+        resting = _throttled_substreams(app, now, delay) if delay else frozenset()
         chosen = app.router.choose(queue.values(message), resting)
-        if isinstance(chosen, Subscription):
+        if isinstance(chosen, ConsumerSubscription):
             del app.redelivery[guid]
             if delay or message.attempts is not None:
                 chosen.substream.redelivered = (guid, now)
-            _send(queue, app, chosen, message, True, now)
+            _push(queue, app, chosen, message, True, now)
         elif resting:
             queue.context.deliver_at(min(substream.redelivered[1] for substream in resting) + delay,  # type: ignore[index]
                                  queue)
             return False
         elif chosen is STOP:
-            _stop(queue, app, message, now)
+            _log_stop(queue, app, message, now)
             return False
         else:
             del app.redelivery[guid]
             _put_aside(queue, app, message)
     if app.redelivery:
-        queue.context.touch_next(queue)
+        queue.context.request_delivery_next_turn(queue)
     return not app.redelivery
 
 
-def _delay(queue: Queue, app: App, message: Message) -> float:
+def _redelivery_delay(queue: Queue, app: App, message: Message) -> float:
     """Return the minimum distance of a possibly poisonous message to the consumer's last redelivery, seconds."""
     throttle = queue.domain.throttle
     left = None if message.attempts is None or app.ordinal not in message.attempts else message.attempts[app.ordinal]
@@ -168,32 +168,32 @@ def _delay(queue: Queue, app: App, message: Message) -> float:
     return throttle.low_interval_s if left > throttle.low_threshold else throttle.high_interval_s
 
 
-def _resting(app: App, now: float, delay: float) -> frozenset[Substream]:
+def _throttled_substreams(app: App, now: float, delay: float) -> frozenset[Substream]:
     return frozenset(substream for substream in app.substreams
                      if substream.redelivered is not None and now < substream.redelivered[1] + delay)
 
 
-def _send(queue: Queue, app: App, subscription: Subscription, message: Message, late: bool, now: float) -> None:
+def _push(queue: Queue, app: App, subscription: ConsumerSubscription, message: Message, late: bool, now: float) -> None:
     size = message.size
     substream = subscription.substream
     substream.unconfirmed[message.guid] = (message, subscription, now)
-    subscription.given += 1
+    subscription.delivered += 1
     messages = subscription.messages = subscription.messages + 1
-    held = subscription.bytes = subscription.bytes + size
-    if messages >= subscription.max_messages or held >= subscription.max_bytes:
+    total = subscription.bytes = subscription.bytes + size
+    if messages >= subscription.max_messages or total >= subscription.max_bytes:
         subscription.full = True
         if subscription.max_messages != 1 and queue.lines.admits(now):
             queue.context.report.info(
                 f"Queue '{queue.uri}' with handle of client {substream.handle.client.description}, appId = "
                 f"'{app.app_id}' has too many outstanding data [Messages: {messages} (limit: "
-                f"{subscription.max_messages}), Bytes: {held} (limit: {subscription.max_bytes})]. I'm taking a break!")
+                f"{subscription.max_messages}), Bytes: {total} (limit: {subscription.max_bytes})]. I'm taking a break!")
     if not late:
         app.lease, app.sequence = message.lease, message.sequence
     waited = now - message.arrived
     stats = app.stats
-    stats.pushed(size, waited)
+    stats.count_push(size, waited)
     if stats is not queue.stats:
-        queue.stats.pushed(size, waited)
+        queue.stats.count_push(size, waited)
     handle = substream.handle
     try:
         handle.client.push(handle, subscription.s_id, message, late)
@@ -201,7 +201,7 @@ def _send(queue: Queue, app: App, subscription: Subscription, message: Message, 
         queue.context.client_failed(handle.client, error)
 
 
-def _stop(queue: Queue, app: App, message: Message, now: float) -> None:
+def _log_stop(queue: Queue, app: App, message: Message, now: float) -> None:
     if app.stopped_at != message.guid:
         app.stopped_at = message.guid
         if not queue.stop_lines.admits(now):

@@ -58,10 +58,10 @@ def app_details(queue: RootQueue, app: App) -> str:
              f"Redelivery list size: {grouped(len(app.redelivery))}",
              f"Number of messages: {grouped(len(held))}",
              f"Number of bytes: {pretty_bytes(sum(message.size for message in held))}"]
-    expressions = [each.text for each in app.routes().subscriptions if each.text][:EXPRESSIONS_MAX]
+    expressions = [each.text for each in app.current_router().subscriptions if each.text][:EXPRESSIONS_MAX]
     if expressions:
         lines += ["", "Consumer subscription expressions:", *expressions]
-    passed_over = [*app.put_aside.values(), *app.waiting.values(), *app.again]
+    passed_over = [*app.put_aside.values(), *app.waiting.values(), *app.rechecks]
     if passed_over:
         oldest = min(passed_over, key=lambda message: message.order)
         lines += ["", "Oldest message in the 'Put aside' list:", oldest.guid.hex().upper(),
@@ -123,7 +123,7 @@ def _bounded_hexdump(payload: bytes) -> str:
 def message_dump(data: bytes, has_properties: bool, compression: int, schema_id: int) -> str:
     """Format the dump of stored application data; undecodable data is shown unchanged."""
     try:
-        area, payload = application_data.open_data(data, has_properties, compression, schema_id)
+        area, payload = application_data.unpack_data(data, has_properties, compression, schema_id)
         if not area:
             return dump_text({}, b"", payload)
         values = properties.decode(area, schema_id != 0)

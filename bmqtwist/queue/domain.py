@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from bmqtwist.queue.expression import Expression, compile_expression
+from bmqtwist.queue.expression import CompiledExpression, compile_expression
 from bmqtwist.queue.meter import Meter
 from bmqtwist.queue.mode import QueueMode
 from bmqtwist.storage.gate import Copies
 
 
-class Limits(NamedTuple):
+class MeterLimits(NamedTuple):
     """Limits of a meter: messages and bytes, with the ratios of their high watermarks."""
 
     messages: int
@@ -37,8 +37,8 @@ class DomainSettings:
 
     mode: QueueMode
     in_memory: bool
-    domain_limits: Limits
-    queue_limits: Limits
+    domain_limits: MeterLimits
+    queue_limits: MeterLimits
     ttl_s: int
     app_ids: tuple[str, ...] = ()
     max_consumers: int = 0
@@ -63,14 +63,14 @@ class DomainRules:
         if self.mode == QueueMode.BROADCAST:
             self.meter.disabled = True
         self.opening = 0
-        self.adopt(settings)
+        self.apply_settings(settings)
 
-    def adopt(self, settings: DomainSettings) -> None:
+    def apply_settings(self, settings: DomainSettings) -> None:
         """Apply settings."""
         self.settings = settings
         self.ttl_s, self.max_attempts = settings.ttl_s, settings.max_attempts
         self.max_consumers, self.max_producers = settings.max_consumers, settings.max_producers
         self.max_queues, self.max_idle_s = settings.max_queues, settings.max_idle_s
-        self.conditions: dict[str, Expression] = {
+        self.conditions: dict[str, CompiledExpression] = {
             app_id: compile_expression(text) for app_id, text in settings.conditions.items() if text}
         self.meter.reconfigure(*settings.domain_limits)

@@ -47,7 +47,7 @@ class ExpressionError(LocalError):
         self.code, self.message, self.offset = code, message, offset
 
 
-class Expression:
+class CompiledExpression:
     """A compiled expression. `properties`: the names that it uses."""
 
     __slots__ = ("text", "properties", "_evaluate")
@@ -59,21 +59,21 @@ class Expression:
         """True if the expression is true for these property values; an evaluation error is False."""
         try:
             return self._evaluate(values) is True
-        except _Failed:
+        except _EvaluationError:
             return False
 
     def __repr__(self) -> str:
         return f"Expression({self.text!r})"
 
 
-def compile_expression(text: str) -> Expression:
+def compile_expression(text: str) -> CompiledExpression:
     """Compile an expression. Raise ExpressionError if it is invalid or exceeds a limit."""
     data = text.encode("utf-8", "surrogateescape")
     if len(data) > EXPRESSION_CHARS_MAX:
         raise ExpressionError(TOO_LONG, f"expression is too long ({len(data)}), max allowed length: "
                                         f"{EXPRESSION_CHARS_MAX}")
     parser = _Parser(data)
-    tree = parser.whole()
+    tree = parser.parse()
     if parser.operators > EXPRESSION_OPERATORS_MAX:
         raise ExpressionError(TOO_COMPLEX, f"too many operators ({parser.operators}), max allowed operators: "
                                            f"{EXPRESSION_OPERATORS_MAX}")
@@ -82,7 +82,7 @@ def compile_expression(text: str) -> Expression:
     if parser.references > EXPRESSION_PROPERTIES_MAX:
         raise ExpressionError(TOO_COMPLEX, f"expression uses too many properties ({parser.references}), "
                                            f"max allowed properties: {EXPRESSION_PROPERTIES_MAX}")
-    return Expression(text, frozenset(parser.names), _compile(tree))
+    return CompiledExpression(text, frozenset(parser.names), _compile(tree))
 
 
 # -- tokens -------------------------------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ def compile_expression(text: str) -> Expression:
 _TOKEN = re.compile(
     rb'(?P<integer>-?[0-9]+)|(?P<property>[a-zA-Z][a-zA-Z0-9_.]*)|(?P<string>"(?:[^\\"]|\\.)*")'
     rb"|(?P<operator>\|\||&&|==|!=|<=|>=|[<>+*/%!~()-])|(?P<blank>[ \t\n])|(?P<invalid>[\s\S])")
-_SPOKEN = {"==": "=", "!=": "<>", "||": "OR", "&&": "AND", "~": "!"}  # operators in error texts
+_NAMES_IN_ERRORS = {"==": "=", "!=": "<>", "||": "OR", "&&": "AND", "~": "!"}  # operators in error texts
 _WORDS = ("true", "false", "exists")
 _END = "end of expression"
 
@@ -144,7 +144,7 @@ class _Parser:
         self.references = 0
         self.names: set[str] = set()
 
-    def whole(self) -> _Tree:
+    def parse(self) -> _Tree:
         tree = self._binary(0)
         self._expect(_END)
         return tree
@@ -154,7 +154,7 @@ class _Parser:
         tree = self._unary()
         highest = len(_SIGNS)
         while lowest <= (level := _LEVEL.get(self._tokens[self._next].kind, -1)) <= highest:
-            sign = self._take().kind
+            sign = self._next_token().kind
             tree = _fold(sign, tree, self._binary(level + 1))
             self.operators += 1
             highest = level - 1 if level in _SINGLE else level
@@ -164,13 +164,13 @@ class _Parser:
         kind = self._tokens[self._next].kind
         if kind not in ("!", "~", "-"):
             return self._primary()
-        self._take()
+        self._next_token()
         tree = self._unary()
         self.operators += 1
         return ("negative" if kind == "-" else "!", tree)
 
     def _primary(self) -> _Tree:
-        token = self._take()
+        token = self._next_token()
         if token.kind in ("integer", "string"):
             return ("literal", token.value)
         if token.kind in ("true", "false"):
@@ -180,8 +180,8 @@ class _Parser:
         if token.kind == "exists":
             if self._tokens[self._next].kind != "(":
                 return self._reference("property", token)
-            self._take()
-            name = self._take()
+            self._next_token()
+            name = self._next_token()
             if name.kind not in ("property", "exists"):
                 raise _unexpected(name, ", expecting property or exists")
             tree = self._reference("exists", name)
@@ -201,19 +201,19 @@ class _Parser:
         self.names.add(str(token.value))
         return (kind, token.value)
 
-    def _take(self) -> _Token:
+    def _next_token(self) -> _Token:
         token = self._tokens[self._next]
         self._next = min(self._next + 1, len(self._tokens) - 1)
         return token
 
     def _expect(self, kind: str, hint: str = "") -> None:
-        token = self._take()
+        token = self._next_token()
         if token.kind != kind:
             raise _unexpected(token, hint)
 
 
 def _unexpected(token: _Token, hint: str = "") -> ExpressionError:
-    spoken = _SPOKEN.get(token.kind, token.kind)
+    spoken = _NAMES_IN_ERRORS.get(token.kind, token.kind)
     return ExpressionError(SYNTAX, f"syntax error, unexpected {spoken}{hint} at offset {token.offset}", token.offset)
 
 
@@ -230,7 +230,7 @@ def _fold(sign: str, left: _Tree, right: _Tree) -> _Tree:
 
 # -- closures -----------------------------------------------------------------------------------------------------
 
-class _Failed(Exception):
+class _EvaluationError(Exception):
     """The expression has no value for this message."""
 
 
@@ -267,19 +267,19 @@ def _compile_property(name: str) -> Evaluate:
         value = values.get(name)
         if type(value) in (int, str, bool):
             return value
-        raise _Failed
+        raise _EvaluationError
     return evaluate
 
 
 def _compile_property_comparison(compare: Callable[[Any, Any], bool], name: str, literal: Value) -> Evaluate:
     """Fast path for `property < literal`, without inner calls."""
-    wanted: type = _Failed if type(literal) is bool else type(literal)  # booleans have no order: never a value
+    wanted: type = _EvaluationError if type(literal) is bool else type(literal)  # booleans have no order: never a value
 
     def evaluate(values: Values) -> bool:
         value = values.get(name)
         if type(value) is wanted:
             return compare(value, literal)
-        raise _Failed
+        raise _EvaluationError
     return evaluate
 
 
@@ -289,7 +289,7 @@ def _compile_comparison(compare: Callable[[Any, Any], bool], left: Evaluate, rig
         kind = type(a)
         if kind is type(b) and kind is not bool:
             return compare(a, b)
-        raise _Failed
+        raise _EvaluationError
     return evaluate
 
 
@@ -298,7 +298,7 @@ def _compile_unary(wanted: type, calculate: Callable[[Any], object], operand: Ev
         value = operand(values)
         if type(value) is wanted:
             return calculate(value)
-        raise _Failed
+        raise _EvaluationError
     return evaluate
 
 
@@ -312,7 +312,7 @@ def _compile_logic(decisive: bool, left: Evaluate, right: Evaluate) -> Evaluate:
             value = right(values)
             if type(value) is bool:
                 return value
-        raise _Failed
+        raise _EvaluationError
     return evaluate
 
 
@@ -322,7 +322,7 @@ def _compile_arithmetic(calculate: Callable[[int, int], int], left: Evaluate, ri
         if type(a) is int and type(b) is int:
             result = calculate(a, b)
             return result if _INT_MIN <= result <= _INT_MAX else _wrap(result)
-        raise _Failed
+        raise _EvaluationError
     return evaluate
 
 
@@ -334,7 +334,7 @@ def _wrap(value: int) -> int:
 def _divide(a: int, b: int) -> int:
     """Divide towards zero, as in C; division by 0 and overflow fail."""
     if not b or (b == -1 and a == _INT_MIN):
-        raise _Failed
+        raise _EvaluationError
     quotient = abs(a) // abs(b)
     return quotient if (a < 0) == (b < 0) else -quotient
 

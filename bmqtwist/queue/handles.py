@@ -12,7 +12,7 @@ from bmqtwist import alarms
 from bmqtwist.errors import Category, Refused
 from bmqtwist.ids import DEFAULT_APP_ID
 from bmqtwist.limits import MESSAGES_AT_ONCE, RESERVED_ID_MIN, SUBSCRIPTIONS_MAX
-from bmqtwist.queue.expression import Expression, ExpressionError, compile_expression
+from bmqtwist.queue.expression import CompiledExpression, ExpressionError, compile_expression
 from bmqtwist.queue.mode import QueueMode
 from bmqtwist.queue.queue import (
     FLAG_READ,
@@ -21,9 +21,9 @@ from bmqtwist.queue.queue import (
     App,
     Client,
     ConsumerSpec,
+    ConsumerSubscription,
     Handle,
     Queue,
-    Subscription,
     Substream,
     Unconfirmed,
 )
@@ -111,9 +111,9 @@ def open_queue(queue: Queue, client: Client, handle: Handle | None, request: Ope
 def _check_limits(queue: Queue, request: OpenRequest) -> None:
     domain = queue.domain
     crowded = []
-    if request.write_count and domain.max_producers and queue.writers() + request.write_count > domain.max_producers:
+    if request.write_count and domain.max_producers and queue.writer_count() + request.write_count > domain.max_producers:
         crowded.append(f"the limit of {domain.max_producers} producer(s)")
-    if request.read_count and domain.max_consumers and queue.readers() + request.read_count > domain.max_consumers:
+    if request.read_count and domain.max_consumers and queue.reader_count() + request.read_count > domain.max_consumers:
         crowded.append(f"the limit of {domain.max_consumers} consumer(s)")
     if crowded:
         raise Refused(Category.E_UNKNOWN, "Client would exceed " + " and ".join(crowded), -1)
@@ -134,10 +134,10 @@ def find_substream(handle: Handle, app_id: str) -> Substream | None:
     return substream
 
 
-def subscriptions_of(substream: Substream, consumers: Iterable[ConsumerSpec]) -> list[Subscription]:
+def subscriptions_of(substream: Substream, consumers: Iterable[ConsumerSpec]) -> list[ConsumerSubscription]:
     """Create the subscriptions of a configure request, without changing the substream."""
     handle = substream.handle
-    subscriptions: list[Subscription] = []
+    subscriptions: list[ConsumerSubscription] = []
     for spec in consumers:
         if len(subscriptions) >= SUBSCRIPTIONS_MAX:
             raise Refused(Category.E_REFUSED, f"Too many subscriptions (limit: {SUBSCRIPTIONS_MAX})", -1)
@@ -145,18 +145,18 @@ def subscriptions_of(substream: Substream, consumers: Iterable[ConsumerSpec]) ->
             raise Refused(Category.E_UNKNOWN, "Attempting to configure stream with invalid priority.", -1)
         if spec.priority == PRIORITY_INVALID:
             continue
-        subscriptions.append(Subscription(substream, spec, _matcher(handle.queue, spec)))
+        subscriptions.append(ConsumerSubscription(substream, spec, _matcher(handle.queue, spec)))
     return subscriptions
 
 
-def subscribe(substream: Substream, subscriptions: list[Subscription]) -> None:
+def subscribe(substream: Substream, subscriptions: list[ConsumerSubscription]) -> None:
     """Replace the subscriptions of a substream."""
     if subscriptions:
-        substream.counting = subscriptions = _inherit_windows(substream, subscriptions)
+        substream.counted_subscriptions = subscriptions = _inherit_windows(substream, subscriptions)
     substream.subscriptions = subscriptions
     _set_merging(substream.handle)
-    substream.app.reroute()
-    substream.handle.queue.touch()
+    substream.app.invalidate_router()
+    substream.handle.queue.request_delivery()
 
 
 def _set_merging(handle: Handle) -> None:
@@ -165,7 +165,7 @@ def _set_merging(handle: Handle) -> None:
     handle.merges = len(substreams) > 1 and all(len(each.subscriptions) <= 1 for each in substreams)
 
 
-def _matcher(queue: Queue, spec: ConsumerSpec) -> Expression | None:
+def _matcher(queue: Queue, spec: ConsumerSpec) -> CompiledExpression | None:
     if not spec.expression_version or not spec.expression:
         return None
     try:
@@ -178,24 +178,24 @@ def _matcher(queue: Queue, spec: ConsumerSpec) -> Expression | None:
     raise _invalid(f"Invalid subscription expression \"{shown(spec.expression)}\": {why.message}", why.code)
 
 
-def _inherit_windows(substream: Substream, asked: list[Subscription]) -> list[Subscription]:
+def _inherit_windows(substream: Substream, asked: list[ConsumerSubscription]) -> list[ConsumerSubscription]:
     """Carry over the counts of unconfirmed messages to the new subscription of the same text, else to the first one.
 
     An old subscription takes over the parameters of its successor, so that its unconfirmed messages need no update; only
     when several old subscriptions have the same successor, the messages of all but one are updated.
     """
-    by_text: dict[str, Subscription] = {}
+    by_text: dict[str, ConsumerSubscription] = {}
     for each in asked:
         by_text.setdefault(each.text, each)
-    former: dict[Subscription, list[Subscription]] = {}
-    for old in substream.counting:
+    former: dict[ConsumerSubscription, list[ConsumerSubscription]] = {}
+    for old in substream.counted_subscriptions:
         if old.messages:
             former.setdefault(by_text.get(old.text, asked[0]), []).append(old)
     became = {new: olds[0] for new, olds in former.items()}
     for new, olds in former.items():
         messages, size = sum(old.messages for old in olds), sum(old.bytes for old in olds)
-        olds[0].become(new)
-        olds[0].carry_over(messages, size)
+        olds[0].copy_parameters(new)
+        olds[0].set_unconfirmed(messages, size)
     merged = {old: olds[0] for olds in former.values() for old in olds[1:]}
     if merged:
         for guid, (message, old, pushed_at) in substream.unconfirmed.items():
@@ -247,23 +247,23 @@ def drop_substream(substream: Substream, crashed: bool, wall: int) -> None:
     app.substreams.remove(substream)
     _set_merging(handle)
     held, substream.unconfirmed = substream.unconfirmed, {}
-    substream.subscriptions, substream.counting = [], []
-    app.reroute()
+    substream.subscriptions, substream.counted_subscriptions = [], []
+    app.invalidate_router()
     if held and not queue.broadcast:
-        app.returning += 1
-        queue.in_slices(_returned(queue, app, held, crashed, wall), "the loss of a consumer")
+        app.pending_returns += 1
+        queue.run_in_slices(_return_messages(queue, app, held, crashed, wall), "the loss of a consumer")
     if not app.substreams:
         app.alarmed = False
-        queue.forget_app(app)
-    queue.touch()
+        queue.drop_unused_app(app)
+    queue.request_delivery()
 
 
-def _returned(queue: Queue, app: App, held: dict[bytes, Unconfirmed], crashed: bool, wall: int) -> Steps[None]:
+def _return_messages(queue: Queue, app: App, held: dict[bytes, Unconfirmed], crashed: bool, wall: int) -> Steps[None]:
     """Return the messages of a lost consumer to its app, in slices; the app delivers nothing meanwhile."""
     returned: list[Message] = []
     count, first = 0, b""
     for number, (message, _, _) in enumerate(held.values(), 1):
-        if queue.holds(app, message):
+        if queue.is_pending(app, message):
             count, first = count + 1, first or message.guid
         if not number % MESSAGES_AT_ONCE:
             yield
@@ -274,13 +274,13 @@ def _returned(queue: Queue, app: App, held: dict[bytes, Unconfirmed], crashed: b
         if crashed:
             report.info(f"Queue '{queue.uri}' rejecting {count} messages because of a client crash.")
         for number, (message, _, _) in enumerate(held.values(), 1):
-            if queue.holds(app, message) and (not crashed or queue.attempt_failed(app, message, wall)):
+            if queue.is_pending(app, message) and (not crashed or queue.count_failed_attempt(app, message, wall)):
                 returned.append(message)
             if not number % MESSAGES_AT_ONCE:
-                app.give_back(returned)
+                app.add_redeliveries(returned)
                 returned.clear()
                 yield
-        app.give_back(returned)
-    app.returning -= 1
-    queue.touch()
+        app.add_redeliveries(returned)
+    app.pending_returns -= 1
+    queue.request_delivery()
     yield from clear_in_steps([held])

@@ -25,15 +25,15 @@ def to_root(relay: RelayQueue, root: RootQueue, now: float, wall: int) -> None:
     def stored(app: App, message: Message) -> Message | None:
         found = root.messages.get(message.guid)
         return found if found is not None and found.pending & app.bit else None
-    _move(relay, list(relay.handles), root, stored)
+    _move_handles(relay, list(relay.handles), root, stored)
     root.stats = relay.stats
     for app in root.active:
         if root.mode != QueueMode.FANOUT:
             app.stats = root.stats
-        _leave_out(app.fresh, {guid: message for substream in app.substreams
+        _remove_unconfirmed(app.new_messages, {guid: message for substream in app.substreams
                                for guid, (message, _, _) in substream.unconfirmed.items()})
-        while app.fresh and app.is_late(app.fresh[0]):
-            app.redelivery.add(app.fresh.popleft())
+        while app.new_messages and app.is_late(app.new_messages[0]):
+            app.redelivery.add(app.new_messages.popleft())
     for app_id, guids in relay.held_confirms.items():
         _confirm(root, root.apps.get(app_id), guids, wall)
     for put in _take_posts(relay):
@@ -41,18 +41,18 @@ def to_root(relay: RelayQueue, root: RootQueue, now: float, wall: int) -> None:
         if refused:
             root.answer(put, refused)
     relay.disabled = True
-    root.touch()
+    root.request_delivery()
 
 
-def _leave_out(fresh: deque[Message], held: dict[bytes, Message]) -> None:
-    """Remove messages that consumers hold from `fresh`; they are near its head."""
-    newest = max((message.order for message in held.values()), default=-1)
+def _remove_unconfirmed(new_messages: deque[Message], unconfirmed: dict[bytes, Message]) -> None:
+    """Remove messages that consumers have received from `new_messages` of an app; they are near its head."""
+    newest = max((message.order for message in unconfirmed.values()), default=-1)
     passed = list[Message]()
-    while fresh and fresh[0].order <= newest:
-        message = fresh.popleft()
-        if message.guid not in held:
+    while new_messages and new_messages[0].order <= newest:
+        message = new_messages.popleft()
+        if message.guid not in unconfirmed:
             passed.append(message)
-    fresh.extendleft(reversed(passed))
+    new_messages.extendleft(reversed(passed))
 
 
 def _confirm(root: RootQueue, app: App | None, guids: Iterable[bytes], wall: int) -> None:
@@ -60,19 +60,19 @@ def _confirm(root: RootQueue, app: App | None, guids: Iterable[bytes], wall: int
     for guid in guids:
         message = root.messages.get(guid)
         if app is not None and message is not None and message.pending & app.bit:
-            root.finish(app, message, wall)
-            app.forget([message])
+            root.finish_message(app, message, wall)
+            app.drop_removed([message])
 
 
 def to_relay(root: RootQueue, relay: RelayQueue, handles: Iterable[Handle], waiting: Iterable[Put]) -> None:
-    """Move handles from a root to a relay. `waiting`: unacknowledged PUTs in order, prepared by `keep`."""
-    _move(root, list(handles), relay, lambda app, message: _hold(relay, app, _copy(message)))
+    """Move handles from a root to a relay. `waiting`: unacknowledged PUTs in order, prepared by `copy_payload`."""
+    _move_handles(root, list(handles), relay, lambda app, message: _add_unconfirmed(relay, app, _copy(message)))
     for put in waiting:
         if put.handle is not None and not put.handle.closing and put.handle.queue is relay:
-            _wait_for_primary(relay, put)
+            _keep_for_primary(relay, put)
 
 
-def keep(root: RootQueue, put: Put) -> bool:
+def copy_payload(root: RootQueue, put: Put) -> bool:
     """Copy a PUT's message from the log, which may be truncated. False: it is unreadable, and the PUT receives a NACK."""
     try:
         put.message = _copy(put.message, root.payload(put.message))
@@ -92,20 +92,20 @@ def _take_posts(relay: RelayQueue) -> list[Put]:
     return found
 
 
-def _wait_for_primary(relay: RelayQueue, put: Put) -> None:
+def _keep_for_primary(relay: RelayQueue, put: Put) -> None:
     """Keep a PUT that this node had accepted as primary for the next primary."""
     put.queue, put.stored = relay, False
     if put.message.guid in relay.pending:
         relay.repeated.setdefault(put.message.guid, []).append(put)
     else:
-        relay.keep(put)
+        relay.keep_pending(put)
 
 
-def _hold(relay: RelayQueue, app: App, message: Message) -> Message:
+def _add_unconfirmed(relay: RelayQueue, app: App, message: Message) -> Message:
     """Add a message that a consumer received from this node as primary."""
     message = relay.messages.setdefault(message.guid, message)
     message.pending |= app.bit
-    relay.number(message)
+    relay.set_order(message)
     return message
 
 
@@ -117,7 +117,7 @@ def _copy(message: Message, payload: bytes | None = None) -> Message:
     return copy
 
 
-def _move(old: Queue, handles: list[Handle], new: Queue, same: Callable[[App, Message], Message | None]) -> None:
+def _move_handles(old: Queue, handles: list[Handle], new: Queue, same: Callable[[App, Message], Message | None]) -> None:
     """Move handles to another queue. `same(app, message)` returns its object for an unconfirmed message; None = removed."""
     moved: dict[App, None] = {}
     for handle in handles:
@@ -127,17 +127,17 @@ def _move(old: Queue, handles: list[Handle], new: Queue, same: Callable[[App, Me
         for substream in handle.substreams.values():
             substream.app.substreams.remove(substream)
             app = new.app_for_reader(substream.app_id)
-            app.follow(substream.app)
+            app.inherit_delivered_psn(substream.app)
             substream.app = app
             app.substreams.append(substream)
             moved[app] = None
-            _keep(substream, same)
+            _replace_unconfirmed(substream, same)
     for app in moved:
-        app.reroute()
+        app.invalidate_router()
     new.idle_since = None if new.handles else new.idle_since
 
 
-def _keep(substream: Substream, same: Callable[[App, Message], Message | None]) -> None:
+def _replace_unconfirmed(substream: Substream, same: Callable[[App, Message], Message | None]) -> None:
     """Replace a consumer's unconfirmed messages by the new queue's objects."""
     held, substream.unconfirmed = substream.unconfirmed, {}
     totals = {subscription: [0, 0] for subscription in substream.subscriptions}
@@ -149,5 +149,5 @@ def _keep(substream: Substream, same: Callable[[App, Message], Message | None]) 
             total[0] += 1
             total[1] += found.size
     for subscription, (messages, size) in totals.items():
-        subscription.carry_over(messages, size)
+        subscription.set_unconfirmed(messages, size)
 

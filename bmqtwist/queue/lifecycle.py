@@ -13,12 +13,12 @@ from bmqtwist.machine import TransitionLog, check, table, to
 class QueuePhase(Enum):
     """Phase of a queue's lifecycle."""
 
-    SERVING = "takes and delivers messages"
+    SERVING = "accepts and delivers messages"
     DELETING = "its deletion waits for its commit"
-    DISABLED = "it failed too often: nothing is taken or delivered until a restart"
-    DISABLED_DELETING = "both"
-    RETIRED = "this node is its primary no longer"
-    DELETED = "it is no longer assigned"
+    DISABLED = "disabled after repeated exceptions, until a restart"
+    DISABLED_DELETING = "disabled, and its deletion waits for its commit"
+    RETIRED = "another node is its primary"
+    DELETED = "it is unassigned"
 
 
 class QueueChange(Enum):
@@ -26,9 +26,9 @@ class QueueChange(Enum):
 
     DELETE = "its deletion is proposed"
     KEEP = "its deletion is not committed"
-    UNASSIGNED = "the metadata do not name it any more"
-    MOVED = "this node leads its partition no longer"
-    FAILED = "it raised too often, or where its state cannot be relied on afterwards"
+    UNASSIGNED = "the metadata no longer contain it"
+    MOVED = "its partition has another primary"
+    FAILED = "repeated exceptions, or one that may have left its state inconsistent"
 
 
 def enter(lifecycle: QueueLifecycle, phase: QueuePhase) -> None:
@@ -37,7 +37,7 @@ def enter(lifecycle: QueueLifecycle, phase: QueuePhase) -> None:
 
 
 def ignore(lifecycle: QueueLifecycle, phase: QueuePhase) -> None:
-    """Do nothing."""
+    """Keep the phase: the event has no effect in it."""
 
 
 _P, _C = QueuePhase, QueueChange
@@ -65,11 +65,11 @@ class QueueLifecycle:
         return self.phase in (QueuePhase.DELETING, QueuePhase.DISABLED_DELETING)
 
     @property
-    def is_over(self) -> bool:
+    def has_ended(self) -> bool:
         """True if the queue is deleted or has another primary."""
         return self.phase in (QueuePhase.RETIRED, QueuePhase.DELETED)
 
-    def feed(self, change: QueueChange, now: float, cause: str) -> None:
+    def step(self, change: QueueChange, now: float, cause: str) -> None:
         """Process an event at `now`, monotonic seconds."""
         before, cell = self.phase, TABLE[self.phase][change]
         cell.action(self, *(cell.after or (before,)))

@@ -22,7 +22,7 @@ class SubscriptionIds:
         self._ids: dict[tuple[str, str], int] = {}
         self.apps: dict[int, str] = {}
 
-    def of(self, app_id: str, text: str) -> int:
+    def id_of(self, app_id: str, text: str) -> int:
         """Return the id of an app's subscription with this expression."""
         key = app_id, text
         if key not in self._ids:
@@ -30,7 +30,7 @@ class SubscriptionIds:
             self._next += 1
         return self._ids[key]
 
-    def keep(self, app_id: str, texts: Iterable[str]) -> None:
+    def retain_only(self, app_id: str, texts: Iterable[str]) -> None:
         """Drop the ids of an app's subscriptions with other expressions."""
         kept = frozenset(texts)
         for key in [key for key in self._ids if key[0] == app_id and key[1] not in kept]:
@@ -49,7 +49,7 @@ def merge(app_id: str, specs: Iterable[ConsumerSpec], ids: SubscriptionIds) -> t
             highest[text] = [spec]
         elif spec.priority == best[0].priority:
             best.append(spec)
-    return tuple(ConsumerSpec(ids.of(app_id, text), each[0].expression_version if text else 0, text, each[0].priority,
+    return tuple(ConsumerSpec(ids.id_of(app_id, text), each[0].expression_version if text else 0, text, each[0].priority,
                               min(COUNT_MAX, sum(spec.count for spec in each)),
                               min(CREDIT_MAX, sum(spec.max_messages for spec in each)),
                               min(CREDIT_MAX, sum(spec.max_bytes for spec in each)))

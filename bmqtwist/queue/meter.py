@@ -27,7 +27,7 @@ _REFUSED_MESSAGES = AckStatus.LIMIT_MESSAGES
 _REFUSED_BYTES = AckStatus.LIMIT_BYTES
 _NEVER = 1 << 63  # no count reaches it
 _LOW_RATIO = 0.5  # of the high watermark's ratio
-PLENTY: Final = 4  # quota / usage above which delayed CONFIRMs cannot cause NACKs
+AMPLE_QUOTA_RATIO: Final = 4  # quota / usage above which delayed CONFIRMs cannot cause NACKs
 
 
 class MeterState(IntEnum):
@@ -79,8 +79,8 @@ class Meter:
         self.messages_high = int(messages_max * messages_ratio)
         self.bytes_low = int(bytes_max * (bytes_ratio * _LOW_RATIO))
         self.bytes_high = int(bytes_max * bytes_ratio)
-        self.messages_state = _first(self.messages, self.messages_high, messages_max)
-        self.bytes_state = _first(self.bytes, self.bytes_high, bytes_max)
+        self.messages_state = _initial_state(self.messages, self.messages_high, messages_max)
+        self.bytes_state = _initial_state(self.bytes, self.bytes_high, bytes_max)
         self._set_marks()
 
     @property
@@ -89,13 +89,13 @@ class Meter:
         return max(self.messages_state, self.bytes_state)
 
     @property
-    def has_plenty(self) -> bool:
+    def has_ample_quota(self) -> bool:
         """True if the usage is at most 1/PLENTY of the quota, here and in the parent."""
         if self.disabled:
             return True
-        if PLENTY * self.messages > self.messages_max or PLENTY * self.bytes > self.bytes_max:
+        if AMPLE_QUOTA_RATIO * self.messages > self.messages_max or AMPLE_QUOTA_RATIO * self.bytes > self.bytes_max:
             return False
-        return self.parent is None or self.parent.has_plenty
+        return self.parent is None or self.parent.has_ample_quota
 
     def try_add(self, size: int) -> int:
         """Add a message of `size` bytes here and in the parent; return 0, or the AckStatus of the exceeded limit."""
@@ -113,7 +113,7 @@ class Meter:
         self.messages = messages = self.messages + 1
         self.bytes = total = self.bytes + size
         if messages >= self._messages_up or total >= self._bytes_up:
-            self._changed(silent=False)
+            self._update_state(silent=False)
         return 0
 
     def force_add(self, messages: int, size: int) -> None:
@@ -122,7 +122,7 @@ class Meter:
             return
         self.messages += messages
         self.bytes += size
-        self._changed(silent=True)
+        self._update_state(silent=True)
         if self.parent is not None:
             self.parent.force_add(messages, size)
 
@@ -136,7 +136,7 @@ class Meter:
         self.messages = left = self.messages - messages
         self.bytes = total = self.bytes - size
         if left <= self._messages_down or total <= self._bytes_down:
-            self._changed(silent=False)
+            self._update_state(silent=False)
 
     def clear(self) -> None:
         """Reset the usage after a purge of the whole queue, and subtract it from the parent; no state change event here."""
@@ -145,7 +145,7 @@ class Meter:
         if self.parent is not None:
             self.parent.remove(self.messages, self.bytes)
         self.messages = self.bytes = 0
-        self._changed(silent=True)
+        self._update_state(silent=True)
 
     def take_events(self) -> list[MeterEvent]:
         """Return and clear `events`, oldest first."""
@@ -166,11 +166,11 @@ class Meter:
                 f"(limit: {grouped(self.messages_max)}), Bytes ({self.bytes_state.name}): {pretty_bytes(self.bytes)} "
                 f"(limit: {pretty_bytes(self.bytes_max)})]")
 
-    def _changed(self, silent: bool) -> None:
+    def _update_state(self, silent: bool) -> None:
         before = self.state
-        self.messages_state = _next(self.messages_state, self.messages, self.messages_low, self.messages_high,
+        self.messages_state = _next_state(self.messages_state, self.messages, self.messages_low, self.messages_high,
                                     self.messages_max)
-        self.bytes_state = _next(self.bytes_state, self.bytes, self.bytes_low, self.bytes_high, self.bytes_max)
+        self.bytes_state = _next_state(self.bytes_state, self.bytes, self.bytes_low, self.bytes_high, self.bytes_max)
         self._set_marks()
         after = self.state
         if silent or after == before or (before > after > MeterState.STATE_NORMAL):
@@ -179,19 +179,19 @@ class Meter:
 
     def _set_marks(self) -> None:
         """Set the values at which a state changes next; most updates compare with these only."""
-        self._messages_up, self._messages_down = _marks(self.messages_state, self.messages_low, self.messages_high,
+        self._messages_up, self._messages_down = _state_marks(self.messages_state, self.messages_low, self.messages_high,
                                                         self.messages_max)
-        self._bytes_up, self._bytes_down = _marks(self.bytes_state, self.bytes_low, self.bytes_high, self.bytes_max)
+        self._bytes_up, self._bytes_down = _state_marks(self.bytes_state, self.bytes_low, self.bytes_high, self.bytes_max)
 
 
-def _first(value: int, high: int, limit: int) -> MeterState:
+def _initial_state(value: int, high: int, limit: int) -> MeterState:
     """Return the state of a value without history; 0 is NORMAL unless the limit is 0."""
     if not limit or (value and value >= limit):
         return MeterState.STATE_FULL
     return MeterState.STATE_HIGH_WATERMARK if value and value >= high else MeterState.STATE_NORMAL
 
 
-def _next(state: MeterState, value: int, low: int, high: int, limit: int) -> MeterState:
+def _next_state(state: MeterState, value: int, low: int, high: int, limit: int) -> MeterState:
     """Return the state after a change of the value; it may skip a state."""
     if not limit:
         return MeterState.STATE_FULL
@@ -199,10 +199,10 @@ def _next(state: MeterState, value: int, low: int, high: int, limit: int) -> Met
         state = MeterState.STATE_HIGH_WATERMARK
     if state is MeterState.STATE_HIGH_WATERMARK and value <= low:
         return MeterState.STATE_NORMAL
-    return max(state, _first(value, high, limit))
+    return max(state, _initial_state(value, high, limit))
 
 
-def _marks(state: MeterState, low: int, high: int, limit: int) -> tuple[int, int]:
+def _state_marks(state: MeterState, low: int, high: int, limit: int) -> tuple[int, int]:
     """Return the values at or above which, and at or below which, the state changes."""
     if not limit:
         return _NEVER, -1

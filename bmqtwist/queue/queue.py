@@ -34,9 +34,9 @@ from bmqtwist.compiled import mypyc_attr
 from bmqtwist.errors import PeerError
 from bmqtwist.queue.counters import AckLatency, AppStats, QueueStats
 from bmqtwist.queue.domain import DomainRules
-from bmqtwist.queue.expression import Expression
+from bmqtwist.queue.expression import CompiledExpression
 from bmqtwist.queue.mode import QueueMode
-from bmqtwist.queue.returned import Returned
+from bmqtwist.queue.returned import RedeliveryList
 from bmqtwist.queue.window import DeliveryWindow
 from bmqtwist.report import LineLimiter, Report
 from bmqtwist.steps import Steps, at_once
@@ -69,7 +69,7 @@ class Client(Protocol):
 
 
 class MemberClient(Client, Protocol):
-    """A client with `is_member`."""
+    """A client with `is_member`, which accepts early acknowledgements."""
 
     def ack_early(self, handle: Handle, message: Message, partition_id: int) -> None:
         """Send an early acknowledgement, which the member releases once its own copy of the record is durable."""
@@ -86,23 +86,24 @@ class ConsumerSpec:
     count: int
     max_messages: int
     max_bytes: int
-    matcher: Expression | None = None  # the compiled expression, if compiled before
+    matcher: CompiledExpression | None = None  # the compiled expression, if compiled before
 
 
-class Subscription:
-    """A consumer's subscription, with counts of its unconfirmed messages. `given`: messages delivered since configured."""
+class ConsumerSubscription:
+    """A consumer's subscription, with counts of its unconfirmed messages. `delivered`: messages
+    delivered since it was configured."""
 
     __slots__ = ("substream", "spec", "s_id", "matcher", "text", "priority", "count", "max_messages", "max_bytes",
-                 "low_messages", "low_bytes", "messages", "bytes", "given", "full", "turns", "window")
+                 "low_messages", "low_bytes", "messages", "bytes", "delivered", "full", "turns", "window")
 
-    def __init__(self, substream: Substream, spec: ConsumerSpec, matcher: Expression | None) -> None:
+    def __init__(self, substream: Substream, spec: ConsumerSpec, matcher: CompiledExpression | None) -> None:
         self.spec, self.window = spec, substream.handle.client.window
         self.substream, self.s_id, self.matcher = substream, spec.s_id, matcher
         self.text = "" if matcher is None else matcher.text
         self.priority, self.count = spec.priority, max(1, spec.count)
         self._set_limits(spec.max_messages, spec.max_bytes)
         self.messages = self.bytes = self.turns = 0
-        self.given = 0
+        self.delivered = 0
         self.full = spec.max_messages <= 0 or spec.max_bytes <= 0
 
     def _set_limits(self, max_messages: int, max_bytes: int) -> None:
@@ -114,14 +115,14 @@ class Subscription:
             self.low_messages = min(-(-max_messages * 4 // 5), self.low_messages)  # ceil(0.8 M), yet below full
             self.low_bytes = min(-(-max_bytes * 4 // 5), self.low_bytes)
 
-    def become(self, new: Subscription) -> None:
+    def copy_parameters(self, new: ConsumerSubscription) -> None:
         """Take over the parameters of a new subscription; unconfirmed messages keep counting here."""
         self.spec, self.s_id, self.matcher, self.text = new.spec, new.s_id, new.matcher, new.text
         self.priority, self.count = new.priority, new.count
         self._set_limits(new.max_messages, new.max_bytes)
-        self.turns = self.given = 0
+        self.turns = self.delivered = 0
 
-    def carry_over(self, messages: int, size: int) -> None:
+    def set_unconfirmed(self, messages: int, size: int) -> None:
         """Set the counts of unconfirmed messages and bytes."""
         self.messages, self.bytes = messages, size
         self.full = messages >= self.max_messages or size >= self.max_bytes
@@ -132,15 +133,15 @@ class Group:
 
     __slots__ = ("matcher", "text", "priority", "members")
 
-    def __init__(self, first: Subscription) -> None:
+    def __init__(self, first: ConsumerSubscription) -> None:
         self.matcher, self.text, self.priority = first.matcher, first.text, first.priority
-        self.members: deque[Subscription] = deque((first,))
+        self.members: deque[ConsumerSubscription] = deque((first,))
 
     def has_room(self) -> bool:
         """True if a subscription of the group can receive a message now."""
         return any(not member.full and member.window.open for member in self.members)
 
-    def next_with_room(self, excluded: frozenset[Substream] | None = None) -> Subscription | None:
+    def next_with_room(self, excluded: frozenset[Substream] | None = None) -> ConsumerSubscription | None:
         """Return the next subscription in weighted round-robin order, without full and excluded ones; None = all full."""
         members = self.members
         for _ in range(len(members)):
@@ -162,7 +163,7 @@ class Router:
 
     __slots__ = ("groups", "only", "subscriptions", "at_members")
 
-    def __init__(self, subscriptions: Iterable[Subscription] = ()) -> None:
+    def __init__(self, subscriptions: Iterable[ConsumerSubscription] = ()) -> None:
         self.subscriptions = list(subscriptions)
         self.at_members = bool(self.subscriptions) and all(
             subscription.substream.handle.client.is_member for subscription in self.subscriptions)
@@ -177,7 +178,8 @@ class Router:
         first = self.groups[0] if self.groups else None
         self.only = first if len(self.groups) == 1 and first is not None and first.matcher is None else None
 
-    def choose(self, values: Mapping[str, object], excluded: frozenset[Substream] | None = None) -> Subscription | str:
+    def choose(self, values: Mapping[str, object],
+               excluded: frozenset[Substream] | None = None) -> ConsumerSubscription | str:
         """Return the subscription that receives a message with these property values, or PUT_ASIDE, or STOP. `excluded`
         substreams count as full: a redelivery to them is delayed."""
         matched: int | None = None
@@ -198,9 +200,9 @@ class Router:
         """True if a group can receive a message now."""
         return any(group.has_room() for group in self.groups)
 
-    def eligible(self, values: Mapping[str, object]) -> list[Subscription]:
+    def eligible(self, values: Mapping[str, object]) -> list[ConsumerSubscription]:
         """Return the first matching subscription of each handle (broadcast); those with a limit of 0 are left out."""
-        found: dict[object, Subscription] = {}
+        found: dict[object, ConsumerSubscription] = {}
         for group in self.groups:
             if group.matcher is None or group.matcher.matches(values):
                 for member in group.members:
@@ -209,20 +211,20 @@ class Router:
         return list(found.values())
 
 
-Unconfirmed = tuple[Message, Subscription, float]  # message, subscription that it counts against, time of its PUSH
+Unconfirmed = tuple[Message, ConsumerSubscription, float]  # message, subscription that it counts against, time of its PUSH
 
 
 class Substream:
     """The part of a handle that belongs to one app, identified by its subId: a consumer."""
 
-    __slots__ = ("handle", "app", "sub_id", "app_id", "read_count", "subscriptions", "counting", "unconfirmed",
+    __slots__ = ("handle", "app", "sub_id", "app_id", "read_count", "subscriptions", "counted_subscriptions", "unconfirmed",
                  "redelivered")
 
     def __init__(self, handle: Handle, app: App, sub_id: int, app_id: str) -> None:
         self.handle, self.app, self.sub_id, self.app_id = handle, app, sub_id, app_id
         self.read_count = 0
-        self.subscriptions: list[Subscription] = []
-        self.counting: list[Subscription] = []  # unconfirmed messages count against these; kept while there are none
+        self.subscriptions: list[ConsumerSubscription] = []
+        self.counted_subscriptions: list[ConsumerSubscription] = []  # with counts; kept when `subscriptions` is empty
         self.unconfirmed: dict[bytes, Unconfirmed] = {}  # by GUID
         self.redelivered: tuple[bytes, float] | None = None  # GUID and time of the last redelivery
 
@@ -246,10 +248,10 @@ class Handle:
         for substream in self.substreams.values():
             if substream.subscriptions:
                 substream.app.recheck_waiting = True
-                self.queue.touch()
+                self.queue.request_delivery()
 
 
-Place = deque[Message] | dict[bytes, Message]
+MessageList = deque[Message] | dict[bytes, Message]
 _NO_CONSUMERS = Router()  # frees the subscriptions of closed consumers
 
 
@@ -257,25 +259,26 @@ class App:
     """State of one app of a queue: its undelivered messages and its consumers. A priority or broadcast queue has one app,
     `__default`.
 
-    Each pending message of an app is in exactly one list: `fresh` (not examined yet), `put_aside` (no subscription matched),
-    `waiting` (the matching subscriptions were full), `again` (messages of the last two to be examined again), `redelivery`
-    (returned by a lost consumer), or `unconfirmed` of a substream. `fresh` and `again` may also hold messages that were
-    removed from the queue; delivery skips them.
+    Each pending message of an app is in exactly one list: `new_messages` (not examined yet), `put_aside` (no subscription
+    matched), `waiting` (the matching subscriptions were full), `rechecks` (messages of the last two to be examined again),
+    `redelivery` (returned by a lost consumer), or `unconfirmed` of a substream. `new_messages` and `rechecks` may also
+    contain messages that were removed from the queue; delivery skips them.
     """
 
     __slots__ = ("app_id", "key", "ordinal", "bit", "first_order", "registered", "alarmed", "condition", "substreams",
-                 "router", "unrouted", "fresh", "again", "put_aside", "waiting", "redelivery", "stopped_at",
-                 "recheck_put_aside", "recheck_waiting", "stats", "returning", "purged", "lease", "sequence", "_unsorted")
+                 "router", "router_outdated", "new_messages", "rechecks", "put_aside", "waiting", "redelivery", "stopped_at",
+                 "recheck_put_aside", "recheck_waiting", "stats", "pending_returns", "purged_before", "lease", "sequence",
+                 "_unsorted")
 
     def __init__(self, app_id: str, key: bytes, ordinal: int, first_order: int = 0) -> None:
         self.app_id = app_id
-        self.condition: Expression | None = None  # application subscription: the app receives matching messages only
+        self.condition: CompiledExpression | None = None  # application subscription: the app receives matching messages only
         self.substreams: list[Substream] = []
-        self.router, self.unrouted = _NO_CONSUMERS, False  # unrouted: consumers have changed since the router was built
+        self.router, self.router_outdated = _NO_CONSUMERS, False  # outdated: consumers have changed since it was built
         self.alarmed = False  # the unregistered-appId alarm was raised for the present consumers
         self.stats = AppStats()
-        self.returning = 0  # lost consumers whose messages are being returned in slices; nothing is delivered meanwhile
-        self.purged = 0  # messages with a lower arrival order are purged
+        self.pending_returns = 0  # lost consumers whose messages are returned in slices; nothing is delivered meanwhile
+        self.purged_before = 0  # messages with a lower arrival order are purged
         self.lease = self.sequence = 0  # PSN of the newest message first delivered here; 0 = unknown
         self.register(key, ordinal, first_order)
 
@@ -284,53 +287,53 @@ class App:
         self.key, self.ordinal, self.first_order = key, ordinal, first_order
         self.bit = 1 << ordinal if ordinal >= 0 else 0
         self.registered = ordinal >= 0
-        self.fresh: deque[Message] = deque()
-        self.again: deque[Message] = deque()
+        self.new_messages: deque[Message] = deque()
+        self.rechecks: deque[Message] = deque()
         self.put_aside: dict[bytes, Message] = {}
         self.waiting: dict[bytes, Message] = {}
-        self.redelivery = Returned()
+        self.redelivery = RedeliveryList()
         self.recheck_put_aside = self.recheck_waiting = self._unsorted = False
         self.stopped_at = b""  # GUID of the message before which delivery stopped, as logged
 
-    def unregister(self) -> list[Place]:
+    def unregister(self) -> list[MessageList]:
         """Unregister; consumers stay connected and receive nothing. Return the message lists of the app."""
-        places = self._places()
+        places = self._message_lists()
         self.register(b"", -1, 0)
         return places
 
-    def purge(self, order: int) -> list[Place]:
+    def purge(self, order: int) -> list[MessageList]:
         """Drop all messages before this arrival order. Return the message lists of the app."""
-        places = self._places()
+        places = self._message_lists()
         self.register(self.key, self.ordinal, self.first_order)
-        self.purged = order
+        self.purged_before = order
         return places
 
     def is_late(self, message: Message) -> bool:
         """True if consumers here received newer messages before: an earlier primary had sent this one to another node."""
         return message.lease > 0 and (message.lease, message.sequence) < (self.lease, self.sequence)
 
-    def follow(self, other: App) -> None:
+    def inherit_delivered_psn(self, other: App) -> None:
         """Take over the newest delivered PSN of an app whose consumers move to this one."""
         if (self.lease, self.sequence) < (other.lease, other.sequence):
             self.lease, self.sequence = other.lease, other.sequence
 
-    def _places(self) -> list[Place]:
-        return [self.fresh, self.again, self.put_aside, self.waiting, self.redelivery]
+    def _message_lists(self) -> list[MessageList]:
+        return [self.new_messages, self.rechecks, self.put_aside, self.waiting, self.redelivery]
 
-    def routes(self) -> Router:
+    def current_router(self) -> Router:
         """Return the router, rebuilt at most once after any number of changes in a turn."""
-        if self.unrouted:
-            self.unrouted = False
+        if self.router_outdated:
+            self.router_outdated = False
             self.router = Router(each for substream in self.substreams for each in substream.subscriptions)
         return self.router
 
-    def reroute(self) -> None:
+    def invalidate_router(self) -> None:
         """Invalidate the router after a consumer changed, and examine the put-aside list again."""
-        self.router, self.unrouted = _NO_CONSUMERS, True
-        self.recheck_put_aside = self.recheck_waiting = bool(self.put_aside or self.waiting or self.again)
+        self.router, self.router_outdated = _NO_CONSUMERS, True
+        self.recheck_put_aside = self.recheck_waiting = bool(self.put_aside or self.waiting or self.rechecks)
         self.stopped_at = b""
 
-    def give_back(self, messages: list[Message]) -> None:
+    def add_redeliveries(self, messages: list[Message]) -> None:
         """Add messages of a lost consumer to the redelivery list."""
         for message in messages:
             self.redelivery.add(message)
@@ -343,8 +346,8 @@ class App:
         put_aside[message.guid] = message
 
     def collect_rechecks(self) -> None:
-        """Move messages to examine again from `put_aside` and `waiting` to `again`, in order of arrival."""
-        found = list(self.again)
+        """Move messages to examine again from `put_aside` and `waiting` to `rechecks`, in order of arrival."""
+        found = list(self.rechecks)
         if self.recheck_put_aside:
             found += self.put_aside.values()
             self.put_aside, self._unsorted = {}, False
@@ -352,7 +355,7 @@ class App:
             found += self.waiting.values()
             self.waiting = {}
         found.sort(key=_order)
-        self.again = deque(found)
+        self.rechecks = deque(found)
         self.recheck_put_aside = self.recheck_waiting = False
 
     def sort_put_aside(self) -> None:
@@ -361,7 +364,7 @@ class App:
             self._unsorted = False
             self.put_aside = {kept.guid: kept for kept in sorted(self.put_aside.values(), key=_order)}
 
-    def forget(self, messages: Iterable[Message]) -> None:
+    def drop_removed(self, messages: Iterable[Message]) -> None:
         """Drop messages that were removed without a consumer's CONFIRM."""
         for place in (self.put_aside, self.waiting, self.redelivery):
             if place:
@@ -370,27 +373,28 @@ class App:
         self.trim()
 
     def trim(self) -> None:
-        """Drop removed messages from the heads of `fresh` and `again`: without consumers, nothing else shortens them."""
+        """Drop removed messages from the heads of `new_messages` and `rechecks`; without consumers only this shortens
+        them."""
         bit = self.bit
-        for place in (self.fresh, self.again):
+        for place in (self.new_messages, self.rechecks):
             while place and not place[0].pending & bit:
                 place.popleft()
 
-    def undelivered(self) -> list[Message]:
+    def oldest_undelivered(self) -> list[Message]:
         """Return the oldest undelivered message of each list, oldest first (stuck-queue check)."""
         self.trim()
         self.sort_put_aside()
         heads = [next(iter(place.values())) for place in (self.put_aside, self.waiting) if place]
         oldest = self.redelivery.first()
         heads += [oldest] if oldest is not None else []
-        heads += [place[0] for place in (self.fresh, self.again) if place]
+        heads += [place[0] for place in (self.new_messages, self.rechecks) if place]
         return sorted(heads, key=_order)
 
     def put_aside_count(self) -> int:
         """Number of messages that no subscription could receive when they were examined."""
-        return len(self.put_aside) + len(self.waiting) + len(self.again)
+        return len(self.put_aside) + len(self.waiting) + len(self.rechecks)
 
-    def consumers(self) -> int:
+    def reader_count(self) -> int:
         """Number of readers of the app (sum of read counts)."""
         return sum(substream.read_count for substream in self.substreams)
 
@@ -435,10 +439,10 @@ class QueueContext(Protocol):
     report: Report
     ack_latency: AckLatency  # of all queues
 
-    def touch(self, queue: Queue) -> None:
+    def request_delivery(self, queue: Queue) -> None:
         """Deliver from this queue at the end of the turn."""
 
-    def touch_next(self, queue: Queue) -> None:
+    def request_delivery_next_turn(self, queue: Queue) -> None:
         """Continue delivering from this queue in the next turn."""
 
     def deliver_at(self, when: float, queue: Queue) -> None:
@@ -454,19 +458,19 @@ class QueueContext(Protocol):
 class Queue(ABC):
     """Handles, apps and deliveries of one queue."""
 
-    reach = 1  # number of apps, or of broadcast consumers, that receive a PUT
+    receiver_count = 1  # number of apps, or of broadcast consumers, that receive a PUT
 
     def __init__(self, uri: str, name: str, domain: DomainRules, context: QueueContext) -> None:
         self.uri, self.name, self.domain, self.context = uri, name, domain, context
         self.mode, self.in_memory = domain.mode, domain.in_memory
         self.broadcast = domain.mode == QueueMode.BROADCAST
         self.apps: dict[str, App] = {}
-        self.active: list[App] = []  # the registered ones
+        self.active: list[App] = []  # registered apps
         self.handles: dict[Handle, None] = {}
         self.stats = QueueStats(context.ack_latency)
         self.lines = LineLimiter()
-        self.stop_lines = LineLimiter(60.0)  # a queue with busy consumers stops after every message
-        self.touched = False
+        self.stop_lines = LineLimiter(60.0)  # a queue whose consumers are often full stops after every message
+        self.delivery_requested = False
         self.disabled = False  # neither accepts nor delivers messages; at a primary, `lifecycle` has the cause
         self.idle_since: float | None = None
 
@@ -485,7 +489,7 @@ class Queue(ABC):
         """Undo the deduplication entry of a `post` that raised before the message was stored."""
 
     @abstractmethod
-    def finish(self, app: App, message: Message, wall: int) -> None:
+    def finish_message(self, app: App, message: Message, wall: int) -> None:
         """Confirm a message for an app."""
 
     @abstractmethod
@@ -497,12 +501,12 @@ class Queue(ABC):
         """Confirm a message that a downstream broker received on an earlier connection."""
 
     @abstractmethod
-    def attempt_failed(self, app: App, message: Message, wall: int) -> bool:
+    def count_failed_attempt(self, app: App, message: Message, wall: int) -> bool:
         """Count a delivery attempt of a message whose consumer was lost. False: none is left, the message is rejected."""
 
     @property
     @abstractmethod
-    def has_plenty(self) -> bool:
+    def has_ample_quota(self) -> bool:
         """True if usage is at most 1/PLENTY of the quota: delayed CONFIRMs cannot cause NACKs."""
 
     @abstractmethod
@@ -513,23 +517,23 @@ class Queue(ABC):
     def payload(self, message: Message) -> bytes:
         """Return the application data of a message."""
 
-    def beginning(self, message: Message, size: int = BEGINNING_BYTES) -> bytes:
+    def payload_beginning(self, message: Message, size: int = BEGINNING_BYTES) -> bytes:
         """Return at least the first `size` bytes of the application data, or all."""
         return self.payload(message)
 
-    def holds(self, app: App, message: Message) -> bool:
+    def is_pending(self, app: App, message: Message) -> bool:
         """True if the message is pending for the app."""
         return bool(message.pending & app.bit)
 
-    def in_slices(self, work: Steps[Any], doing: str) -> None:
+    def run_in_slices(self, work: Steps[Any], doing: str) -> None:
         """Run work that may take long; primaries run it as a job."""
         at_once(work)
 
-    def settle(self) -> bool:
-        """Complete a pending conversion, see `RootQueue.move`. True if the handles use another queue object now."""
+    def complete_conversion(self) -> bool:
+        """Complete a pending conversion (`RootQueue.begin_conversion`). True if the handles now use another queue object."""
         return False
 
-    def later(self, act: Callable[[], None]) -> bool:
+    def defer_action(self, act: Callable[[], None]) -> bool:
         """Defer `act` until the handles use another queue object. False: no conversion is pending."""
         return False
 
@@ -542,14 +546,14 @@ class Queue(ABC):
             app = self.apps[app_id] = App(app_id, b"", -1)
         return app
 
-    def forget_app(self, app: App) -> None:
+    def drop_unused_app(self, app: App) -> None:
         """Remove an unregistered app without consumers."""
         if not app.registered and not app.substreams:
             self.apps.pop(app.app_id, None)
 
     def confirm(self, substream: Substream, guid: bytes, now: float, wall: int) -> None:
         """Process a CONFIRM; unknown, late and repeated ones are ignored."""
-        if self.disabled and self.later(partial(_again, "confirm", substream, guid, now, wall)):
+        if self.disabled and self.defer_action(partial(_call_deferred, "confirm", substream, guid, now, wall)):
             return
         unconfirmed = substream.unconfirmed
         entry = unconfirmed.get(guid)
@@ -564,40 +568,40 @@ class Queue(ABC):
         if subscription.full and messages <= subscription.low_messages and held <= subscription.low_bytes:
             subscription.full = False
             substream.app.recheck_waiting = True
-            self.touch()
+            self.request_delivery()
         if substream.redelivered is not None and substream.redelivered[0] == guid:
             substream.redelivered = None
-            self.touch()
+            self.request_delivery()
         app = substream.app
         stats, after = app.stats, now - message.arrived
-        stats.confirmed(now - pushed_at, after)
+        stats.count_confirm(now - pushed_at, after)
         if stats is not self.stats:
-            self.stats.confirmed(now - pushed_at, after)
-        self.finish(app, message, wall)
+            self.stats.count_confirm(now - pushed_at, after)
+        self.finish_message(app, message, wall)
 
-    def rejected(self, substream: Substream, guid: bytes, wall: int) -> None:
+    def on_reject(self, substream: Substream, guid: bytes, wall: int) -> None:
         """Process a REJECT: a downstream broker has lost a consumer with a message, and retries while attempts are left."""
-        if self.disabled and self.later(partial(_again, "rejected", substream, guid, wall)):
+        if self.disabled and self.defer_action(partial(_call_deferred, "on_reject", substream, guid, wall)):
             return
         entry = substream.unconfirmed.get(guid)
-        if entry is None or self.attempt_failed(substream.app, entry[0], wall):
+        if entry is None or self.count_failed_attempt(substream.app, entry[0], wall):
             return
-        self._take_from(substream, guid)
+        self._remove_unconfirmed(substream, guid)
 
-    def returned(self, substream: Substream, guid: bytes) -> None:
+    def on_return(self, substream: Substream, guid: bytes) -> None:
         """Take back a message that a downstream broker has no consumer for, and redeliver it."""
-        if self.disabled and self.later(partial(_again, "returned", substream, guid)):
+        if self.disabled and self.defer_action(partial(_call_deferred, "on_return", substream, guid)):
             return
         if guid in substream.unconfirmed:
-            message = self._take_from(substream, guid)
-            if self.holds(substream.app, message):
-                substream.app.give_back([message])
+            message = self._remove_unconfirmed(substream, guid)
+            if self.is_pending(substream.app, message):
+                substream.app.add_redeliveries([message])
 
-    def _take_from(self, substream: Substream, guid: bytes) -> Message:
+    def _remove_unconfirmed(self, substream: Substream, guid: bytes) -> Message:
         message, subscription, _ = substream.unconfirmed.pop(guid)
-        subscription.carry_over(subscription.messages - 1, subscription.bytes - message.size)
+        subscription.set_unconfirmed(subscription.messages - 1, subscription.bytes - message.size)
         substream.app.recheck_waiting = True
-        self.touch()
+        self.request_delivery()
         return message
 
     def values(self, message: Message) -> Mapping[str, object]:
@@ -614,9 +618,9 @@ class Queue(ABC):
         return found
 
     def _values(self, message: Message) -> Mapping[str, object]:
-        data = self.beginning(message)
+        data = self.payload_beginning(message)
         if len(data) < (size := properties.announced_length(data)) <= message.size:
-            data = self.beginning(message, size)
+            data = self.payload_beginning(message, size)
         return properties.values(data, message.schema_id != 0)
 
     def attempts_left(self, app: App, message: Message) -> int | None:
@@ -636,19 +640,19 @@ class Queue(ABC):
         """Accept and deliver nothing until a restart."""
         self.disabled = True
 
-    def touch(self) -> None:
+    def request_delivery(self) -> None:
         """Deliver at the end of the turn."""
-        if not self.touched:
-            self.context.touch(self)
+        if not self.delivery_requested:
+            self.context.request_delivery(self)
 
-    def readers(self) -> int:
+    def reader_count(self) -> int:
         """Sum of the read counts of all clients."""
         return sum(handle.read_count for handle in self.handles)
 
-    def writers(self) -> int:
+    def writer_count(self) -> int:
         """Sum of the write counts of all clients."""
         return sum(handle.write_count for handle in self.handles)
 
 
-def _again(method: str, substream: Substream, *arguments: object) -> None:
+def _call_deferred(method: str, substream: Substream, *arguments: object) -> None:
     getattr(substream.handle.queue, method)(substream, *arguments)

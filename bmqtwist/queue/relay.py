@@ -1,11 +1,11 @@
 """Relays: queues at a node that is not their primary. PUTs and CONFIRMs go upstream, PUSHes and ACKs to the clients.
 
-    post        keeps a PUT until the primary has answered it; sends it when the upstream accepts PUTs
-    pushed      delivers a message from the upstream, with the same apps, routing and windows as at a primary
-    finish      sends a CONFIRM upstream, or keeps it until the upstream accepts CONFIRMs
+    post            keeps a PUT until the primary has answered it; sends it when the upstream accepts PUTs
+    on_push         delivers a message from the upstream, with the same apps, routing and windows as at a primary
+    finish_message  sends a CONFIRM upstream, or keeps it until the upstream accepts CONFIRMs
 
-After the loss of the upstream, `posts_stopped` and `confirms_stopped` keep PUTs and CONFIRMs; `confirms_open` and
-`posts_open` send them to the next upstream, in order of arrival and once per generation of the upstream. The primary
+After the loss of the upstream, `suspend_posts` and `suspend_confirms` keep PUTs and CONFIRMs; `resume_confirms` and
+`resume_posts` send them to the next upstream, in order of arrival and once per generation of the upstream. The primary
 recognizes a repeated PUT by its GUID.
 
 docs/architecture.md, "A message's way", shows when this module is called.
@@ -21,7 +21,7 @@ from bmqtwist.ids import DEFAULT_APP_ID
 from bmqtwist.limits import HELD_CONFIRMS_MAX
 from bmqtwist.queue import delivery
 from bmqtwist.queue.domain import DomainRules
-from bmqtwist.queue.meter import PLENTY
+from bmqtwist.queue.meter import AMPLE_QUOTA_RATIO
 from bmqtwist.queue.mode import QueueMode
 from bmqtwist.queue.queue import App, Put, Queue, QueueContext, Substream
 from bmqtwist.storage.message import Message
@@ -42,20 +42,20 @@ class Uplink(Protocol):
     def reject(self, queue: RelayQueue, app_id: str, guid: bytes) -> None:
         """Send a REJECT: a lost consumer has used one delivery attempt of the message."""
 
-    def give_back(self, queue: RelayQueue, app_id: str, guids: list[bytes]) -> bool:
+    def return_messages(self, queue: RelayQueue, app_id: str, guids: list[bytes]) -> bool:
         """Return messages that no consumer here can receive. False: the upstream takes none back, or not now."""
 
     def payload(self, queue: RelayQueue, message: Message) -> bytes:
         """Read the application data of a message from the replica. PartitionUnavailable or OSError: it is unreadable."""
 
-    def keep(self, put: Put) -> None:
+    def count_pending(self, put: Put) -> None:
         """Count a PUT that is kept until the primary has answered."""
 
-    def let_go(self, put: Put) -> None:
+    def uncount_pending(self, put: Put) -> None:
         """Stop counting a kept PUT."""
 
-    def post_again_at(self, queue: RelayQueue, when: float) -> None:
-        """Call `queue.post_again` at `when`, monotonic seconds."""
+    def retry_pending_at(self, queue: RelayQueue, when: float) -> None:
+        """Call `queue.retry_pending` at `when`, monotonic seconds."""
 
 
 class RelayQueue(Queue):
@@ -73,7 +73,7 @@ class RelayQueue(Queue):
         self._order = 0
         self._ordinals = 0
         self._retry_due = False
-        self.stopped = False  # the upstream is lost; nothing is delivered until `confirms_stopped`
+        self.stopped = False  # the upstream is lost; nothing is delivered until `suspend_confirms`
 
     # -- PUT ----------------------------------------------------------------------------------------------------------
 
@@ -89,29 +89,29 @@ class RelayQueue(Queue):
         self.stats.put_msgs += 1
         self.stats.put_bytes += message.size
         if not self.broadcast or not self.generation:
-            self.keep(put)
+            self.keep_pending(put)
         elif put.wants_ack:  # broadcast: sent once, and the upstream does not answer
-            self.stats.acked(now - message.arrived)
+            self.stats.count_ack(now - message.arrived)
             self.answer(put, 0)
         if self.generation:
             self.uplink.put(self, put)
         return 0
 
-    def acked(self, guid: bytes, status: int, now: float) -> None:
+    def on_ack(self, guid: bytes, status: int, now: float) -> None:
         """Process the primary's answer to a PUT."""
         if guid not in self.pending:
             return
         if status == AckStatus.NOT_READY:  # stop all PUTs, to keep their order
             if not self._retry_due:
                 self._retry_due = True
-                self.uplink.post_again_at(self, now + NOT_READY_RETRY_S)
+                self.uplink.retry_pending_at(self, now + NOT_READY_RETRY_S)
             self.generation = 0
             return
         if not status:
-            self.stats.acked(now - self.pending[guid].message.arrived)
+            self.stats.count_ack(now - self.pending[guid].message.arrived)
         self._answer_pending(guid, status)
 
-    def post_again(self, generation: int) -> None:
+    def retry_pending(self, generation: int) -> None:
         """Send the pending PUTs again after the primary was not ready. `generation`: of the upstream that accepts PUTs,
         0 = none."""
         if self._retry_due:
@@ -119,12 +119,12 @@ class RelayQueue(Queue):
             if generation:
                 self._send_pending(generation)
 
-    def posts_open(self, generation: int) -> None:
+    def resume_posts(self, generation: int) -> None:
         """Send the pending PUTs to an upstream that accepts PUTs, in order of arrival."""
         if generation == self.generation:
             return
         self._retry_due = False
-        if not self.writers():  # the upstream would refuse them
+        if not self.writer_count():  # the upstream would refuse them
             for guid in list(self.pending):
                 self._answer_pending(guid, AckStatus.UNKNOWN)
         self._send_pending(generation)
@@ -138,7 +138,7 @@ class RelayQueue(Queue):
             else:
                 self.uplink.put(self, put)
 
-    def posts_stopped(self) -> None:
+    def suspend_posts(self) -> None:
         """Keep PUTs from now on: the upstream is lost or closed."""
         self.generation = 0
 
@@ -151,43 +151,43 @@ class RelayQueue(Queue):
                 return
             self._answer_pending(guid, AckStatus.UNKNOWN)
 
-    def forget_released(self) -> None:
+    def detach_closed_handles(self) -> None:
         """Detach pending PUTs from closed handles; they receive no answer."""
         for put in (*self.pending.values(), *(put for puts in self.repeated.values() for put in puts)):
             if put.handle is not None and put.handle.closing:
                 self.answer(put, AckStatus.UNKNOWN)
                 put.handle = None
 
-    def posts_closed(self) -> None:
+    def drop_closed_posts(self) -> None:
         """Drop PUTs of closed handles: the upstream has no producer any more and will not answer."""
         for guid, put in list(self.pending.items()):
             if put.handle is None and not any(each.handle for each in self.repeated.get(guid, ())):
                 self.take_pending(guid)
 
-    def forget_all(self) -> None:
+    def drop_all(self) -> None:
         """Drop all PUTs and messages: the queue is closed here and upstream."""
         for guid in list(self.pending):
             self._answer_pending(guid, AckStatus.UNKNOWN)
         self.messages.clear()
 
-    def number(self, message: Message) -> None:
+    def set_order(self, message: Message) -> None:
         """Set the message's arrival order: by its PSN if it is known, else after all earlier messages."""
         if message.lease:
             message.order = message.lease << SEQUENCE_BITS | message.sequence
         elif not message.order:
             self._order = message.order = self._order + 1
 
-    def keep(self, put: Put) -> None:
+    def keep_pending(self, put: Put) -> None:
         """Keep a PUT until the primary answers it."""
         self.pending[put.message.guid] = put
-        self.uplink.keep(put)
+        self.uplink.count_pending(put)
 
     def take_pending(self, guid: bytes) -> Put | None:
         """Remove and return a pending PUT."""
         put = self.pending.pop(guid, None)
         if put is not None:
             self.repeated.pop(guid, None)
-            self.uplink.let_go(put)
+            self.uplink.uncount_pending(put)
         return put
 
     def _answer_pending(self, guid: bytes, status: int) -> None:
@@ -205,7 +205,7 @@ class RelayQueue(Queue):
 
     # -- PUSH ---------------------------------------------------------------------------------------------------------
 
-    def pushed(self, message: Message, targets: list[tuple[str, int | None]], late: bool) -> None:
+    def on_push(self, message: Message, targets: list[tuple[str, int | None]], late: bool) -> None:
         """Deliver a message from the upstream. `targets`: app ids with the remaining delivery attempts, None = unlimited;
         `late`: a redelivery."""
         if self.broadcast:
@@ -216,30 +216,30 @@ class RelayQueue(Queue):
         for app_id, attempts in targets:
             app = self.apps.get(app_id)
             if app is None or message.pending & app.bit:
-                continue  # its last consumer has just left, or the message is a repetition
+                continue  # the app's last consumer has left, or the message is a repetition
             message.pending |= app.bit
             if attempts is not None:
                 message.attempts = {**(message.attempts or {}), app.ordinal: attempts}
-            self.number(message)
+            self.set_order(message)
             if late or app.is_late(message):
                 app.redelivery.add(message)
             else:
-                app.fresh.append(message)
+                app.new_messages.append(message)
         if not message.pending:
             del self.messages[message.guid]
-        elif not self.touched:
-            self.context.touch(self)
+        elif not self.delivery_requested:
+            self.context.request_delivery(self)
 
     @property
-    def has_plenty(self) -> bool:
+    def has_ample_quota(self) -> bool:
         """True if the messages of consumers here are at most 1/PLENTY of the quota, or the quota is unknown here."""
         limit = self.domain.settings.queue_limits.messages
-        return not limit or PLENTY * len(self.messages) <= limit
+        return not limit or AMPLE_QUOTA_RATIO * len(self.messages) <= limit
 
     def deliver(self, now: float) -> None:
         """Deliver as at a primary; return messages that no consumer here can receive to the upstream."""
         if self.stopped:
-            self.touched = False
+            self.delivery_requested = False
             return
         delivery.deliver(self, now)
         for app in self.active:
@@ -249,8 +249,8 @@ class RelayQueue(Queue):
             unwanted = list(app.put_aside.values())
             if not app.router.groups:
                 unwanted += [*app.redelivery.values(), *app.waiting.values(), *(
-                    message for message in app.fresh if message.pending & app.bit)]
-            if not unwanted or not self.uplink.give_back(self, app.app_id, [message.guid for message in unwanted]):
+                    message for message in app.new_messages if message.pending & app.bit)]
+            if not unwanted or not self.uplink.return_messages(self, app.app_id, [message.guid for message in unwanted]):
                 continue
             for message in unwanted:
                 self._drop(app, message)
@@ -261,8 +261,8 @@ class RelayQueue(Queue):
     def on_parameters_confirmed(self, app_id: str) -> None:
         """Deliver after the upstream has confirmed the app's stream parameters: it now takes messages back."""
         app = self.apps.get(app_id)
-        if app is not None and (app.put_aside or not app.routes().groups):
-            self.touch()
+        if app is not None and (app.put_aside or not app.current_router().groups):
+            self.request_delivery()
 
     def payload(self, message: Message) -> bytes:
         """Return the application data that came with the message, or read it from the replica."""
@@ -270,7 +270,7 @@ class RelayQueue(Queue):
 
     # -- CONFIRM, REJECT ----------------------------------------------------------------------------------------------
 
-    def finish(self, app: App, message: Message, wall: int) -> None:
+    def finish_message(self, app: App, message: Message, wall: int) -> None:
         if message.pending & app.bit:
             self._drop(app, message)
             self._confirm(app.app_id, message.guid)
@@ -280,7 +280,7 @@ class RelayQueue(Queue):
         app, message = substream.app, self.messages.get(guid)
         if message is not None and message.pending & app.bit:
             self._drop(app, message)
-            app.forget([message])
+            app.drop_removed([message])
         self._confirm(app.app_id, guid)
 
     def _drop(self, app: App, message: Message) -> None:
@@ -295,17 +295,17 @@ class RelayQueue(Queue):
         held = self.held_confirms.setdefault(app_id, deque(maxlen=HELD_CONFIRMS_MAX))
         held.append(guid)  # drops the oldest above the limit; its message is then redelivered
 
-    def confirm_again(self, app_id: str, guid: bytes) -> None:
-        """Keep a CONFIRM again that was sent without a receipt, before all kept ones. Call with the newest first."""
+    def requeue_confirm(self, app_id: str, guid: bytes) -> None:
+        """Keep a CONFIRM that was sent but has no receipt, before all kept ones. Call with the newest first."""
         self.held_confirms.setdefault(app_id, deque(maxlen=HELD_CONFIRMS_MAX)).appendleft(guid)
 
-    def confirms_open(self, app_id: str) -> None:
+    def resume_confirms(self, app_id: str) -> None:
         """Send the kept CONFIRMs of an app, in order: the upstream accepts them."""
         self.open_apps.add(app_id)
         for guid in self.held_confirms.pop(app_id, ()):
             self.uplink.confirm(self, app_id, guid)
 
-    def confirms_stopped(self, app_id: str) -> None:
+    def suspend_confirms(self, app_id: str) -> None:
         """Keep CONFIRMs of an app after the loss of the upstream, and drop its undelivered messages: the primary delivers
         them again."""
         self.open_apps.discard(app_id)
@@ -317,7 +317,7 @@ class RelayQueue(Queue):
             self._drop(app, message)
         app.register(app.key, app.ordinal, app.first_order)
 
-    def attempt_failed(self, app: App, message: Message, wall: int) -> bool:
+    def count_failed_attempt(self, app: App, message: Message, wall: int) -> bool:
         """Count a delivery attempt here and, by a REJECT, upstream."""
         attempts = message.attempts
         if attempts is None or app.ordinal not in attempts:
@@ -351,10 +351,10 @@ class RelayQueue(Queue):
             self.active.append(app)
         return app
 
-    def forget_app(self, app: App) -> None:
-        """Keep the messages of an app without consumers until the next consumer or `app_closed`."""
+    def drop_unused_app(self, app: App) -> None:
+        """Keep the messages of an app without consumers until the next consumer or `on_app_closed`."""
 
-    def app_closed(self, app_id: str) -> None:
+    def on_app_closed(self, app_id: str) -> None:
         """Remove an app that is closed at the upstream, which has taken its messages back."""
         app = self.apps.get(app_id)
         if app is None or app.substreams:

@@ -14,17 +14,17 @@ from bmqtwist.storage.state import StoredQueue
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
+class RestoredMessages:
     """Number of messages, bytes (application data and options), undelivered messages by the bit of their app. `finished`:
     messages that all apps have confirmed, without a DELETION of the previous primary."""
 
     messages: int
     bytes: int
-    fresh: dict[int, deque[Message]]
+    undelivered: dict[int, deque[Message]]
     finished: list[Message]
 
 
-def restore(store: StoredQueue, wall: int) -> Generator[int, None, Restored]:
+def restore(store: StoredQueue, wall: int) -> Generator[int, None, RestoredMessages]:
     """Number the messages in order of arrival, in steps; each yields its number of messages. The queue must not change
     meanwhile.
 
@@ -52,4 +52,4 @@ def restore(store: StoredQueue, wall: int) -> Generator[int, None, Restored]:
                 if pending & bit:
                     place.appendleft(message)
         yield len(step)
-    return Restored(len(store.messages), size, fresh, finished)
+    return RestoredMessages(len(store.messages), size, fresh, finished)

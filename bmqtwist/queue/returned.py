@@ -7,7 +7,7 @@ from heapq import heappop, heappush
 from bmqtwist.storage.message import Message
 
 
-class Returned(dict[bytes, Message]):
+class RedeliveryList(dict[bytes, Message]):
     """Messages by GUID with a heap of their arrival orders: `add` takes O(log n), `first` and removal amortized O(log n)."""
 
     __slots__ = ("_heap",)

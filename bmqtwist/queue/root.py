@@ -28,8 +28,8 @@ from bmqtwist.queue.domain import DomainRules, DomainSettings, Throttle
 from bmqtwist.queue.lifecycle import QueueChange, QueueLifecycle, QueuePhase
 from bmqtwist.queue.meter import Meter
 from bmqtwist.queue.mode import QueueMode
-from bmqtwist.queue.queue import App, MemberClient, Place, Put, Queue, QueueContext, Substream
-from bmqtwist.queue.restored import Restored
+from bmqtwist.queue.queue import App, MemberClient, MessageList, Put, Queue, QueueContext, Substream
+from bmqtwist.queue.restored import RestoredMessages
 from bmqtwist.steps import Steps, clear_in_steps
 from bmqtwist.storage.gate import Copies
 from bmqtwist.storage.message import Message
@@ -47,13 +47,13 @@ _DISABLED = QueuePhase.DISABLED, QueuePhase.DISABLED_DELETING, QueuePhase.RETIRE
 class RootContext(QueueContext, Protocol):
     """Services of the broker for queues at their primary."""
 
-    def metered(self, queue: RootQueue) -> None:
+    def report_meter(self, queue: RootQueue) -> None:
         """Report the state changes of the queue's meter and its domain's."""
 
-    def poisoned(self, queue: RootQueue, app: App, message: Message) -> None:
+    def report_poison(self, queue: RootQueue, app: App, message: Message) -> None:
         """Raise the alarm for a poison message."""
 
-    def in_slices(self, queue: RootQueue, doing: str, work: Steps[Any]) -> None:
+    def run_in_slices(self, queue: RootQueue, doing: str, work: Steps[Any]) -> None:
         """Run work of a queue as a job, from this turn on."""
 
 
@@ -68,9 +68,9 @@ class RootQueue(Queue):
         self.store, self.key, self.partition = store, store.key, partition
         self.partition_id = partition.partition_id
         self.root_context = context
-        self._siblings = domain.queues
+        self._domain_queues = domain.queues
         self.lifecycle = QueueLifecycle()
-        self.since = now  # time of its activation at this node
+        self.activated_at = now  # time of its activation at this node
         self.conditions: list[App] = []  # registered apps with an application subscription
         self.messages = store.messages
         self.history = store.history
@@ -79,9 +79,9 @@ class RootQueue(Queue):
         self.uncommitted = Uncommitted(self)
         self._order = 0
         self.purges: list[MessageSteps] = []  # in progress
-        self._purged = 0  # messages with a lower order may be purged
-        self._remembered = b""  # GUID of a new PUT whose `post` has not completed
-        self.moving: list[Callable[[], None]] | None = None  # actions of clients deferred since `move`
+        self._purged_before = 0  # messages with a lower order may be purged
+        self._new_guid = b""  # GUID of a new PUT whose `post` has not completed
+        self.deferred_actions: list[Callable[[], None]] | None = None  # actions of clients deferred since `begin_conversion`
 
     def is_collectable(self, now: float, keepalive_s: float, started: float) -> bool:
         """True if the queue may be deleted: empty and without handles for `keepalive_s` seconds.
@@ -91,7 +91,7 @@ class RootQueue(Queue):
         """
         if self.handles or self.messages or self.purges or self.domain.opening:
             return False
-        return now - (self.idle_since if self.idle_since is not None else max(started, self.since)) >= keepalive_s
+        return now - (self.idle_since if self.idle_since is not None else max(started, self.activated_at)) >= keepalive_s
 
     # -- apps -------------------------------------------------------------------------------------------------------
 
@@ -106,19 +106,19 @@ class RootQueue(Queue):
                     app.stats = self.stats
             elif not app.registered:
                 app.register(stored.key, stored.ordinal, first_order)
-        self._list_apps()
+        self._update_active()
 
     def remove_app(self, app: App, wall: int) -> None:
         """Unregister an app and drop its messages; consumers stay connected. PartitionUnavailable: nothing changed."""
         work = _remove_app(self, app, wall)
-        self._list_apps()
-        self.in_slices(work, "the end of an app")
+        self._update_active()
+        self.run_in_slices(work, "the end of an app")
         if not app.substreams:
             del self.apps[app.app_id]
 
-    def _list_apps(self) -> None:
+    def _update_active(self) -> None:
         self.active = [app for app in self.apps.values() if app.registered]
-        self.reach = max(1, len(self.active))
+        self.receiver_count = max(1, len(self.active))
         self.set_conditions()
 
     def set_conditions(self) -> None:
@@ -132,16 +132,17 @@ class RootQueue(Queue):
     def post(self, put: Put, now: float, wall: int) -> int:
         put.queue = self
         if self.disabled:
-            return 0 if put.handle is not None and self.later(partial(_post_again, put, now, wall)) else AckStatus.NOT_READY
+            deferred = put.handle is not None and self.defer_action(partial(_post_deferred, put, now, wall))
+            return 0 if deferred else AckStatus.NOT_READY
         message = put.message
         guid, size = message.guid, message.size
         stats = self.stats
         if self.broadcast:
             stats.put_msgs += 1
             stats.put_bytes += size
-            self.reach = delivery.broadcast(self, self.apps[DEFAULT_APP_ID], message)
+            self.receiver_count = delivery.broadcast(self, self.apps[DEFAULT_APP_ID], message)
             if put.wants_ack:
-                stats.acked(0.0)
+                stats.count_ack(0.0)
                 put.answer(0)
             return 0
         history = self.history
@@ -152,22 +153,22 @@ class RootQueue(Queue):
                                          f"[{guid.hex().upper()}]")
             if put.wants_ack:
                 put.copies = self.domain.settings.copies  # the first PUT may not be committed yet
-                self._hold(put)
+                self._hold_put(put)
             return 0
-        self._remembered = guid
+        self._new_guid = guid
         mask = self.store.mask
         if self.conditions:
-            mask = self._accepting(message)
+            mask = self._accepting_apps(message)
         if not mask:
             stats.put_msgs += 1
             stats.put_bytes += size
             if put.wants_ack:
-                self._hold(put)
+                self._hold_put(put)
             return 0
         counted = size + len(message.options) if message.options else size
         refused = self.meter.try_add(counted)
         if self.meter.events:
-            self.root_context.metered(self)
+            self.root_context.report_meter(self)
         if refused:
             self.history.discard(guid)
             return refused
@@ -185,17 +186,17 @@ class RootQueue(Queue):
         if held > stats.content_msgs_max:
             stats.content_msgs_max = held
         put.stored = True
-        self._hold(put)
-        self._remembered = b""
+        self._hold_put(put)
+        self._new_guid = b""
         return 0
 
     def _append(self, put: Put, message: Message, mask: int, wall: int) -> None:
         """Store a message for the apps in `mask`. PartitionUnavailable: nothing is stored."""
         put.copies = copies = self.domain.settings.copies
         if copies and copies is not _MAJORITY:
-            self.partition.copies.counted = True
+            self.partition.copies.counts_copies = True
         if self.in_memory:
-            self.store.hold(message)
+            self.store.add_message(message)
             message.pending = mask
             put.position = 0 if self.partition.replicated else COMMITTED_ALL  # never replicated
             return
@@ -206,13 +207,13 @@ class RootQueue(Queue):
                     self.partition.append_auto_confirm(self.key, app.key, message.guid, wall)
         self.partition.append_message(self.key, message, wall)
 
-    def _hold(self, put: Put) -> None:
+    def _hold_put(self, put: Put) -> None:
         if self.in_memory:
             self.context.hold_until_written(put)
         else:
-            self.partition.hold(put)
+            self.partition.hold_effect(put)
 
-    def _accepting(self, message: Message) -> int:
+    def _accepting_apps(self, message: Message) -> int:
         mask = self.store.mask
         for app in self.conditions:
             if not app.condition.matches(self.values(message)):  # type: ignore[union-attr]
@@ -231,64 +232,64 @@ class RootQueue(Queue):
     def deliver_early(self, put: Put) -> None:
         """Deliver a message before its ACK: its records await write coalescing, and its producer does not wait."""
         if put.stored:
-            self.ready(put.message, ~put.early_apps)
+            self.add_to_apps(put.message, ~put.early_apps)
             put.early_apps = -1
 
     def acknowledge(self, put: Put, now: float) -> None:
         """Acknowledge a PUT and deliver its message."""
         message, handle = put.message, put.handle
         if put.wants_ack and handle is not None:
-            self.stats.acked(now - message.arrived)
+            self.stats.count_ack(now - message.arrived)
             try:
                 handle.client.ack(handle, message.guid, put.correlation_id, 0)
             except Exception as error:
                 self.context.client_failed(handle.client, error)
         if put.stored:
-            self.ready(message, ~put.early_apps)
+            self.add_to_apps(message, ~put.early_apps)
 
-    def ready(self, message: Message, apps: int = -1) -> None:
+    def add_to_apps(self, message: Message, apps: int = -1) -> None:
         """Deliver a message to the consumers of the apps in the bit mask `apps`."""
         pending = apps & message.pending
-        if message.order < self._purged:
-            pending &= sum(app.bit for app in self.active if self.holds(app, message))
+        if message.order < self._purged_before:
+            pending &= sum(app.bit for app in self.active if self.is_pending(app, message))
         if not pending:
             return
         for app in self.active:
             if pending & app.bit:
-                app.fresh.append(message)
-        if not self.touched:
-            self.context.touch(self)
+                app.new_messages.append(message)
+        if not self.delivery_requested:
+            self.context.request_delivery(self)
 
     def undo_post(self, guid: bytes) -> None:
-        if guid == self._remembered and guid not in self.messages:
+        if guid == self._new_guid and guid not in self.messages:
             self.history.discard(guid)
 
-    def restore(self, found: Restored, wall: int) -> None:
+    def restore(self, found: RestoredMessages, wall: int) -> None:
         """Take over the recovered messages; all of them are delivered again, in order of arrival."""
         self._order = found.messages
         self.meter.force_add(found.messages, found.bytes)
         for app in self.active:
-            app.fresh = found.fresh.get(app.bit) or app.fresh
-        self.in_slices(_finish(self, found.finished, wall), "the end of messages that all have confirmed")
+            app.new_messages = found.undelivered.get(app.bit) or app.new_messages
+        self.run_in_slices(_remove_finished(self, found.finished, wall), "the end of messages that all have confirmed")
 
     @property
-    def has_plenty(self) -> bool:
-        return self.meter.has_plenty
+    def has_ample_quota(self) -> bool:
+        return self.meter.has_ample_quota
 
     def deliver(self, now: float) -> None:
         delivery.deliver(self, now, self.uncommitted.held_apps())
 
     def payload(self, message: Message) -> bytes:
-        return message.payload if message.payload is not None else self.partition.payloads.whole(message)
+        return message.payload if message.payload is not None else self.partition.payloads.read(message)
 
-    def beginning(self, message: Message, size: int = BEGINNING_BYTES) -> bytes:
+    def payload_beginning(self, message: Message, size: int = BEGINNING_BYTES) -> bytes:
         """Read only the beginning of a message that is not in memory."""
-        return message.payload if message.payload is not None else self.partition.payloads.beginning(message, size)
+        return message.payload if message.payload is not None else self.partition.payloads.read_beginning(message, size)
 
     # -- leaving messages -------------------------------------------------------------------------------------------
 
-    def finish(self, app: App, message: Message, wall: int, reason: int = _CONFIRMED) -> None:
-        if not message.pending & app.bit or message.order < self._purged and not self.holds(app, message):
+    def finish_message(self, app: App, message: Message, wall: int, reason: int = _CONFIRMED) -> None:
+        if not message.pending & app.bit or message.order < self._purged_before and not self.is_pending(app, message):
             return
         if message.pending == app.bit:
             self.remove(message, _DONE, wall)
@@ -299,16 +300,16 @@ class RootQueue(Queue):
 
     def reject(self, app: App, message: Message, wall: int) -> None:
         self.stats.reject_msgs += 1
-        self.root_context.poisoned(self, app, message)
-        self.finish(app, message, wall, ConfirmReason.REJECTED)
+        self.root_context.report_poison(self, app, message)
+        self.finish_message(app, message, wall, ConfirmReason.REJECTED)
 
     def confirm_undelivered(self, substream: Substream, guid: bytes, wall: int) -> None:
         app, message = substream.app, self.messages.get(guid)
         if message is not None and message.pending & app.bit:
-            self.finish(app, message, wall)
-            app.forget([message])
+            self.finish_message(app, message, wall)
+            app.drop_removed([message])
 
-    def attempt_failed(self, app: App, message: Message, wall: int) -> bool:
+    def count_failed_attempt(self, app: App, message: Message, wall: int) -> bool:
         limit = self.domain.max_attempts
         if not limit:
             message.attempts = None
@@ -327,9 +328,9 @@ class RootQueue(Queue):
         """Remove a message, with a DELETION record if it is in the journal."""
         self.meter.remove(1, message.size + len(message.options))
         if self.meter.events:
-            self.root_context.metered(self)
+            self.root_context.report_meter(self)
         if message.live_key < 0:
-            self.store.drop(message)
+            self.store.remove_message(message)
         else:
             self.partition.append_deletion(self.key, message, reason, wall)
 
@@ -338,71 +339,71 @@ class RootQueue(Queue):
         there may be more."""
         ttl = self.domain.ttl_s
         most = MESSAGES_AT_ONCE * 8 // (7 + max(1, len(self.active)))
-        gone = []
+        expired = []
         for message in islice(self.messages.values(), most):
             if wall - message.wall <= ttl:
                 break
-            gone.append(message)
-        if not gone:
+            expired.append(message)
+        if not expired:
             return False
-        for message in gone:
+        for message in expired:
             self.remove(message, DeletionReason.TTL_EXPIRATION, wall)
         for app in self.active:
-            app.forget(gone)
-        self.stats.gc_msgs += len(gone)
+            app.drop_removed(expired)
+        self.stats.gc_msgs += len(expired)
         self.context.report.info(f"For storage for queue [{self.uri}] and queueKey [{self.key.hex().upper()}] configured "
-                                 f"with TTL value of [{ttl}] seconds, garbage-collected [{len(gone)}] messages due to "
+                                 f"with TTL value of [{ttl}] seconds, garbage-collected [{len(expired)}] messages due to "
                                  f"TTL expiration")
-        self.touch()
-        return len(gone) == most
+        self.request_delivery()
+        return len(expired) == most
 
     def purge(self, app: App | None, wall: int) -> Steps[tuple[int, int]]:
         """Drop all messages, or the pending messages of one app; return their number and bytes. PartitionUnavailable:
         nothing was dropped."""
         return _purge_queue(self, wall) if app is None else _purge_app(self, app, wall)
 
-    def mark_purged(self, apps: list[App]) -> list[Place]:
+    def mark_purged(self, apps: list[App]) -> list[MessageList]:
         """Exclude all present messages from delivery to these apps. Return the apps' message lists."""
-        self._purged = self._order
-        return [place for app in apps for place in app.purge(self._order)]
+        self._purged_before = self._order
+        return [each for app in apps for each in app.purge(self._order)]
 
-    def move(self, convert: Callable[[RootQueue], None]) -> None:
+    def begin_conversion(self, convert: Callable[[RootQueue], None]) -> None:
         """Stop the queue because this node is no longer its primary; PUTs and CONFIRMs are deferred. `convert(queue)` moves
         the handles to another queue object: at once for a request of a client, else in a job."""
-        self.moving, self.disabled, self._convert = [], True, convert
-        self._siblings.pop(self.name, None)
+        self.deferred_actions, self.disabled, self._convert = [], True, convert
+        self._domain_queues.pop(self.name, None)
 
-    def settle(self) -> bool:
-        if self.moving is None:
+    def complete_conversion(self) -> bool:
+        if self.deferred_actions is None:
             return False
         self._convert(self)
         return True
 
-    def later(self, act: Callable[[], None]) -> bool:
+    def defer_action(self, act: Callable[[], None]) -> bool:
         """Defer an action of a client; MOVED_QUEUE deferred actions convert the queue at once."""
-        if self.moving is None:
+        if self.deferred_actions is None:
             return False
-        self.moving.append(act)
-        if len(self.moving) >= MOVED_QUEUE:
+        self.deferred_actions.append(act)
+        if len(self.deferred_actions) >= MOVED_QUEUE:
             self._convert(self)
         return True
 
-    def feed(self, change: QueueChange, now: float, cause: str) -> None:
+    def step_lifecycle(self, change: QueueChange, now: float, cause: str) -> None:
         """Process a change of the queue's lifecycle."""
-        self.lifecycle.feed(change, now, cause)
-        self.disabled = self.moving is not None or self.lifecycle.phase in _DISABLED
-        if self.lifecycle.is_over:
-            self._siblings.pop(self.name, None)
+        self.lifecycle.step(change, now, cause)
+        self.disabled = self.deferred_actions is not None or self.lifecycle.phase in _DISABLED
+        if self.lifecycle.has_ended:
+            self._domain_queues.pop(self.name, None)
 
     def disable(self, now: float, cause: str) -> None:
-        self.feed(QueueChange.FAILED, now, cause)
+        self.step_lifecycle(QueueChange.FAILED, now, cause)
 
-    def holds(self, app: App, message: Message) -> bool:
+    def is_pending(self, app: App, message: Message) -> bool:
         """True if the message is pending for the app and not purged."""
-        return bool(message.pending & app.bit) and message.order >= app.purged and self.moving is None
+        return bool(message.pending & app.bit) and message.order >= app.purged_before and self.deferred_actions is None
 
-    def in_slices(self, work: Steps[Any], doing: str) -> None:
-        self.root_context.in_slices(self, doing, work)
+    def run_in_slices(self, work: Steps[Any], doing: str) -> None:
+        self.root_context.run_in_slices(self, doing, work)
 
 
 class Uncommitted:
@@ -421,7 +422,7 @@ class Uncommitted:
         if partition.copies.pair_commits:
             self._send_early(put, now)
         if not self.puts:
-            partition.copies.waiters[self] = None
+            partition.copies.listeners[self] = None
         self.puts.append(put)
 
     def _send_early(self, put: Put, now: float) -> None:
@@ -434,12 +435,12 @@ class Uncommitted:
             self._ack_early(put, now)
             may = 0
             for app in self._queue.active:
-                if early & app.bit and app.routes().at_members:
+                if early & app.bit and app.current_router().at_members:
                     may |= app.bit
             early = may
             if early:
                 put.acknowledged_early = True
-                self._queue.ready(put.message, early)
+                self._queue.add_to_apps(put.message, early)
         elif put.stored:
             early = 0
         put.early_apps = early
@@ -448,7 +449,7 @@ class Uncommitted:
         message, handle, queue = put.message, put.handle, self._queue
         if put.wants_ack and handle is not None and handle.client.is_member:
             put.wants_ack, put.acknowledged_early = False, True
-            queue.stats.acked(now - message.arrived)
+            queue.stats.count_ack(now - message.arrived)
             try:
                 cast(MemberClient, handle.client).ack_early(handle, message, queue.partition_id)
             except Exception as error:
@@ -460,21 +461,21 @@ class Uncommitted:
         held, early = 0, self.puts[0].early_apps if self.puts else 0
         if early:
             for app in self._queue.active:
-                if early & app.bit and not app.routes().at_members:
+                if early & app.bit and not app.current_router().at_members:
                     held |= app.bit
         self._holds_apps = held != 0
         return held
 
-    def committed(self, now: float) -> None:
+    def on_commit(self, now: float) -> None:
         """Release PUTs after a commit, in order."""
         waiting, queue = self.puts, self._queue
         marks = queue.partition.copies.marks
         while waiting and waiting[0].position <= marks[waiting[0].copies]:
             queue.acknowledge(waiting.popleft(), now)
         if not waiting:
-            queue.partition.copies.waiters.pop(self, None)
+            queue.partition.copies.listeners.pop(self, None)
         if self._holds_apps:
-            queue.touch()
+            queue.request_delivery()
 
     def expire(self, now: float, wall: int) -> None:
         """NACK and remove PUTs without a commit for longer than the deduplication window, then release later ones. PUTs with
@@ -499,45 +500,46 @@ class Uncommitted:
             queue.stats.nack_noquorum_msgs += 1
             if put.wants_ack:
                 queue.answer(put, AckStatus.UNKNOWN)
-        self.committed(now)
+        self.on_commit(now)
 
 
 def _purge_queue(queue: RootQueue, wall: int) -> Steps[tuple[int, int]]:
     """Drop all messages. PartitionUnavailable: none was dropped."""
-    steps = (queue.partition.state.empty(queue.store) if queue.in_memory
+    steps = (queue.partition.state.empty_queue(queue.store) if queue.in_memory
              else queue.partition.queues.purge(queue.key, None, None, wall))
     queue.messages = queue.store.messages
     if queue.in_memory:
         queue.meter.remove(queue.meter.messages, queue.meter.bytes)
     queue.meter.clear()
-    return (yield from _without(queue, steps, queue.mark_purged(queue.active), None))
+    return (yield from _process_purge(queue, steps, queue.mark_purged(queue.active), None))
 
 
 def _purge_app(queue: RootQueue, app: App, wall: int) -> Steps[tuple[int, int]]:
     """Drop the pending messages of one app. PartitionUnavailable: none was dropped."""
-    seen = _first_of(queue, app)
-    steps = (queue.store.done_with(app.bit) if seen is None or queue.in_memory
+    seen = _first_message_of(queue, app)
+    steps = (queue.store.clear_pending(app.bit) if seen is None or queue.in_memory
              else queue.partition.queues.purge(queue.key, app.key, seen, wall))
     places = queue.mark_purged([app])
-    purged = yield from _without(queue, steps, places, wall)
-    queue.touch()
+    purged = yield from _process_purge(queue, steps, places, wall)
+    queue.request_delivery()
     return purged
 
 
 def _remove_app(queue: RootQueue, app: App, wall: int) -> Steps[tuple[int, int]]:
     """Record the removal of an app and return the remaining work. PartitionUnavailable: nothing changed."""
-    seen = _first_of(queue, app)
+    seen = _first_message_of(queue, app)
     if seen is not None and not queue.in_memory:
         queue.partition.queues.purge(queue.key, app.key, seen, wall)  # the deletion includes its effects
     steps = queue.partition.queues.delete_app(queue.key, app.key, wall)
-    return _without(queue, steps, app.unregister(), wall)
+    return _process_purge(queue, steps, app.unregister(), wall)
 
 
-def _first_of(queue: RootQueue, app: App) -> Message | None:
+def _first_message_of(queue: RootQueue, app: App) -> Message | None:
     return next((message for message in queue.messages.values() if message.order >= app.first_order), None)
 
 
-def _without(queue: RootQueue, steps: MessageSteps, places: list[Place], wall: int | None) -> Steps[tuple[int, int]]:
+def _process_purge(queue: RootQueue, steps: MessageSteps, lists: list[MessageList],
+                   wall: int | None) -> Steps[tuple[int, int]]:
     """Process the messages of a purge; at `wall`, remove messages that all apps are done with (None: already removed).
     Return their number and bytes."""
     count = size = 0
@@ -549,14 +551,14 @@ def _without(queue: RootQueue, steps: MessageSteps, places: list[Place], wall: i
         size += sum([message.size for message in step])
         if wall is not None:
             for message in step:
-                if not message.pending and queue.moving is None:
+                if not message.pending and queue.deferred_actions is None:
                     queue.remove(message, DeletionReason.NONE, wall)
     queue.purges.remove(steps)
-    yield from clear_in_steps(places)
+    yield from clear_in_steps(lists)
     return count, size
 
 
-def _finish(queue: RootQueue, messages: list[Message], wall: int) -> Steps[Any]:
+def _remove_finished(queue: RootQueue, messages: list[Message], wall: int) -> Steps[Any]:
     while messages and not queue.disabled:
         for message in messages[-MESSAGES_AT_ONCE:]:
             if queue.messages.get(message.guid) is message:
@@ -565,7 +567,7 @@ def _finish(queue: RootQueue, messages: list[Message], wall: int) -> Steps[Any]:
         yield
 
 
-def _post_again(put: Put, now: float, wall: int) -> None:
+def _post_deferred(put: Put, now: float, wall: int) -> None:
     if put.handle is not None and not put.handle.closing:
         queue = put.handle.queue
         refused = queue.post(put, now, wall)
@@ -599,10 +601,10 @@ class Domain(DomainRules):
     def reconfigure(self, settings: DomainSettings) -> None:
         """Apply validated settings (same mode and storage); the broker adds and removes apps."""
         before = self.max_attempts
-        self.adopt(settings)
+        self.apply_settings(settings)
         for queue in self.queues.values():
             queue.meter.reconfigure(*settings.queue_limits)
             if before and self.max_attempts and before != self.max_attempts:
                 _freeze_attempts(queue, before)
             queue.set_conditions()
-            queue.touch()
+            queue.request_delivery()

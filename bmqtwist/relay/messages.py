@@ -71,7 +71,7 @@ class RelayUplink:
             upstream.batch.add(upstream.batch.rejects, q_id, guid, stream.sub_id)
             upstream.peer.session.flush()
 
-    def give_back(self, queue: RelayQueue, app_id: str, guids: list[bytes]) -> bool:
+    def return_messages(self, queue: RelayQueue, app_id: str, guids: list[bytes]) -> bool:
         """Return messages to the upstream node; False if it does not support that or subscriptions are being changed."""
         found = self._find(queue, app_id)
         if found is None or not _accepts_returns(found[0].peer):
@@ -96,7 +96,7 @@ class RelayUplink:
         """Return the payload of a message that came without it."""
         return self._user.payload(queue.uri, message.guid)
 
-    def keep(self, put: Put) -> None:
+    def count_pending(self, put: Put) -> None:
         """Count a waiting PUT; above the limit its producer's session is not read."""
         self._bytes += put.message.size + len(put.message.options)
         if self._bytes > self._bytes_max and put.handle is not None:
@@ -105,7 +105,7 @@ class RelayUplink:
                 self._paused[session] = None
                 self._loop.performer.read(session, False)
 
-    def let_go(self, put: Put) -> None:
+    def uncount_pending(self, put: Put) -> None:
         """Subtract a PUT that has stopped waiting; below half of the limit all sessions are read again."""
         self._bytes -= put.message.size + len(put.message.options)
         if self._paused and self._bytes <= self._bytes_max // 2 and not self._resuming:
@@ -121,7 +121,7 @@ class RelayUplink:
             if session.state is not State.CLOSED:
                 self._loop.performer.read(session, True)
 
-    def post_again_at(self, queue: RelayQueue, when: float) -> None:
+    def retry_pending_at(self, queue: RelayQueue, when: float) -> None:
         """Send waiting PUTs again at `when`."""
         self._loop.timers.at(when, partial(self._post_again, queue))
 
@@ -130,7 +130,7 @@ class RelayUplink:
         if opened is not None and opened.relay is queue:
             upstream, stream = opened.upstream, opened.streams.get(DEFAULT_APP_ID)
             ready = stream is not None and stream.state is StreamState.OPEN
-            queue.post_again(upstream.generation if ready and upstream is not None and not upstream.stopping else 0)
+            queue.retry_pending(upstream.generation if ready and upstream is not None and not upstream.stopping else 0)
 
 
 def _may_block_on_confirms(stream: AppStream) -> bool:
@@ -164,7 +164,7 @@ class RelayIncoming:
         for ack in acks:
             opened = self._by_id.get(ack.queue_id)
             if opened is not None and opened.relay is not None and opened.is_upstream(peer):
-                opened.relay.acked(ack.guid, ack.status, now)
+                opened.relay.on_ack(ack.guid, ack.status, now)
 
     def on_pushes(self, peer: PeerSession, body: bytes, now: float) -> None:
         """Handle a PUSH event; raises PeerError after the PUSHes before the error were processed."""
@@ -179,11 +179,11 @@ class RelayIncoming:
                     message = Message(guid, payload, b"", bool(flags & MESSAGE_PROPERTIES), compression, schema_id, 0, now,
                                       wall)
                     message.lease, message.sequence = lease, sequence
-                    opened.relay.pushed(message, targets, late)
+                    opened.relay.on_push(message, targets, late)
                     continue
                 stored = self._user.find_stored(opened.name, guid) if not opened.waiting_pushes else None
                 if stored is not None:
-                    opened.relay.pushed(stored, targets, late)
+                    opened.relay.on_push(stored, targets, late)
                 else:
                     self._hold_push(opened, peer, WaitingPush(guid, targets, late, now + RECORD_WAIT_S))
         except MessageError as error:
@@ -211,12 +211,12 @@ class RelayIncoming:
             push = opened.waiting_pushes[0]
             message = self._user.find_stored(opened.name, push.guid)
             if message is not None:
-                relay.pushed(message, push.targets, push.late)
+                relay.on_push(message, push.targets, push.late)
             elif now < push.deadline:
                 return
             else:
                 for app_id, _ in push.targets:
-                    self._uplink.give_back(relay, app_id, [push.guid])
+                    self._uplink.return_messages(relay, app_id, [push.guid])
             opened.waiting_pushes.popleft()
 
 

@@ -227,7 +227,7 @@ class Relays:
         """Close at the upstream what no client has open; `add_request()` returns the callback of one more close request."""
         opened.drop_gone_consumers()
         if opened.relay is not None:
-            opened.relay.forget_released()
+            opened.relay.detach_closed_handles()
         for stream in list(opened.streams.values()):
             surplus = opened.surplus(stream)
             if surplus.read:
@@ -239,7 +239,7 @@ class Relays:
 
     def _unregister_if_idle(self, opened: UpstreamQueue) -> None:
         if opened.is_idle and self._unregister(opened) and opened.relay is not None:
-            opened.relay.forget_all()
+            opened.relay.drop_all()
 
     def _unregister(self, opened: UpstreamQueue) -> bool:
         if self._by_id.pop(opened.q_id, None) is None:
@@ -298,7 +298,7 @@ class Relays:
                     output.answer()
                 case Reopened():
                     if opened.relay is not None:
-                        opened.relay.confirms_open(stream.app_id)
+                        opened.relay.resume_confirms(stream.app_id)
                 case Opened():
                     self._on_stream_open(opened, stream)
                 case RetryIn():
@@ -307,9 +307,9 @@ class Relays:
                     assert_never(output)
         if opened.relay is not None:
             if not stream.counts.read:
-                opened.relay.app_closed(stream.app_id)
+                opened.relay.on_app_closed(stream.app_id)
             if not stream.counts.write and stream.app_id == DEFAULT_APP_ID:
-                opened.relay.posts_closed()
+                opened.relay.drop_closed_posts()
 
     def _send_request(self, opened: UpstreamQueue, stream: AppStream, choice: str, value: object, timeout_ms: int) -> None:
         upstream = opened.upstream
@@ -332,16 +332,16 @@ class Relays:
         if stream.configured == stream.wanted and opened.relay is not None:
             opened.relay.on_parameters_confirmed(stream.app_id)
         if stream.in_progress is None:
-            opened.ids.keep(stream.app_id, [each.expression for each in (*stream.configured, *stream.wanted)])
+            opened.ids.retain_only(stream.app_id, [each.expression for each in (*stream.configured, *stream.wanted)])
         self._unregister_if_idle(opened)
 
     def _on_stream_open(self, opened: UpstreamQueue, stream: AppStream) -> None:
         upstream = opened.upstream
         if opened.relay is None or upstream is None:
             return
-        opened.relay.confirms_open(stream.app_id)
+        opened.relay.resume_confirms(stream.app_id)
         if stream.app_id == DEFAULT_APP_ID and not upstream.stopping:
-            opened.relay.posts_open(upstream.generation)
+            opened.relay.resume_posts(upstream.generation)
             self._loop.report.info(f"{opened.name}: now has an upstream for subQueueId: {stream.sub_id} with "
                                    f"generation count {upstream.generation}.")
 
@@ -423,7 +423,7 @@ class Relays:
             opened.waiting_pushes.clear()
             self._detaching[opened] = None
             if opened.relay is not None:
-                opened.relay.posts_stopped()
+                opened.relay.suspend_posts()
                 opened.relay.open_apps.clear()
                 opened.relay.stopped = True
         self._in_slices(lost, self._finish_detach)
@@ -438,7 +438,7 @@ class Relays:
         outputs = []
         for stream in opened.streams.values():
             if opened.relay is not None:
-                opened.relay.confirms_stopped(stream.app_id)
+                opened.relay.suspend_confirms(stream.app_id)
             self._reopening.discard(stream)
             outputs.append((stream, opened.step(stream, Down(), self._loop.now)))
         for stream, found in outputs:
@@ -451,7 +451,7 @@ class Relays:
         for batch in {opened.upstream.batch: None for opened in lost if opened.upstream is not None}:
             for relay, app_id, guid in reversed(batch.take_unreceipted(relays)):
                 if isinstance(relay, RelayQueue):
-                    relay.confirm_again(app_id, guid)
+                    relay.requeue_confirm(app_id, guid)
 
     def on_receipt(self, peer: PeerSession, count: int) -> None:
         """Handle a receipt: the upstream has committed `count` CONFIRMs."""
@@ -464,7 +464,7 @@ class Relays:
         stopped = [opened for opened in self.opened.values() if opened.upstream is upstream and opened.relay is not None]
         for opened in stopped:
             if opened.relay is not None:
-                opened.relay.posts_stopped()
+                opened.relay.suspend_posts()
         self._in_slices(stopped, lambda opened: self._loop.report.info(
             f"{opened.name}: buffering PUTs with generation count {upstream.generation} because upstream is stopping."))
 

@@ -105,7 +105,7 @@ class UpstreamQueue:
         if relay is None:
             return Counts()
         app = relay.apps.get(app_id)
-        return Counts(app.consumers() if app is not None else 0, relay.writers() if app_id == DEFAULT_APP_ID else 0)
+        return Counts(app.reader_count() if app is not None else 0, relay.writer_count() if app_id == DEFAULT_APP_ID else 0)
 
     def merged_subscriptions(self, app_id: str) -> Subscriptions:
         """Return the merged subscriptions of all consumers of an app."""

@@ -12,7 +12,7 @@ from bmqtwist.sdk.codecs import ValueT
 from bmqtwist.sdk.options import Subscription
 from bmqtwist.sdk.results import Result, SdkError
 from bmqtwist.wire import properties as wire_properties
-from bmqtwist.wire.application_data import open_data
+from bmqtwist.wire.application_data import unpack_data
 from bmqtwist.wire.properties import PropertyType, Value
 
 
@@ -40,7 +40,7 @@ class Message(Generic[ValueT]):
         self._properties: wire_properties.Properties | None = None
 
     def _open(self) -> None:
-        self._area, self._payload = open_data(self._data, bool(self._flags & 2), self._form & 7, self._form >> 3)
+        self._area, self._payload = unpack_data(self._data, bool(self._flags & 2), self._form & 7, self._form >> 3)
 
     @property
     def payload(self) -> bytes:

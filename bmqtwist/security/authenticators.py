@@ -1,6 +1,6 @@
 """Authentication of the broker: built-in authenticators, and their assembly from the configuration.
 
-`build_security` returns a `Security` or raises LocalError. `Security.connection(peer)` creates the
+`build_security` returns a `Security` or raises LocalError. `Security.new_authentication(peer)` creates the
 `link.authentication.Authentication` of one connection; `Security.allows(...)` calls the authorizer, if one is configured.
 """
 
@@ -24,17 +24,17 @@ CREDENTIAL_BYTES_MAX = 4096  # user and password of one BASIC request
 ANONYMOUS = "ANONYMOUS"
 BASIC_USER = "BASIC_USER-"  # prefix of a user's name in a principal
 
-Settings = Mapping[str, rules.Setting]
+PluginSettings = Mapping[str, rules.PluginValue]
 
 
 class _BuiltIn:
-    """Built-in authenticator: `start` and `stop` do nothing."""
+    """Base of the built-in authenticators, which need no start or stop."""
 
     def start(self) -> None:
-        """Called when the broker starts."""
+        """Do nothing at the start of the broker."""
 
     def stop(self) -> None:
-        """Called when the broker stops."""
+        """Do nothing at the stop of the broker."""
 
 
 class AnonAuthenticator(_BuiltIn):
@@ -43,7 +43,7 @@ class AnonAuthenticator(_BuiltIn):
     mechanism = ANONYMOUS
     blocking = False
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: PluginSettings) -> None:
         should_pass = settings.get("shouldPass", True)
         if not isinstance(should_pass, bool):
             raise LocalError("AnonAuthenticator: 'shouldPass' must be a boolVal.")
@@ -59,7 +59,7 @@ class BasicAuthenticator(_BuiltIn):
 
     mechanism = "BASIC"
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: PluginSettings) -> None:
         self._users: dict[bytes, StoredPassword] = {}
         for user, secret in settings.items():
             if not isinstance(secret, str) or not user or ":" in user:
@@ -94,7 +94,7 @@ class BasicAuthenticator(_BuiltIn):
 class BasicCredentialProvider:
     """Credential of mechanism BASIC for other brokers. Settings: username and password."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: PluginSettings) -> None:
         user, password = settings.get("username"), settings.get("password")
         if not isinstance(user, str) or not isinstance(password, str) or not user or ":" in user:
             raise LocalError("BasicCredentialProvider: 'username' and 'password' must be stringVals, and the username must "
@@ -115,7 +115,7 @@ class TestAuthenticator(_BuiltIn):
     __test__ = False  # not a test case; the name is the original's
     mechanism = "TEST"
 
-    def __init__(self, settings: Settings, sleep: Callable[[float], None]) -> None:
+    def __init__(self, settings: PluginSettings, sleep: Callable[[float], None]) -> None:
         pause = settings.get("sleepTimeMs", 0)
         if not isinstance(pause, int) or isinstance(pause, bool) or pause < 0:
             raise LocalError("TestAuthenticator: 'sleepTimeMs' must be an intVal that is not negative.")
@@ -130,15 +130,15 @@ class TestAuthenticator(_BuiltIn):
 
 class Security:
     """Authenticators by upper-case mechanism, anonymous credential, authorizer, and the credential for other brokers.
-    `guarded`: an authenticator is configured."""
+    `has_authenticator`: one is configured."""
 
     def __init__(self, authenticators: Mapping[str, Authenticator], anonymous: Credential | None,
                  authorizer: rules.Authorizer | None = None, provider: CredentialProvider | None = None,
                  guarded: bool = False) -> None:
         self.authenticators, self.anonymous, self.authorizer = authenticators, anonymous, authorizer
-        self.provider, self.guarded = provider, guarded
+        self.provider, self.has_authenticator = provider, guarded
 
-    def connection(self, peer: str) -> Authentication:
+    def new_authentication(self, peer: str) -> Authentication:
         return Authentication(self.authenticators, self.anonymous, peer)
 
     def allows(self, principal: str, action: rules.Action, subject: str = "") -> bool:
@@ -154,7 +154,7 @@ class Security:
         if not self.allows(principal, action, subject):
             return "Connection not authorized"
         own = self.provider is not None and principal == self.provider.principal != ""
-        if not self.guarded or own or self.authorizer is not None and rules.allows_explicitly(
+        if not self.has_authenticator or own or self.authorizer is not None and rules.allows_explicitly(
                 self.authorizer, principal, action, subject):
             return ""
         return (f"'{shown(principal)}' is not known as a broker: it is not the principal of this node's credentialProvider, "
@@ -182,10 +182,10 @@ class Security:
             authenticator.stop()
 
 
-Find = Callable[[str], Callable[..., object]]
+FindClass = Callable[[str], Callable[..., object]]
 
 
-def build_security(app: AppConfig, report: Report, sleep: Callable[[float], None], find: Find) -> Security:
+def build_security(app: AppConfig, report: Report, sleep: Callable[[float], None], find: FindClass) -> Security:
     """Build authentication and authorization from appConfig. Raises LocalError.
 
     `find` returns the class of a dotted name, or raises LocalError. Clients without credentials are accepted if no
@@ -240,7 +240,7 @@ def _check_users(basic: BasicAuthenticator, report: Report) -> None:
                     "made with `bmq password`.", len(basic.literal_users))
 
 
-def _make_authenticator(plugin: AuthenticatorConfig, sleep: Callable[[float], None], find: Find) -> Authenticator:
+def _make_authenticator(plugin: AuthenticatorConfig, sleep: Callable[[float], None], find: FindClass) -> Authenticator:
     settings = _settings(plugin)
     if plugin.name == "BasicAuthenticator":
         return BasicAuthenticator(settings)
@@ -248,7 +248,7 @@ def _make_authenticator(plugin: AuthenticatorConfig, sleep: Callable[[float], No
         return AnonAuthenticator(settings)
     if plugin.name == "TestAuthenticator":
         return TestAuthenticator(settings, sleep)
-    made = _find("Authenticator", plugin.name, find)(settings)
+    made = _find_plugin("Authenticator", plugin.name, find)(settings)
     mechanism, blocking = getattr(made, "mechanism", None), getattr(made, "blocking", None)
     methods = all(callable(getattr(made, name, None)) for name in ("start", "stop", "authenticate"))
     if not isinstance(mechanism, str) or not isinstance(blocking, bool) or not methods:
@@ -257,20 +257,20 @@ def _make_authenticator(plugin: AuthenticatorConfig, sleep: Callable[[float], No
     return made  # type: ignore[return-value]
 
 
-def _make_provider(app: AppConfig, find: Find) -> CredentialProvider | None:
+def _make_provider(app: AppConfig, find: FindClass) -> CredentialProvider | None:
     plugin = app.authentication.credential_provider
     if plugin is None:
         return None
     if plugin.name == "BasicCredentialProvider":
         return BasicCredentialProvider(_settings(plugin))
-    made = _find("Credential provider", plugin.name, find)(_settings(plugin))
+    made = _find_plugin("Credential provider", plugin.name, find)(_settings(plugin))
     if not isinstance(getattr(made, "principal", None), str) or not callable(getattr(made, "credential", None)):
         raise LocalError(f"Credential provider plugin '{plugin.name}' needs the attribute principal (str) and the method "
                          "credential.")
     return made  # type: ignore[return-value]
 
 
-def _make_authorizer(app: AppConfig, report: Report, find: Find) -> rules.Authorizer | None:
+def _make_authorizer(app: AppConfig, report: Report, find: FindClass) -> rules.Authorizer | None:
     plugin, table = app.authorization.authorizer, app.bmqtwist.authorization
     own = rules.RulesAuthorizer(table.rules, table.default, report) if table.rules or table.default == "deny" else None
     if plugin is None:
@@ -279,17 +279,17 @@ def _make_authorizer(app: AppConfig, report: Report, find: Find) -> rules.Author
     if plugin.name == "DefaultAuthorizer":
         chosen = rules.DefaultAuthorizer(_settings(plugin), report)
     else:
-        chosen = _find("Authorizer", plugin.name, find)(_settings(plugin), report)  # type: ignore[assignment]
+        chosen = _find_plugin("Authorizer", plugin.name, find)(_settings(plugin), report)  # type: ignore[assignment]
         if not callable(getattr(chosen, "authorize", None)):
             raise LocalError(f"Authorizer plugin '{plugin.name}' needs the method authorize.")
-    return chosen if own is None else rules.Both(own, chosen)
+    return chosen if own is None else rules.CombinedAuthorizer(own, chosen)
 
 
-def _settings(plugin: AuthenticatorConfig) -> Settings:
+def _settings(plugin: AuthenticatorConfig) -> PluginSettings:
     return {setting.key: setting.value.value for setting in plugin.settings}
 
 
-def _find(kind: str, name: str, find: Find) -> Callable[..., object]:
+def _find_plugin(kind: str, name: str, find: FindClass) -> Callable[..., object]:
     try:
         return find(name)
     except LocalError as error:

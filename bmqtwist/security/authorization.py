@@ -21,10 +21,12 @@ from typing import Protocol
 from bmqtwist.config.broker import RuleConfig
 from bmqtwist.report import Report, shown
 
-Setting = bool | int | float | str
+PluginValue = bool | int | float | str
 
 
 class Action(Enum):
+    """Actions that an authorizer allows or denies; the value is the name in rules and logs."""
+
     CONNECT_CLIENT = "ConnectClient"
     CONNECT_PROXY = "ConnectProxy"
     CONNECT_CLUSTER_NODE = "ConnectClusterNode"
@@ -50,7 +52,7 @@ class Authorizer(Protocol):
 class DefaultAuthorizer:
     """Allows and logs every action."""
 
-    def __init__(self, settings: Mapping[str, Setting], report: Report) -> None:
+    def __init__(self, settings: Mapping[str, PluginValue], report: Report) -> None:
         self._report = report
 
     def authorize(self, principal: str, action: Action, subject: str = "") -> bool:
@@ -78,7 +80,7 @@ class RulesAuthorizer:
         return next((rule for rule in self._rules if _matches(rule, principal, action, subject)), None)
 
 
-class Both:
+class CombinedAuthorizer:
     """Two authorizers that must both allow an action."""
 
     def __init__(self, first: Authorizer, second: Authorizer) -> None:
@@ -91,7 +93,7 @@ class Both:
 
 def allows_explicitly(authorizer: Authorizer, principal: str, action: Action, subject: str) -> bool:
     """Return whether an authorizer that allows an action does so by a rule or plug-in rather than by default."""
-    if isinstance(authorizer, Both):
+    if isinstance(authorizer, CombinedAuthorizer):
         return any(allows_explicitly(each, principal, action, subject) for each in authorizer.parts)
     if isinstance(authorizer, RulesAuthorizer):
         return authorizer.rule(principal, action, subject) is not None

@@ -37,7 +37,7 @@ def make_hash(password: str, salt: bytes) -> str:
     if len(salt) < SALT_BYTES:
         raise LocalError(f"A salt must have at least {SALT_BYTES} bytes.")
     digest = _digest(secret, salt, LOG2_N, R, P, HASH_BYTES)
-    return f"{PASSWORD_HASH_PREFIX}ln={LOG2_N},r={R},p={P}${_text(salt)}${_text(digest)}"
+    return f"{PASSWORD_HASH_PREFIX}ln={LOG2_N},r={R},p={P}${_to_base64(salt)}${_to_base64(digest)}"
 
 
 def hash_for_console(password: str) -> str:
@@ -76,7 +76,7 @@ class StoredPassword:
         try:
             if found is None:
                 raise ValueError
-            self._salt, self._digest = _bytes(found[4]), _bytes(found[5])
+            self._salt, self._digest = _from_base64(found[4]), _from_base64(found[5])
         except (ValueError, Base64Error):
             raise LocalError(f"A password hash must have the form {PASSWORD_HASH_PREFIX}ln=..,r=..,p=..$salt$hash; "
                              "create one with `bmq password`.") from None
@@ -104,9 +104,9 @@ def _digest(secret: bytes, salt: bytes, log2_n: int, r: int, p: int, size: int) 
     return hashlib.scrypt(secret, salt=salt, n=n, r=r, p=p, maxmem=256 * n * r + (1 << 20), dklen=size)
 
 
-def _text(data: bytes) -> str:
+def _to_base64(data: bytes) -> str:
     return b64encode(data).decode().rstrip("=")
 
 
-def _bytes(text: str) -> bytes:
+def _from_base64(text: str) -> bytes:
     return b64decode(text + "=" * (-len(text) % 4), validate=True)

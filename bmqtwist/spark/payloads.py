@@ -15,7 +15,7 @@ from bmqtwist.spark.messages import STRING_MAP, property_texts
 from bmqtwist.spark.records import Block
 from bmqtwist.storage.records import COMPRESSION_MASK, RecordType
 from bmqtwist.storagetool.datafile import DataError, DataFile, DataRecord
-from bmqtwist.wire.application_data import open_data
+from bmqtwist.wire.application_data import unpack_data
 from bmqtwist.wire.properties import decode
 
 # `value`: decompressed payload. `problem`: reason why it is missing.
@@ -76,7 +76,7 @@ Texts = tuple[list[tuple[str, str]], list[tuple[str, str]]]
 
 def decode_record(record: DataRecord, compression: int, with_properties: bool) -> tuple[bytes, Texts | None]:
     """Return (payload, properties as texts) of a DATA record; PeerError if they are malformed."""
-    area, value = open_data(record.data, record.has_properties, compression, record.schema_wire_id)
+    area, value = unpack_data(record.data, record.has_properties, compression, record.schema_wire_id)
     if not with_properties:
         return value, None
     return value, property_texts(decode(area, record.schema_wire_id != 0) if area else {})

@@ -11,7 +11,7 @@ from bmqtwist.machine import Cell, TransitionLog, check, table, to
 
 
 class WriterState(Enum):
-    """Reasons why no records are taken."""
+    """Set of the present reasons why the partition takes no records."""
 
     OPEN = "open"
     DISABLED = "disabled"
@@ -25,7 +25,7 @@ class WriterState(Enum):
 
 
 class WriterEvent(Enum):
-    """Events of a partition's writer."""
+    """Events that add or remove reasons."""
 
     ACTIVATE = "a newer lease"
     FOLLOW = "another node has the lease"
@@ -36,7 +36,7 @@ class WriterEvent(Enum):
     WRITE_FAILS = "a write fails"
     WRITTEN = "a write succeeds"
     SYNC_FAILS = "a sync fails"
-    MISTAKE = "an unexpected exception"
+    EXCEPTION = "an unexpected exception"
 
 
 class Availability:
@@ -46,7 +46,7 @@ class Availability:
         self.state = WriterState.OPEN
         self.transitions = TransitionLog()  # times are epoch seconds
 
-    def on(self, event: WriterEvent, wall: int, cause: str = "") -> None:
+    def step(self, event: WriterEvent, wall: int, cause: str = "") -> None:
         """Handle an event; `cause` is noted in the transition history."""
         before = self.state
         TABLE[before][event].action(self, event)
@@ -58,9 +58,9 @@ class Availability:
         self.state, = TABLE[self.state][event].after
 
     def _stay(self, event: WriterEvent) -> None:
-        """Keep the present reasons."""
+        """Keep the present reasons: the event changes none."""
 
-    def has(self, reason: WriterState) -> bool:
+    def has_reason(self, reason: WriterState) -> bool:
         """Return whether `reason` is one of the present reasons."""
         return reason.value in self.state.value
 
@@ -75,7 +75,7 @@ Row = dict[WriterEvent, Cell[WriterState]]
 def _row(**after: WriterState) -> Row:
     """Build a row from the events that change the state; SYNC_FAILS and MISTAKE close every state."""
     return dict.fromkeys(WriterEvent, to(Availability._stay)) | {
-        event: to(Availability._enter, _CLOSED) for event in (WriterEvent.SYNC_FAILS, WriterEvent.MISTAKE)} | {
+        event: to(Availability._enter, _CLOSED) for event in (WriterEvent.SYNC_FAILS, WriterEvent.EXCEPTION)} | {
         WriterEvent[name]: to(Availability._enter, state) for name, state in after.items()}
 
 
@@ -88,5 +88,5 @@ TABLE: dict[WriterState, Row] = table(WriterState, WriterEvent, {
     _DISABLED_FAILING: _row(ENABLE=_FAILING, WRITTEN=_DISABLED),
     _FULL_FAILING: _row(DISABLE=_ALL, PURGE=_FAILING, FOLLOW=_FAILING, WRITTEN=_FULL),
     _ALL: _row(ENABLE=_FULL_FAILING, PURGE=_DISABLED_FAILING, FOLLOW=_DISABLED_FAILING, WRITTEN=_DISABLED_FULL),
-    _CLOSED: _row() | dict.fromkeys((WriterEvent.SYNC_FAILS, WriterEvent.MISTAKE), to(Availability._stay)),
+    _CLOSED: _row() | dict.fromkeys((WriterEvent.SYNC_FAILS, WriterEvent.EXCEPTION), to(Availability._stay)),
 })

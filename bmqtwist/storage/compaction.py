@@ -2,10 +2,10 @@
 
 PSNs and timestamps stay; DATA and QLIST offsets are those of the new files. Adjacent DATA records are read with one call.
 
-    first            records live at the start of the copy, in journal order; records that end before their copy are omitted
-    then             records that became live since, in journal order, merged by PSN with the DELETIONs of copied messages
-                     and queues (`note_end`)
-    slice() = True   the copy is complete: the next set holds the present state
+    first                  records live at the start of the copy, in journal order, except those deleted before their copy
+    then                   records that became live since, in journal order, merged by PSN with the DELETIONs of copied
+                           messages and queues (`on_deletion`)
+    copy_slice() is True   the copy is complete: the next set has the present state
 
 PSNs in the next set ascend, as recovery requires for the records before the first sync point.
 """
@@ -27,30 +27,31 @@ from bmqtwist.storage.records import (
     SEQUENCE_MASK,
     data_record_bytes,
     pack_message_record,
-    placed,
+    with_offsets,
 )
 from bmqtwist.storage.state import Live, PartitionState
 from bmqtwist.storage.store import ROLLOVER_CHUNK_BYTES
 
-_DENSE = 4  # keys per live record above which a list of the keys is used instead of their range
+_KEYS_PER_RECORD_MAX = 4  # keys per live record above which a list of the keys is used instead of their range
 
 
 class LiveCopy:
-    """One copy. `keys`, `offsets`: live keys of the copied messages and their new DATA offsets in dwords."""
+    """Copy of one partition into the next file set. `keys`, `offsets`: live keys of the copied messages and their new DATA
+    offsets in dwords."""
 
     def __init__(self, files: FileSets, state: PartitionState) -> None:
         self._files, self._state = files, state
-        _, self._data_end, self._qlist_end = files.coming.positions()
+        _, self._data_end, self._qlist_end = files.next_set.positions()
         self.keys, self.offsets = array("Q"), array("I")
         self.cursor = 0  # live key of the last copied record
         live = state.live
         first, last = next(iter(live), 1), state.last_key
         keys: Sequence[int] = range(first, last + 1)
-        self._keys = keys if len(keys) <= _DENSE * len(live) else list(live)
+        self._keys = keys if len(keys) <= _KEYS_PER_RECORD_MAX * len(live) else list(live)
         self._at, self._total = 0, len(self._keys)
-        self._later = last + 1  # next key among the records that became live during the copy
-        self._ends: deque[tuple[int, bytes]] = deque()  # (sequence, record), ascending
-        self._pending_ends: set[bytes] = set()  # GUIDs of copied messages whose DELETION is pending
+        self._next_new_key = last + 1  # next key among the records that became live during the copy
+        self._deletions: deque[tuple[int, bytes]] = deque()  # (sequence, record), ascending
+        self._pending_deletions: set[bytes] = set()  # GUIDs of copied messages whose DELETION is pending
         self._large: tuple[Message, int] | None = None  # (message that is copied in pieces, bytes copied)
         self._journal: list[bytes] = []
         self._qlist: list[bytes] = []
@@ -64,33 +65,33 @@ class LiveCopy:
 
     # ---- deletions during the copy -------------------------------------------------------------------------------
 
-    def note_end(self, key: int, sequence: int, record: bytes) -> None:
+    def on_deletion(self, key: int, sequence: int, record: bytes) -> None:
         """Note that `record` deletes the message, or the queue, whose first live record has `key`."""
         if key <= self.cursor:
-            self._ends.append((sequence, record))
+            self._deletions.append((sequence, record))
 
-    def note_pending_end(self, key: int, guid: bytes) -> None:
+    def on_pending_deletion(self, key: int, guid: bytes) -> None:
         """Note that a message was deleted and its DELETION is pending."""
         if key <= self.cursor:
-            self._pending_ends.add(guid)
+            self._pending_deletions.add(guid)
 
-    def note_appended_end(self, guid: bytes, sequence: int, record: bytes) -> None:
+    def on_deletion_appended(self, guid: bytes, sequence: int, record: bytes) -> None:
         """Note that a pending DELETION was appended."""
-        if guid in self._pending_ends:
-            self._pending_ends.remove(guid)
-            self._ends.append((sequence, record))
+        if guid in self._pending_deletions:
+            self._pending_deletions.remove(guid)
+            self._deletions.append((sequence, record))
 
     # ---- copying -------------------------------------------------------------------------------------------------
 
-    def run(self) -> None:
+    def copy_rest(self) -> None:
         """Copy all remaining records."""
-        while not self.slice(ROLLOVER_CHUNK_BYTES // RECORD_BYTES, ROLLOVER_CHUNK_BYTES):
+        while not self.copy_slice(ROLLOVER_CHUNK_BYTES // RECORD_BYTES, ROLLOVER_CHUNK_BYTES):
             pass
 
-    def slice(self, records: int, size: int) -> bool:
+    def copy_slice(self, records: int, size: int) -> bool:
         """Copy up to `records` records and about `size` bytes of DATA; True if the copy is complete. OSError."""
         live = self._state.live
-        visited, visited_max = 0, records * _DENSE
+        visited, visited_max = 0, records * _KEYS_PER_RECORD_MAX
         done = False
         while len(self._journal) < records and self._pending < size and visited < visited_max:
             visited += 1
@@ -99,14 +100,14 @@ class LiveCopy:
                 break
             key = self._next_key()
             if not key:
-                done = not self._copy_end(1 << 62)
+                done = not self._copy_deletion(1 << 62)
                 if done:
                     break
                 continue
             item = live.get(key)
             if item is None:
                 self._advance()
-            elif not self._copy_end(_sequence(item)):
+            elif not self._copy_deletion(_sequence(item)):
                 self._advance()
                 self._copy(key, item, size)
         self._flush()
@@ -117,19 +118,19 @@ class LiveCopy:
         """Return the next key to visit; 0 if there is none."""
         if self._at < self._total:
             return self._keys[self._at]
-        return self._later if self._later <= self._state.last_key else 0
+        return self._next_new_key if self._next_new_key <= self._state.last_key else 0
 
     def _advance(self) -> None:
         if self._at < self._total:
             self._at += 1
         else:
-            self._later += 1
+            self._next_new_key += 1
 
-    def _copy_end(self, sequence: int) -> bool:
+    def _copy_deletion(self, sequence: int) -> bool:
         """Copy one noted DELETION if its sequence number is below `sequence`; False if there is none."""
-        if not self._ends or self._at < self._total or self._ends[0][0] > sequence:
+        if not self._deletions or self._at < self._total or self._deletions[0][0] > sequence:
             return False
-        self._journal.append(self._ends.popleft()[1])
+        self._journal.append(self._deletions.popleft()[1])
         return True
 
     def _copy(self, key: int, item: Live, size: int) -> None:
@@ -140,7 +141,7 @@ class LiveCopy:
             self._copy_message(item)
         elif type(item) is tuple:
             record, entry = item
-            self._journal.append(placed(record, QUEUE_OP_HEAD, 0, self._qlist_end))
+            self._journal.append(with_offsets(record, QUEUE_OP_HEAD, 0, self._qlist_end))
             self._qlist.append(entry)
             self._qlist_end += len(entry)
         else:
@@ -172,7 +173,7 @@ class LiveCopy:
         piece = self._files.read_data(message.data_offset * 8 + done, min(size, total - done))
         if not piece:
             raise OSError(errno.EIO, "DATA file is shorter than its records")
-        self._files.coming.append([], [piece], [])
+        self._files.next_set.append([], [piece], [])
         done += len(piece)
         if done < total:
             self._large = message, done
@@ -190,11 +191,11 @@ class LiveCopy:
         data = [self._files.read_data(offset, size) for offset, size in self._runs]
         if sum(map(len, data)) != self._pending:
             raise OSError(errno.EIO, "DATA file is shorter than its records")
-        self._files.coming.append(self._journal, data, self._qlist)
+        self._files.next_set.append(self._journal, data, self._qlist)
         self._journal, self._qlist, self._runs, self._pending = [], [], [], 0
 
     def _check_room(self) -> None:
-        if not self._files.sizes.hold(self._files.coming.positions()):
+        if not self._files.sizes.fits(self._files.next_set.positions()):
             raise OSError(errno.ENOSPC, "the live records do not fit into a new file set")
 
 
@@ -209,7 +210,7 @@ class Relocation:
         self._state, self._keys, self._offsets = state, copy.keys, copy.offsets
         self._joined, self._last, self._distance = joined, last, distance
         self._updated = 0  # messages up to this key have their new offset
-        self._at, self._later = 0, joined + 1
+        self._at, self._next_new_key = 0, joined + 1
 
     def offset(self, message: Message) -> int:
         """Return the present DATA offset of a message, dwords."""
@@ -229,12 +230,12 @@ class Relocation:
                 item.data_offset = self._offsets[at]
             self._updated, self._at = self._keys[at], at + 1
             count -= 1
-        for key in range(self._later, min(self._later + count, self._last + 1)):
+        for key in range(self._next_new_key, min(self._next_new_key + count, self._last + 1)):
             item = live.get(key)
             if type(item) is Message:
                 item.data_offset += self._distance
-            self._updated, self._later = key, key + 1
-        return self._at == len(self._keys) and self._later > self._last
+            self._updated, self._next_new_key = key, key + 1
+        return self._at == len(self._keys) and self._next_new_key > self._last
 
 
 def _record_bytes(message: Message) -> int:

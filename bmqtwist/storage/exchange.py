@@ -39,7 +39,7 @@ _CRC_AT = MESSAGE_RECORD.offset("crc")
 _QLIST_AT = QUEUE_OP_RECORD.offset("qlist_words")
 READ_AHEAD_BYTES = 1 << 16  # of DATA per read
 READ_BYTES = 1 << 16  # per message to another node, of records read back from the files; one record may be larger
-_LISTED = (QueueOp.CREATION, QueueOp.ADDITION)
+_WITH_QLIST = (QueueOp.CREATION, QueueOp.ADDITION)
 
 
 class Applier(Replay):
@@ -59,44 +59,45 @@ class Applier(Replay):
 
     def read_data(self, queue: StoredQueue, message: Message) -> int:
         """Read the DATA record received with the JOURNAL record."""
-        return checked(message, self._attached)
+        return complete_message(message, self._attached)
 
     def read_queue_record(self, offset: int) -> tuple[str, bytes, Apps, bytes]:
         """Read the QLIST record received with the JOURNAL record."""
         return qlist_entry(self._attached)
 
-    def seen_at(self, message: Message) -> float:
+    def arrival_time(self, message: Message) -> float:
         """Return the present time, rounded up by up to a second: the first node's clock may be wrong."""
         return self.wall + 1 - self.epoch
 
-    def stored(self, queue: StoredQueue, message: Message) -> None:
+    def on_stored(self, queue: StoredQueue, message: Message) -> None:
         """Add the GUID to the history; the application data is not cached."""
-        super().stored(queue, message)
+        super().on_stored(queue, message)
         self.state.cached_bytes -= message.size
 
-    def journal_op(self, entry: Entry) -> None:
+    def apply_journal_op(self, entry: Entry) -> None:
         """Begin a newer lease with its first sync point."""
         if entry[2] > self.state.lease:
             self._begin_lease(entry[2])
 
-    def deletion(self, entry: Entry) -> None:
-        """Note the DELETION in a copy in progress; forget the GUID if the message had no quorum and may be posted again."""
+    def apply_deletion(self, entry: Entry) -> None:
+        """Report the DELETION to a copy in progress. Remove the GUID from the history if the message had no quorum, because
+        its producer may post it again."""
         copy = self._roll.copy
         key, guid = self._record[23:28], self._record[28:44]
         queue = self.state.queues.get(key)
         message = queue.messages.get(guid) if queue is not None else None
         if copy is not None and message is not None:
-            copy.note_end(message.live_key, entry[1] & SEQUENCE_MASK, self._record)
-        super().deletion(entry)
+            copy.on_deletion(message.live_key, entry[1] & SEQUENCE_MASK, self._record)
+        super().apply_deletion(entry)
         if queue is not None and entry[1] >> FLAGS_SHIFT & FLAGS_MASK == DeletionReason.NO_SC_QUORUM:
-            queue.history.forget({guid})
+            queue.history.remove({guid})
 
-    def delete_queue(self, queue: StoredQueue | None, key: bytes) -> None:
+    def apply_queue_deletion(self, queue: StoredQueue | None, key: bytes) -> None:
         copy = self._roll.copy
         if copy is not None and queue is not None and queue.live_keys:
             sequence = int.from_bytes(self._record[:8], "big") & SEQUENCE_MASK
-            copy.note_end(queue.live_keys[0], sequence, self._record)
-        super().delete_queue(queue, key)
+            copy.on_deletion(queue.live_keys[0], sequence, self._record)
+        super().apply_queue_deletion(queue, key)
 
 
 def records_of(run: RecordRun) -> list[tuple[bytes, bytes]]:
@@ -116,7 +117,7 @@ def records_of(run: RecordRun) -> list[tuple[bytes, bytes]]:
             data_at += size
             if size <= DATA_HEADER.size or data_at > len(data):
                 raise PeerError("a DATA record is cut short", "data", data_at)
-        elif kind == _QUEUE_OP and record[_QLIST_AT - 1] in _LISTED:
+        elif kind == _QUEUE_OP and record[_QLIST_AT - 1] in _WITH_QLIST:
             if qlist_at + QUEUE_RECORD_HEADER.size > len(qlist):
                 raise PeerError("a QLIST record is missing", "qlist", qlist_at)
             size = (QUEUE_RECORD_HEADER.unpack_from(qlist, qlist_at)[2] & QUEUE_RECORD_WORDS_MASK) << 2
@@ -130,12 +131,12 @@ def records_of(run: RecordRun) -> list[tuple[bytes, bytes]]:
     return found
 
 
-def rest_of(run: RecordRun, after: Psn) -> RecordRun:
+def run_after(run: RecordRun, after: Psn) -> RecordRun:
     """Return the records of a run after `after`, where `RecordRun.continues(after)`."""
     return run if run.previous == after else _run_of(after, records_of(run)[after[1] - run.previous[1]:])
 
 
-def divided(run: RecordRun, records_max: int) -> list[RecordRun]:
+def divide_run(run: RecordRun, records_max: int) -> list[RecordRun]:
     """Split a run into runs of at most `records_max` records."""
     if len(run.journal) <= RECORD_BYTES * records_max:
         return [run]
@@ -156,7 +157,7 @@ def _run_of(previous: Psn, records: list[tuple[bytes, bytes]]) -> RecordRun:
                      b"".join(parts[True]), b"".join(parts[False]))
 
 
-def checked(message: Message, data: bytes) -> int:
+def complete_message(message: Message, data: bytes) -> int:
     """Complete a message from its DATA record; return its size, bytes. RecordMismatch if the record is damaged."""
     try:
         good = check_message(memoryview(data), 0, message)
@@ -186,7 +187,7 @@ class ReadAhead:
         return self._data[at:at + size]
 
 
-def attachment(files: ReadAhead, record: bytes, head: int) -> bytes:
+def read_attachment(files: ReadAhead, record: bytes, head: int) -> bytes:
     """Read the DATA or QLIST record of a JOURNAL record of the same files; b"" if it has none. OSError if it is damaged."""
     kind = head >> TYPE_SHIFT
     if kind == _MESSAGE:
@@ -197,11 +198,11 @@ def attachment(files: ReadAhead, record: bytes, head: int) -> bytes:
         if size <= DATA_HEADER.size or len(data) != size:
             raise OSError(errno.EIO, f"DATA holds no record at offset {offset}")
         try:
-            checked(Message(b"", None, crc=int.from_bytes(record[_CRC_AT:_CRC_AT + 4], "big")), data)
+            complete_message(Message(b"", None, crc=int.from_bytes(record[_CRC_AT:_CRC_AT + 4], "big")), data)
         except RecordMismatch as error:
             raise OSError(errno.EIO, f"DATA at offset {offset}: {error}") from None
         return data
-    if kind == _QUEUE_OP and record[_QLIST_AT - 1] in _LISTED:
+    if kind == _QUEUE_OP and record[_QLIST_AT - 1] in _WITH_QLIST:
         offset = int.from_bytes(record[_QLIST_AT:_QLIST_AT + 4], "big") * 4
         entry = read_queue_record(files.read_qlist, offset)
         if entry is None:
@@ -210,7 +211,7 @@ def attachment(files: ReadAhead, record: bytes, head: int) -> bytes:
     return b""
 
 
-def run_from(files: ReadAhead, journal: bytes, after: Psn, start: int) -> RecordRun:
+def build_run(files: ReadAhead, journal: bytes, after: Psn, start: int) -> RecordRun:
     """Return the first records of `journal` (read from offset `start`) that fit in one message to another node. OSError."""
     last, end, data, qlist, size = after, 0, list[bytes](), list[bytes](), 0
     for at in range(0, len(journal) // RECORD_BYTES * RECORD_BYTES, RECORD_BYTES):
@@ -220,7 +221,7 @@ def run_from(files: ReadAhead, journal: bytes, after: Psn, start: int) -> Record
         head, lease, _, _, magic = RECORD.unpack(record)
         if magic != MAGIC:
             raise OSError(errno.EIO, f"JOURNAL holds no record at offset {start + at}")
-        attached = attachment(files, record, head)
+        attached = read_attachment(files, record, head)
         if end and size + len(attached) > READ_BYTES:
             break
         (data if head >> TYPE_SHIFT == _MESSAGE else qlist).append(attached)

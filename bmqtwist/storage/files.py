@@ -118,17 +118,17 @@ class RealDisk:
         status = os.stat(directory)
         return status.st_dev, status.st_ino
 
-    def complaint(self, directory: str) -> str:
+    def unusable_reason(self, directory: str) -> str:
         """Return why the broker cannot create files in a directory, or create it; empty if it can."""
         if not os.path.exists(directory):
             parent = directory
             while not os.path.exists(parent):
                 parent = os.path.dirname(parent.rstrip("/")) or "."
-            makes = os.path.isdir(parent) and os.access(parent, os.W_OK | os.X_OK)
-            return "" if makes else f"there is no such directory, and this user cannot make it in '{parent}'"
+            creatable = os.path.isdir(parent) and os.access(parent, os.W_OK | os.X_OK)
+            return "" if creatable else f"it does not exist, and this user cannot create it in '{parent}'"
         if not os.path.isdir(directory):
-            return "it is no directory"
-        return "" if os.access(directory, os.R_OK | os.W_OK | os.X_OK) else "it cannot be read and written by this user"
+            return "it is not a directory"
+        return "" if os.access(directory, os.R_OK | os.W_OK | os.X_OK) else "this user cannot read and write it"
 
     def lock(self, directory: str) -> ExitStack:
         """Lock the lock file and the directory itself, since the lock file can be deleted while it is locked."""

@@ -44,23 +44,23 @@ class Reports:
 
     def __init__(self, partition_id: int) -> None:
         self.subject = f"Partition [{partition_id}]"
-        self.listener: Callable[[str], None] = lambda text: None  # receives log lines
+        self.on_line: Callable[[str], None] = lambda text: None  # receives log lines
         self._alarms: list[tuple[AlarmKind, str]] = []
 
-    def inform(self, text: str) -> None:
-        self.listener(f"{self.subject}: {text}")
+    def info(self, text: str) -> None:
+        self.on_line(f"{self.subject}: {text}")
 
     def alarm(self, kind: AlarmKind, text: str) -> None:
         """Raise an alarm; `text` follows the name of the partition."""
         self._alarms.append((kind, self.subject + text))
 
-    def take(self) -> list[tuple[AlarmKind, str]]:
+    def take_alarms(self) -> list[tuple[AlarmKind, str]]:
         """Return the alarms since the last call as (kind, text)."""
         alarms, self._alarms = self._alarms, []
         return alarms
 
 
-def _part_of(parts: list[bytes], start: int, size: int) -> list[bytes]:
+def _cut_parts(parts: list[bytes], start: int, size: int) -> list[bytes]:
     """Return up to `size` bytes from offset `start` of the concatenated parts."""
     found: list[bytes] = []
     for part in parts:
@@ -90,7 +90,7 @@ class FileSet:
     def __init__(self, base: str, files: dict[FileType, File]) -> None:
         self.base = base
         self.journal, self.data, self.qlist = (OpenFile(files[kind]) for kind in KINDS)
-        self.each = self.journal, self.data, self.qlist  # in the order of KINDS
+        self.files = self.journal, self.data, self.qlist  # in the order of KINDS
         self._guard = Lock()  # excludes a sync in another thread while the set is closed
         self._closed = False
         self._unsynced_qlist = True  # QLIST changes rarely, so most syncs omit it
@@ -104,7 +104,7 @@ class FileSet:
         """Write the next PREWRITE_BYTES of `data`; False if more remain. `append` repeats a failed write, and raises."""
         done = self._prewritten
         try:
-            self._prewritten += self.data.file.write(self.data.end + done, _part_of(data, done, PREWRITE_BYTES))
+            self._prewritten += self.data.file.write(self.data.end + done, _cut_parts(data, done, PREWRITE_BYTES))
         except OSError:
             return True
         return sum(map(len, data)) - self._prewritten <= PREWRITE_BYTES
@@ -113,7 +113,7 @@ class FileSet:
         """Write DATA, QLIST, JOURNAL; positions advance only when all are written."""
         done, self._prewritten = self._prewritten, 0
         if done:
-            data = _part_of(data, done, sum(map(len, data)))
+            data = _cut_parts(data, done, sum(map(len, data)))
         data_bytes = done + self.data.file.write(self.data.end + done, data) if data else done
         qlist_bytes = 0
         if qlist:
@@ -137,29 +137,30 @@ class FileSet:
 
     def truncate(self) -> None:
         with self._guard:
-            for each in self.each:
+            for each in self.files:
                 each.file.resize(each.end, False)
 
     def close(self) -> None:
         with self._guard:
             self._closed = True
-            for each in self.each:
+            for each in self.files:
                 each.file.close()
 
 
 class SetDirectory:
-    """Directory and archive of the sets of one partition; call `open` first. broken: a missing file was created empty."""
+    """Directory and archive of the sets of one partition; call `open` first. file_missing: a missing file was created
+    empty."""
 
     def __init__(self, disk: Disk, location: str, archive: str, reports: Reports, partition_id: int, keep: int) -> None:
         self._disk, self._location, self._archive, self._reports = disk, location, archive, reports
         self._partition_id, self._keep = partition_id, keep
-        self.broken = False
+        self.file_missing = False
         self._pattern = re.compile(rf"bmq_{partition_id}\.({_STAMP})\.({'|'.join(_KIND)})")
 
     def open(self, wall: int, sizes: FileSizes, preallocate: bool) -> FileSet:
         """Select the set by content and archive the others; create one if there is none.
 
-        A set without DATA or QLIST gets an empty one (`broken`); a set without a journal is archived as damaged.
+        A set without DATA or QLIST gets an empty one (`file_missing`); a set without a journal is archived as damaged.
         """
         found: dict[str, set[FileType]] = {}
         for name in self._disk.names(self._location):
@@ -180,7 +181,7 @@ class SetDirectory:
             self.sync()
         else:
             opened = self._open_set(chosen, found[chosen])
-        self.thin_archive()
+        self.trim_archive()
         return opened
 
     def _rank(self, base: str, alone: bool) -> tuple[int, int, bool] | None:
@@ -212,13 +213,13 @@ class SetDirectory:
         if lost:
             self._reports.alarm(
                 alarms.JOURNAL_MISSING,
-                f": the journal of file set {base} is missing or empty, its DATA cannot be read"
+                f": the JOURNAL of file set {base} is missing or empty; its DATA cannot be read"
                 f" without it. The set is kept as {DAMAGED_PREFIX}* in the archive.")
         elif rank is not None:
             self._reports.alarm(
                 alarms.ROLLOVER_UNFINISHED,
                 f": file set {base} was left by an unfinished rollover; {chosen} is used, the"
-                " other is archived.")
+                " unfinished set is archived.")
         self.archive(base, lost, kinds)
 
     def _open_set(self, base: str, kinds: set[FileType]) -> FileSet:
@@ -228,18 +229,18 @@ class SetDirectory:
             files[kind] = self._disk.open(path) if kind in kinds else self._disk.create(path)
             if not files[kind].size():
                 files[kind].write(0, [file_headers(kind, self._partition_id)])
-                self.broken = True
+                self.file_missing = True
                 self._reports.alarm(
                     alarms.FILE_MISSING,
-                    f": the {kind.name} file of set {base} is missing or empty; an empty one"
-                    " takes its place.")
+                    f": the {kind.name} file of set {base} is missing or empty; an empty"
+                    " file replaces it.")
         return FileSet(base, files)
 
     def path(self, base: str, kind: FileType) -> str:
         """Return the path of a file in the location directory."""
         return f"{self._location}/bmq_{self._partition_id}.{base}.{_EXTENSION[kind]}"
 
-    def _free_stamp(self, wall: int) -> str:
+    def _unused_stamp(self, wall: int) -> str:
         taken = {*self._disk.names(self._location), *self._disk.names(self._archive)}
         while any(self.path(stamp(wall), kind).rpartition("/")[2] in taken for kind in KINDS):
             wall += 1
@@ -247,9 +248,9 @@ class SetDirectory:
 
     def create(self, wall: int, sizes: FileSizes, preallocate: bool) -> FileSet:
         """Create a set named after `wall` (UTC). OSError if it does not fit on the disk; its files are removed then."""
-        base, files = self._free_stamp(wall), dict[FileType, File]()
+        base, files = self._unused_stamp(wall), dict[FileType, File]()
         headers = {kind: file_headers(kind, self._partition_id) for kind in KINDS}
-        limits = dict(zip(KINDS, sizes.each, strict=True))
+        limits = dict(zip(KINDS, sizes.as_tuple, strict=True))
         try:
             for kind in _JOURNAL_LAST:
                 files[kind] = self._disk.create(self.path(base, kind))
@@ -261,7 +262,7 @@ class SetDirectory:
                 self._disk.remove(self.path(base, kind))
             raise
         created = FileSet(base, files)
-        for kind, each in zip(KINDS, created.each, strict=True):
+        for kind, each in zip(KINDS, created.files, strict=True):
             each.end = len(headers[kind])
         return created
 
@@ -291,19 +292,19 @@ class SetDirectory:
         except OSError as error:
             self._reports.alarm(alarms.FILE_SET_NOT_ARCHIVED, f": file set {base} cannot be archived: {error}.")
 
-    def thin_archive(self) -> None:
+    def trim_archive(self) -> None:
         """Delete the oldest archived sets beyond the configured number."""
         try:
             names = [name for name in self._disk.names(self._archive) if self._pattern.fullmatch(name)]
             bases = sorted({name.split(".")[1] for name in names})
             doomed = set(bases[:max(0, len(bases) - self._keep)])
             for name in names:
-                if name.split(".")[1] in doomed and self._is_ours(name):
+                if name.split(".")[1] in doomed and self._is_of_partition(name):
                     self._disk.remove(f"{self._archive}/{name}")
         except OSError as error:
-            self._reports.alarm(alarms.ARCHIVE_NOT_CLEANED, f": the archive cannot be thinned out: {error}.")
+            self._reports.alarm(alarms.ARCHIVE_NOT_CLEANED, f": old file sets cannot be deleted from the archive: {error}.")
 
-    def _is_ours(self, name: str) -> bool:
+    def _is_of_partition(self, name: str) -> bool:
         """Return whether an archived file belongs to this partition, by its header."""
         file = self._disk.open(f"{self._archive}/{name}")
         try:
@@ -312,12 +313,12 @@ class SetDirectory:
             file.close()
 
 
-def _closed(offset: int, size: int = 0) -> NoReturn:
+def _raise_closed(offset: int, size: int = 0) -> NoReturn:
     raise OSError("the file set is closed")
 
 
 class FileSets:
-    """Current, next and old file set of one partition; call `open` first. broken: a missing file was created empty.
+    """Current, next and old file set of one partition; call `open` first. file_missing: a missing file was created empty.
 
     The current set is written only through `append`. read_*: read bytes of a file, fewer at its end; journal_after:
     `File.data_after` of the JOURNAL.
@@ -328,11 +329,11 @@ class FileSets:
         self.partition_id, self.sizes, self._preallocate = partition_id, sizes, preallocate
         self.reports = Reports(partition_id)
         self.directory = SetDirectory(disk, location, archive, self.reports, partition_id, keep_archived)
-        self.broken = False
-        self.read_journal: Read = _closed
-        self.read_data: Read = _closed
-        self.read_qlist: Read = _closed
-        self.journal_after: Callable[[int], int | None] = _closed
+        self.file_missing = False
+        self.read_journal: Read = _raise_closed
+        self.read_data: Read = _raise_closed
+        self.read_qlist: Read = _raise_closed
+        self.journal_after: Callable[[int], int | None] = _raise_closed
         self._set: FileSet | None = None
         self._next: FileSet | None = None
         self._old: FileSet | None = None  # waits for its archiving
@@ -340,12 +341,12 @@ class FileSets:
 
     def open(self, wall: int) -> None:
         """Select or create the current set, see `SetDirectory.open`."""
-        self._use(self.directory.open(wall, self.sizes, self._preallocate))
-        self.broken = self.directory.broken
+        self._set_current(self.directory.open(wall, self.sizes, self._preallocate))
+        self.file_missing = self.directory.file_missing
 
-    def _use(self, opened: FileSet) -> None:
+    def _set_current(self, opened: FileSet) -> None:
         self._set, self._synced = opened, (opened,)
-        self.read_journal, self.read_data, self.read_qlist = (each.file.read for each in opened.each)
+        self.read_journal, self.read_data, self.read_qlist = (each.file.read for each in opened.files)
         self.journal_after = opened.journal.file.data_after
 
     # ---- the current set -----------------------------------------------------------------------------------------
@@ -359,12 +360,13 @@ class FileSets:
 
     def lengths(self) -> tuple[int, int, int]:
         """Return the lengths of JOURNAL, DATA, QLIST on disk, bytes."""
-        journal, data, qlist = (each.file.size() for each in self.current.each)
+        journal, data, qlist = (each.file.size() for each in self.current.files)
         return journal, data, qlist
 
     def resume(self, journal: int, data: int, qlist: int) -> None:
         """Set the write positions and zero the files from there to the configured sizes."""
-        for kind, each, end, limit in zip(KINDS, self.current.each, (journal, data, qlist), self.sizes.each, strict=True):
+        for kind, each, end, limit in zip(KINDS, self.current.files, (journal, data, qlist), self.sizes.as_tuple,
+                                          strict=True):
             each.file.resize(end, False)
             size = max(end, limit)
             try:
@@ -372,8 +374,8 @@ class FileSets:
             except OSError as error:
                 self.reports.alarm(
                     alarms.PREALLOCATION_FAILED,
-                    f": {kind.name} cannot be preallocated to {size} B: {error}. Writing may fail"
-                    " later.")
+                    f": {kind.name} cannot be preallocated to {size} B: {error}. Later writes may"
+                    " fail.")
                 each.file.resize(size, False)
             each.end = end
 
@@ -386,48 +388,48 @@ class FileSets:
         return self._set is None or self._set.prewrite(data)  # `append` raises if the set is closed
 
     def sync(self) -> None:
-        """fdatasync the current set, and the next one after `join_next`. For any thread."""
+        """fdatasync the current set, and the next one after `sync_both`. For any thread."""
         for each in self._synced:
             each.sync()
 
     # ---- rollover ------------------------------------------------------------------------------------------------
 
     @property
-    def rolling(self) -> bool:
+    def has_next(self) -> bool:
         return self._next is not None
 
-    def begin_roll(self, wall: int) -> None:
+    def create_next(self, wall: int) -> None:
         """Create the next file set, named after `wall` (UTC). OSError if it does not fit on the disk. For any thread."""
         self._next = self.directory.create(wall, self.sizes, self._preallocate)
 
     @property
-    def coming(self) -> FileSet:
+    def next_set(self) -> FileSet:
         """The next file set; OSError if there is none."""
         if self._next is None:
             raise OSError("no rollover has begun")
         return self._next
 
-    def join_next(self) -> None:
+    def sync_both(self) -> None:
         """Let `sync` cover both sets: the owner writes every batch to both from now on."""
-        self._synced = (self.current, self.coming)
+        self._synced = (self.current, self.next_set)
 
-    def mark_next(self, mark: int) -> None:
+    def mark_next_complete(self, mark: int) -> None:
         """Sync the next set, write the journal offset `mark` of its sync point into its header, sync. For any thread."""
-        coming = self.coming
-        coming.sync()
+        next_set = self.next_set
+        next_set.sync()
         self.directory.sync()
         if mark:
-            coming.journal.file.write(MARK_OFFSET, [pack_mark(mark)])
-            coming.journal.file.sync()
+            next_set.journal.file.write(MARK_OFFSET, [pack_mark(mark)])
+            next_set.journal.file.sync()
 
-    def switch_next(self) -> None:
-        """Make the next set current; call `retire_old` afterwards."""
+    def switch_to_next(self) -> None:
+        """Make the next set current; call `archive_old` afterwards."""
         self._old = self.current
-        self._use(self.coming)
+        self._set_current(self.next_set)
         self._next = None
-        self.broken = False
+        self.file_missing = False
 
-    def retire_old(self, damaged: bool) -> None:
+    def archive_old(self, damaged: bool) -> None:
         """Truncate the old set to its positions (not a `damaged` one) and archive it. For any thread."""
         old, self._old = self._old, None
         if old is None:
@@ -439,27 +441,27 @@ class FileSets:
             self.reports.alarm(alarms.FILE_SET_NOT_TRUNCATED, f": old set {old.base}: {error}.")
         old.close()
         self.directory.archive(old.base, damaged)
-        self.directory.thin_archive()
+        self.directory.trim_archive()
 
-    def finish_roll(self, mark: int, damaged: bool) -> None:
+    def complete_rollover(self, mark: int, damaged: bool) -> None:
         """Mark the next set, make it current and archive the old one."""
-        self.mark_next(mark)
-        self.switch_next()
-        self.retire_old(damaged)
+        self.mark_next_complete(mark)
+        self.switch_to_next()
+        self.archive_old(damaged)
 
-    def abandon_roll(self) -> None:
-        """Remove what `begin_roll` created; the current set stays."""
-        coming, self._next = self._next, None
-        if coming is None:
+    def discard_next(self) -> None:
+        """Remove the next set; the current set stays."""
+        next_set, self._next = self._next, None
+        if next_set is None:
             return
         self._synced = (self.current,)
-        coming.close()
-        self.directory.remove(coming.base)
+        next_set.close()
+        self.directory.remove(next_set.base)
 
     def close(self, truncate: bool) -> None:
         """Close the files; `truncate` them to their positions first (clean stop)."""
         current, self._set, self._synced = self._set, None, ()
-        self.read_journal = self.read_data = self.read_qlist = self.journal_after = _closed
+        self.read_journal = self.read_data = self.read_qlist = self.journal_after = _raise_closed
         if current is None:
             return
         try:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bmqtwist.storage.exchange import ReadAhead, attachment
+from bmqtwist.storage.exchange import ReadAhead, read_attachment
 from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.journal import JournalScan, is_sync_point
 from bmqtwist.storage.psn import NO_PSN, LogSummary, Psn
@@ -25,13 +25,13 @@ SYNC_POINTS = 2  # after a record that was durable
 
 @dataclass(slots=True)
 class FoundLog:
-    """Log in the files, with the recovered state. `cut`: bytes of JOURNAL after the log's end that are not zero; `lost`: the
-    file set was archived as damaged; `doubtful`: durable records are missing."""
+    """Log in the files, with the recovered state. `cut_bytes`: bytes of JOURNAL after the log's end that are not zero;
+    `set_damaged`: the file set was archived as damaged; `doubtful`: durable records are missing."""
 
     summary: LogSummary
     recovered: RecoveredPartition
-    cut: int = 0
-    lost: bool = False
+    cut_bytes: int = 0
+    set_damaged: bool = False
     doubtful: bool = False
 
 
@@ -43,12 +43,12 @@ class RecoveryClock:
     wall_max: int | None = None
 
 
-class FilesUpTo:
+class TruncatedFiles:
     """`PartitionReader` of a file set whose JOURNAL reads as zeros from an offset on."""
 
     def __init__(self, files: FileSets, journal_end: int) -> None:
         self._files, self._end = files, journal_end
-        self.broken = files.broken
+        self.file_missing = files.file_missing
         self.read_data, self.read_qlist, self.lengths = files.read_data, files.read_qlist, files.lengths
 
     def read_journal(self, offset: int, size: int) -> bytes:
@@ -64,19 +64,19 @@ class FilesUpTo:
 
 @dataclass(slots=True)
 class _Journal:
-    """Log in JOURNAL alone. `end`: offset after its last record; `whole`: the copied part is complete."""
+    """Log in JOURNAL alone. `end`: offset after its last record; `is_complete`: the copied part has no gap."""
 
     summary: LogSummary
     end: int
-    reach: int  # offset after the last byte that may not be zero
-    whole: bool
+    written_end: int  # offset after the last byte that may not be zero
+    is_complete: bool
     sync_points: list[Psn]  # those after the log's end included
 
     def offset(self, psn: Psn) -> int:
         """Return the offset after the record `psn` of the log."""
         return self.end - RECORD_BYTES * self.summary.distance(psn)
 
-    def torn_at_the_end(self, files: PartitionReader) -> list[Psn]:
+    def first_torn(self, files: PartitionReader) -> list[Psn]:
         """Return the first record that may not have been durable and whose DATA or QLIST record is damaged; [] if none."""
         summary = self.summary
         counted = [psn for psn in self.sync_points if psn <= summary.last]
@@ -88,7 +88,7 @@ class _Journal:
             record = records[at:at + RECORD_BYTES]
             head, lease, _, _, _ = RECORD.unpack(record)
             try:
-                attachment(reader, record, head)
+                read_attachment(reader, record, head)
             except OSError:
                 return [(lease, head & SEQUENCE_MASK)]
         return []
@@ -98,54 +98,54 @@ def find_log(files: FileSets, known: Mapping[bytes, KnownQueue] | None, clock: R
              wall: int, limit: int | None = None) -> FoundLog:
     """Read the file set, JOURNAL up to the offset `limit`. OSError."""
     journal = _read_journal(files, limit)
-    reach, sync_points = journal.reach, journal.sync_points
-    while journal.whole:
-        view = FilesUpTo(files, journal.end)
+    written_end, sync_points = journal.written_end, journal.sync_points
+    while journal.is_complete:
+        view = TruncatedFiles(files, journal.end)
         recovered = recover(view, known, clock.epoch, partition_id, clock.wall_max)
         torn = min([(message.lease, message.sequence) for message in recovered.quarantined] + recovered.unreadable
-                   + journal.torn_at_the_end(view), default=None)
+                   + journal.first_torn(view), default=None)
         if torn is None:
             safe = sum(psn > journal.summary.last for psn in sync_points)
-            return FoundLog(journal.summary, recovered, max(0, reach - journal.end), doubtful=safe >= SYNC_POINTS)
+            return FoundLog(journal.summary, recovered, max(0, written_end - journal.end), doubtful=safe >= SYNC_POINTS)
         if torn <= journal.summary.base:
             break
         journal = _read_journal(files, journal.offset(torn) - RECORD_BYTES)
-    files.begin_roll(wall)
-    files.finish_roll(0, damaged=True)
-    return FoundLog(LogSummary(), recover(files, known, partition_id=partition_id), lost=True, doubtful=True)
+    files.create_next(wall)
+    files.complete_rollover(0, damaged=True)
+    return FoundLog(LogSummary(), recover(files, known, partition_id=partition_id), set_damaged=True, doubtful=True)
 
 
 def _read_journal(files: FileSets, limit: int | None) -> _Journal:
     length = files.lengths()[0]
-    view = FilesUpTo(files, length if limit is None else limit)
+    view = TruncatedFiles(files, length if limit is None else limit)
     scan = JournalScan(view.read_journal, length, view.journal_after)
     base, last, leases, end, problems = NO_PSN, NO_PSN, dict[int, int](), JOURNAL_HEADER_BYTES, len(scan.problems)
     copied = scan.marked
-    whole, broken, sync_points = True, False, list[Psn]()
+    complete, ended, sync_points = True, False, list[Psn]()
     for offset, head, lease, _, body in scan:
         psn = lease, head & SEQUENCE_MASK
         if is_sync_point((head, lease, 0, body, MAGIC)):
             sync_points.append(psn)
-        if broken:
+        if ended:
             continue
         inside = copied and offset <= scan.mark
         if inside:
-            whole &= len(scan.problems) == problems
+            complete &= len(scan.problems) == problems
             base = psn
-        elif len(scan.problems) > problems or not _follows(last, psn, (head, lease, 0, body, MAGIC)):
-            broken = True
+        elif len(scan.problems) > problems or not _is_next(last, psn, (head, lease, 0, body, MAGIC)):
+            ended = True
             continue
         last = psn
         leases[lease] = psn[1]
         end = offset + RECORD_BYTES
-    reach = length if broken or scan.stale and limit is None else end
+    written_end = length if ended or scan.stale and limit is None else end
     if copied and end <= scan.mark:
-        whole = False  # the sync point after the copied part is missing
+        complete = False  # the sync point after the copied part is missing
     kept = tuple((lease, sequence) for lease, sequence in leases.items() if lease >= base[0])
-    return _Journal(LogSummary(last, base, kept), end, reach, whole, sync_points)
+    return _Journal(LogSummary(last, base, kept), end, written_end, complete, sync_points)
 
 
-def _follows(last: Psn, psn: Psn, record: tuple[int, int, int, bytes, int]) -> bool:
+def _is_next(last: Psn, psn: Psn, record: tuple[int, int, int, bytes, int]) -> bool:
     if psn[0] == last[0]:
         return psn[1] == last[1] + 1
     return psn[0] > last[0] and psn[1] == 1 and is_sync_point(record)

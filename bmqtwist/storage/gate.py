@@ -1,6 +1,6 @@
 """Durability gate of a partition: releases effects in order once their records are written or durable; replication marks.
 
-    waiting.append(effect)      hold an effect until the record at `effect.position`, the newest one, is written or durable
+    effects.append(effect)      hold an effect until the record at `effect.position`, the newest one, is written or durable
     mark_written(position, ..)  the records up to `position` are in the files
     begin_sync ... end_sync     records written before the sync began are durable when it ends
     release_written / _durable  return the effects up to that mark, in the order in which they were added
@@ -34,15 +34,15 @@ class Gated:
 class Gate:
     """Effects in order, with the marks up to which records are written and durable."""
 
-    __slots__ = ("written", "durable", "waiting", "_covers", "_token", "due", "running")
+    __slots__ = ("written", "durable", "effects", "_covers", "_token", "sync_due", "sync_running")
 
     def __init__(self) -> None:
         self.written = self.durable = 0  # positions up to which records are in the files, survive a loss of power
-        self.waiting: list[Any] = []  # effects held, in order of position
+        self.effects: list[Any] = []  # effects held, in order of position
         self._covers = 0  # position that the sync in progress will make durable
         self._token = 0
-        self.running = False
-        self.due = False  # a sync is needed although no effect waits for it
+        self.sync_running = False
+        self.sync_due = False  # a sync is needed although no effect waits for it
 
     def mark_written(self, position: int, awaited: bool) -> None:
         """Mark the records up to `position` as written. `awaited` False: no effect depends on the new records, so they also
@@ -63,11 +63,11 @@ class Gate:
         return self._release(self.durable)
 
     def _release(self, mark: int) -> list[Any]:
-        waiting = self.waiting
+        waiting = self.effects
         if not waiting or waiting[0].position > mark:
             return []
         if waiting[-1].position <= mark:
-            self.waiting = []
+            self.effects = []
             return waiting
         low, high = 0, len(waiting)  # binary search: positions never decrease
         while low < high:
@@ -76,31 +76,31 @@ class Gate:
                 low = middle + 1
             else:
                 high = middle
-        self.waiting = waiting[low:]
+        self.effects = waiting[low:]
         return waiting[:low]
 
     def begin_sync(self) -> int | None:
         """Return the token of a sync to start; None if none is needed or one is in progress."""
-        if self.running or not self.due and (not self.waiting or self.durable == self.written):
+        if self.sync_running or not self.sync_due and (not self.effects or self.durable == self.written):
             return None
         self._token += 1
-        self.running, self.due = True, False
+        self.sync_running, self.sync_due = True, False
         self._covers = self.written
         return self._token
 
     @property
-    def newest(self) -> int:
+    def newest_position(self) -> int:
         """Position of the last held effect; 0 if no effect is held."""
-        return int(self.waiting[-1].position) if self.waiting else 0
+        return int(self.effects[-1].position) if self.effects else 0
 
-    def is_running(self, token: int) -> bool:
-        return self.running and token == self._token
+    def is_current_sync(self, token: int) -> bool:
+        return self.sync_running and token == self._token
 
     def end_sync(self, token: int) -> bool:
         """Mark the records of the sync as durable; False if `token` is not the sync in progress."""
-        if not self.is_running(token):
+        if not self.is_current_sync(token):
             return False
-        self.running = False
+        self.sync_running = False
         self.durable = max(self.durable, self._covers)
         return True
 
@@ -114,23 +114,24 @@ class Copies(IntEnum):
     ALL = 3  # all available members, and at least a majority
 
 
-class Waiter(Protocol):
+class CommitListener(Protocol):
     """Queue that is notified of commits of its partition (`queue.root.Uncommitted`)."""
 
-    def committed(self, now: float) -> None:
+    def on_commit(self, now: float) -> None:
         """Handle an increase of a mark."""
 
 
 class CopyMarks:
-    """`marks`: for each of `Copies`, the position up to which these nodes have the records; `waiters`: queues to notify."""
+    """Marks of replication. `marks`: for each of `Copies`, the position up to which these nodes have the records;
+    `listeners`: queues to notify of commits."""
 
-    __slots__ = ("marks", "counted", "pair_commits", "waiters")
+    __slots__ = ("marks", "counts_copies", "pair_commits", "listeners")
 
     def __init__(self) -> None:
         self.marks = [COMMITTED_ALL] * len(Copies)
-        self.counted = False  # a message waits for ONE or ALL
+        self.counts_copies = False  # a message waits for ONE or ALL
         self.pair_commits = False  # a record stored by one replica is committed: the cluster has at most three members
-        self.waiters: dict[Waiter, None] = {}
+        self.listeners: dict[CommitListener, None] = {}
 
     @property
     def committed(self) -> int:

@@ -101,7 +101,7 @@ class GuidHistory:
             return False
         opened = self._open
         if now >= self._due or len(opened) >= BUCKET_GUIDS_MAX:
-            self._turn(now)
+            self._rotate(now)
             opened = self._open
         client, tick = guid[10:], guid[3:10]
         last = self._ticks.get(client)
@@ -132,7 +132,7 @@ class GuidHistory:
         """Remove a GUID of the open bucket, whose message was refused after all."""
         self._open.pop(guid, None)
 
-    def shift(self, seconds: float) -> None:
+    def shift_times(self, seconds: float) -> None:
         """Add `seconds` to all arrival times, because the GUIDs so far were added with another clock."""
         self._newest, self._due, self._floor_until = self._newest + seconds, self._due + seconds, self._floor_until + seconds
         for bucket in self._buckets:
@@ -141,9 +141,9 @@ class GuidHistory:
     def set_window(self, window: float, now: float) -> None:
         """Change the window, also for the GUIDs added before."""
         self.window = window
-        self._turn(now)
+        self._rotate(now)
 
-    def forget(self, guids: set[bytes]) -> None:
+    def remove(self, guids: set[bytes]) -> None:
         """Remove GUIDs of any age; slow, for rare repairs."""
         for guid in guids & self._open.keys():
             del self._open[guid]
@@ -157,9 +157,9 @@ class GuidHistory:
     def expire(self, now: float) -> None:
         """Drop old GUIDs of an idle queue; adding GUIDs does so, too."""
         if now >= self._due:
-            self._turn(now)
+            self._rotate(now)
 
-    def _turn(self, now: float) -> None:
+    def _rotate(self, now: float) -> None:
         """Close the open bucket, drop old buckets."""
         if self._open:
             self._buckets.append(_Bucket(self._open, self._newest))

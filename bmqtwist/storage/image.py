@@ -12,7 +12,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Iterator
 
-from bmqtwist.storage.exchange import READ_BYTES, ReadAhead, checked, records_of, run_from
+from bmqtwist.storage.exchange import READ_BYTES, ReadAhead, build_run, complete_message, records_of
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.psn import NO_PSN, Psn, RecordRun
 from bmqtwist.storage.records import (
@@ -25,7 +25,7 @@ from bmqtwist.storage.records import (
     data_record_bytes,
     pack_message_record,
     pack_sync_point,
-    placed,
+    with_offsets,
 )
 from bmqtwist.storage.replica import MESSAGE_RECORDS_MAX, ReplicatedPartition
 from bmqtwist.storage.state import Live
@@ -36,8 +36,8 @@ _MESSAGE, _JOURNAL_OP = int(RecordType.MESSAGE), int(RecordType.JOURNAL_OP)
 
 class ImageSource:
     """Live records of a partition as of the end of its last rollover, in parts; as of its last record if the rollover ended
-    at or before the record `after`. The partition may take records meanwhile; after its next rollover, `part` raises OSError
-    (ESTALE).
+    at or before the record `after`. The partition may take records meanwhile; after its next rollover, `next_part` raises
+    OSError (ESTALE).
     """
 
     def __init__(self, partition: ReplicatedPartition, after: Psn = NO_PSN) -> None:
@@ -48,7 +48,7 @@ class ImageSource:
         self._files, self._set = partition.files, partition.files.current.base
         self._reader = ReadAhead(self._files, self._files.current.data.end)
         base = partition.summary.base
-        copied_to = partition.cut_at(base) if base > after else None
+        copied_to = partition.journal_end_at(base) if base > after else None
         self.at = partition.summary.last if copied_to is None else base
         self._slices: Iterator[list[Live]] = partition.state.live.snapshot() if copied_to is None else iter(())
         self._items, self._next = list[Live](), 0  # of the current slice
@@ -56,7 +56,7 @@ class ImageSource:
         self._copied_at, self._copied_to = JOURNAL_HEADER_BYTES, copied_to  # JOURNAL offsets, the sync point included
         self.parts = 0  # returned so far
 
-    def part(self) -> tuple[RecordRun, bool]:
+    def next_part(self) -> tuple[RecordRun, bool]:
         """Return the next part, and whether it is the last."""
         if self._files.current.base != self._set:
             raise OSError(errno.ESTALE, "the partition has rolled over")
@@ -68,7 +68,7 @@ class ImageSource:
         journal = self._files.read_journal(self._copied_at, wanted)
         if len(journal) < wanted:
             raise OSError(errno.EIO, "JOURNAL is shorter than its records")
-        run = run_from(self._reader, journal, self.at, self._copied_at)
+        run = build_run(self._reader, journal, self.at, self._copied_at)
         self._copied_at += len(run.journal)
         return RecordRun(self.at, self.at, run.journal, run.data, run.qlist), self._copied_at == end
 
@@ -111,40 +111,40 @@ class ImageFiles:
         partition.roll.stop(wall)
         partition.log.roll_due = False
         self._files, self._node_id = partition.files, partition.log.node_id
-        self._files.abandon_roll()
-        self._files.begin_roll(wall)
+        self._files.discard_next()
+        self._files.create_next(wall)
         self._mark: int | None = None  # JOURNAL offset of the image's own sync point
 
-    def take(self, run: RecordRun) -> None:
+    def write_part(self, run: RecordRun) -> None:
         """Write one part; parts arrive in order."""
-        _, data_end, qlist_end = self._files.coming.positions()
+        _, data_end, qlist_end = self._files.next_set.positions()
         journal = []
-        journal_end, self._mark = self._files.coming.positions()[0], None
+        journal_end, self._mark = self._files.next_set.positions()[0], None
         for record, attached in records_of(run):
             head = int.from_bytes(record[:8], "big")
-            journal.append(placed(record, head, data_end, qlist_end))
+            journal.append(with_offsets(record, head, data_end, qlist_end))
             if head >> TYPE_SHIFT == _MESSAGE:
                 message = Message(b"", None, crc=int.from_bytes(record[52:56], "big"))
-                checked(message, attached)
+                complete_message(message, attached)
                 data_end += len(attached)
             else:
                 qlist_end += len(attached)
                 psn = int.from_bytes(record[8:12], "big"), head & SEQUENCE_MASK
                 self._mark = journal_end if head >> TYPE_SHIFT == _JOURNAL_OP and psn == run.last else None
             journal_end += RECORD_BYTES
-        self._files.coming.append(journal, [run.data], [run.qlist])
-        if not self._files.sizes.hold(self._files.coming.positions()):
+        self._files.next_set.append(journal, [run.data], [run.qlist])
+        if not self._files.sizes.fits(self._files.next_set.positions()):
             raise OSError(errno.ENOSPC, "the image is larger than the configured file sizes")
 
     def complete(self, at: Psn, wall: int) -> Callable[[], None]:
         """Complete the image after its last part; return a function for a thread that makes it the current file set."""
-        mark, data, qlist = self._files.coming.positions()
+        mark, data, qlist = self._files.next_set.positions()
         if self._mark is not None:
             mark = self._mark
         else:
             point = pack_sync_point(at[1], at[0], wall, SyncPoint.REGULAR, self._node_id, data, qlist)
-            self._files.coming.append([point], [], [])
-        return lambda: self._files.finish_roll(mark, damaged=False)
+            self._files.next_set.append([point], [], [])
+        return lambda: self._files.complete_rollover(mark, damaged=False)
 
     def abandon(self) -> None:
-        self._files.abandon_roll()
+        self._files.discard_next()

@@ -123,7 +123,7 @@ class JournalScan:
         if sizes.header_words != JOURNAL_FILE_HEADER.words or sizes.record_words != RECORD_BYTES >> 2:
             self.damaged = True
             self.problems.append(f"JOURNAL: header words {sizes.header_words} and record words {sizes.record_words} are"
-                                 f" not {JOURNAL_FILE_HEADER.words} and {RECORD_BYTES >> 2}; read as if they were")
+                                 f" not {JOURNAL_FILE_HEADER.words} and {RECORD_BYTES >> 2}; the expected values are used")
         if not sizes.mark:
             return 0
         offset: int = sizes.mark * 4
@@ -132,7 +132,7 @@ class JournalScan:
             if record is not None and is_sync_point(record):
                 return offset
         self.damaged = True
-        self.problems.append(f"JOURNAL: the header points at offset {offset}, where no sync point is")
+        self.problems.append(f"JOURNAL: the header's mark is offset {offset}, which is not a sync point")
         return 0
 
     def _find_area_end(self) -> int:
@@ -160,20 +160,20 @@ class JournalScan:
                     pass
                 elif offset <= area_end and _well_formed(record):
                     if (record_lease, head & SEQUENCE_MASK) < (lease, expected - 1):  # equal: a CREATION made anew
-                        self._problem(f"JOURNAL: the PSN of the record at offset {offset} is smaller than its"
+                        self._add_problem(f"JOURNAL: the PSN of the record at offset {offset} is smaller than its"
                                       " predecessor's")
                     if offset == area_end:
-                        record_lease, sequence = self._anchor(offset, record)
+                        record_lease, sequence = self._first_sync_psn(offset, record)
                         head = head & _TYPE_AND_FLAGS | sequence
                     lease = record_lease
                 elif offset < area_end:
-                    self._problem(f"JOURNAL: the record at offset {offset} is unreadable: skipped")
+                    self._add_problem(f"JOURNAL: the record at offset {offset} is unreadable: skipped")
                     offset += RECORD_BYTES
                     continue
                 else:
-                    verdict = self._judge(offset, record, lease, expected)
+                    verdict = self._resolve_slot(offset, record, lease, expected)
                     if verdict is None:
-                        self._finish(offset)
+                        self._find_stale_bytes(offset)
                         return
                     if verdict == (0, 0):
                         expected += 1
@@ -187,9 +187,9 @@ class JournalScan:
                 self.end = offset + RECORD_BYTES
                 yield offset, head, record_lease, wall, body
                 offset += RECORD_BYTES
-        self._finish(offset)
+        self._find_stale_bytes(offset)
 
-    def _judge(self, offset: int, record: tuple[int, int, int, bytes, int], lease: int,
+    def _resolve_slot(self, offset: int, record: tuple[int, int, int, bytes, int], lease: int,
                expected: int) -> tuple[int, int] | None:
         """Return the PSN for a slot that does not hold the next record; (0, 0) to skip it; None if the journal ends."""
         head, record_lease, _, _, _ = record
@@ -203,11 +203,11 @@ class JournalScan:
                 return None
             self._resync = self._find_resync(offset, lease, expected)
             if not self._resync:
-                return self._jump(offset, record, lease, expected)
-            self._report_run(offset)
+                return self._accept_gap(offset, record, lease, expected)
+            self._report_damaged_run(offset)
         return (lease, expected) if _repairable(record) else (0, 0)
 
-    def _jump(self, offset: int, record: tuple[int, int, int, bytes, int], lease: int,
+    def _accept_gap(self, offset: int, record: tuple[int, int, int, bytes, int], lease: int,
               expected: int) -> tuple[int, int] | None:
         """Return the PSN after a gap of missing records; None if the journal ends here."""
         psn = record[1], record[0] & SEQUENCE_MASK
@@ -216,7 +216,7 @@ class JournalScan:
                 or not _well_formed(after) or (after[1], after[0] & SEQUENCE_MASK) != (psn[0], psn[1] + 1)):
             return None
         self._jumps += 1
-        self._problem(f"JOURNAL: the PSN jumps from {lease}-{expected - 1} to {psn[0]}-{psn[1]} at offset {offset}:"
+        self._add_problem(f"JOURNAL: the PSN jumps from {lease}-{expected - 1} to {psn[0]}-{psn[1]} at offset {offset}:"
                       " records are missing")
         return psn
 
@@ -230,18 +230,18 @@ class JournalScan:
                 return offset
         return 0
 
-    def _report_run(self, start: int) -> None:
+    def _report_damaged_run(self, start: int) -> None:
         """Report skipped and repaired slots from `start` to the record that continues the journal."""
         slots = [self._slot(offset) for offset in range(start, self._resync, RECORD_BYTES)]
         repaired = sum(slot is not None and _repairable(slot) for slot in slots)
         if repaired < len(slots):
-            self._problem(f"JOURNAL: {len(slots) - repaired} record(s) between offsets {start} and {self._resync} are"
+            self._add_problem(f"JOURNAL: {len(slots) - repaired} record(s) between offsets {start} and {self._resync} are"
                           " unreadable: skipped")
         if repaired:
-            self._problem(f"JOURNAL: {repaired} record(s) between offsets {start} and {self._resync} had a wrong PSN:"
+            self._add_problem(f"JOURNAL: {repaired} record(s) between offsets {start} and {self._resync} had a wrong PSN:"
                           " kept with the PSN of their place")
 
-    def _anchor(self, offset: int, record: tuple[int, int, int, bytes, int]) -> tuple[int, int]:
+    def _first_sync_psn(self, offset: int, record: tuple[int, int, int, bytes, int]) -> tuple[int, int]:
         """Return the PSN of the first sync point: from its header, or from its body if only that fits the next record."""
         head, lease, _, body, _ = record
         header, after = (lease, head & SEQUENCE_MASK), self._slot(offset + RECORD_BYTES)
@@ -251,15 +251,15 @@ class JournalScan:
         inner = inner_lease, sequence
         following = after[1], (after[0] & SEQUENCE_MASK) - 1
         if following != header and following == inner and inner[1]:
-            self._problem(f"JOURNAL: the sync point at offset {offset} had a wrong PSN: kept with that of its body")
+            self._add_problem(f"JOURNAL: the sync point at offset {offset} had a wrong PSN: kept with that of its body")
             return inner
         return header
 
-    def _problem(self, text: str) -> None:
+    def _add_problem(self, text: str) -> None:
         self.damaged = True
         self.problems.append(text)
 
-    def _finish(self, offset: int) -> None:
+    def _find_stale_bytes(self, offset: int) -> None:
         position, stale = self.end, 0
         while True:
             written = self._data_after(position)
@@ -276,8 +276,8 @@ class JournalScan:
         if stale and any(_well_formed(record) for _, record in self._slots(self.end)):
             self.damaged = True  # keep the set for inspection
         if stale:
-            self.problems.append(f"JOURNAL: up to {stale} B behind the last record, at offset {self.end}, continue"
-                                 " nothing and are cut off")
+            self.problems.append(f"JOURNAL: up to {stale} B after the last record, from offset {self.end} on, belong to"
+                                 " no record and are cut off")
 
 
 def _well_formed(record: tuple[int, int, int, bytes, int]) -> bool:

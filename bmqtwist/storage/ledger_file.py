@@ -169,7 +169,7 @@ class LedgerFile:
                 self._disk.remove(f"{self._directory}/{name}")
         ledgers = self._ledgers(names)
         if ledgers:
-            self._use(ledgers[-1])
+            self._set_current(ledgers[-1])
             try:
                 self.sync()
                 self._disk.sync_directory(self._directory)
@@ -180,7 +180,7 @@ class LedgerFile:
     def _ledgers(self, names: list[str]) -> list[str]:
         return sorted(name for name in names if parse_ledger_file_name(name) is not None)
 
-    def _use(self, name: str) -> None:
+    def _set_current(self, name: str) -> None:
         file = self._disk.open(f"{self._directory}/{name}")
         self.close()
         self._file, self._name, self._end = file, name, file.size()
@@ -190,16 +190,16 @@ class LedgerFile:
         return self._file.read(0, self._end) if self._file is not None else b""
 
     def append(self, data: bytes) -> None:
-        file = self._current()
+        file = self._open_file()
         file.write(self._end, [data])
         self._end += len(data)
 
     def sync(self) -> None:
         """Return when all appended records are durable."""
-        self._current().sync()
+        self._open_file().sync()
 
     def truncate(self, size: int) -> None:
-        self._current().resize(size, False)
+        self._open_file().resize(size, False)
         self._end = size
 
     def replace(self, log_id: bytes, data: bytes, wall: int) -> None:
@@ -219,7 +219,7 @@ class LedgerFile:
             file.close()
         self._disk.rename(path + _TEMPORARY, path)
         self._disk.sync_directory(self._directory)
-        self._use(name)
+        self._set_current(name)
         for old in self._ledgers(self._disk.names(self._directory))[:-1 - OLD_FILES_KEPT]:
             self._disk.remove(f"{self._directory}/{old}")
 
@@ -228,7 +228,7 @@ class LedgerFile:
             self._file.close()
             self._file = None
 
-    def _current(self) -> File:
+    def _open_file(self) -> File:
         if self._file is None:
             raise FileNotFoundError(f"no ledger in {self._directory}")
         return self._file

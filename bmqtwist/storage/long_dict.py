@@ -21,20 +21,20 @@ V = TypeVar("V")
 class LongDict(Generic[K, V]):
     """Dictionary in parts. As with a `dict`, entries must not change during an iteration."""
 
-    __slots__ = ("_parts", "_last", "_found", "_before", "_taken")
+    __slots__ = ("_parts", "_last", "_found", "_earlier_count", "_snapshot_parts")
 
     def __init__(self) -> None:
         self._last: dict[K, V] = {}
         self._parts: list[dict[K, V]] = [self._last]  # only the last may be empty
         self._found = self._last  # part of the last hit; empty if it was removed
-        self._before = 0  # entries in all parts but the last
-        self._taken: list[dict[K, V]] = []  # parts of a snapshot, copied before they change
+        self._earlier_count = 0  # entries in all parts but the last
+        self._snapshot_parts: list[dict[K, V]] = []  # parts of a snapshot, copied before they change
 
     def __len__(self) -> int:
-        return self._before + len(self._last)
+        return self._earlier_count + len(self._last)
 
     def __bool__(self) -> bool:
-        return self._before > 0 or bool(self._last)
+        return self._earlier_count > 0 or bool(self._last)
 
     def _part_of(self, key: K) -> dict[K, V] | None:
         if key in self._found:
@@ -80,7 +80,7 @@ class LongDict(Generic[K, V]):
     def __setitem__(self, key: K, value: V) -> None:
         part = self._last if len(self._parts) == 1 else self._part_of(key)
         if part is not None and key in part:
-            (self._own(part) if self._taken else part)[key] = value
+            (self._own_part(part) if self._snapshot_parts else part)[key] = value
         else:
             self.add(key, value)
 
@@ -88,23 +88,23 @@ class LongDict(Generic[K, V]):
         """Add an entry whose key is absent."""
         last = self._last
         if len(last) >= PART_MAX:
-            self._before += len(last)
+            self._earlier_count += len(last)
             self._last = last = {}
             self._parts.append(last)
             self._parts_changed()
-        elif self._taken:
-            last = self._own(last)
+        elif self._snapshot_parts:
+            last = self._own_part(last)
         last[key] = value
 
     def __delitem__(self, key: K) -> None:
         part = self._last if len(self._parts) == 1 else self._part_of(key)
         if part is None:
             raise KeyError(key)
-        if self._taken:
-            part = self._own(part)
+        if self._snapshot_parts:
+            part = self._own_part(part)
         del part[key]
         if part is not self._last:
-            self._before -= 1
+            self._earlier_count -= 1
             if not part:
                 self._parts = [each for each in self._parts if each is not part]
                 self._parts_changed()
@@ -119,20 +119,20 @@ class LongDict(Generic[K, V]):
         if not self._last and len(self._parts) > 1:
             self._parts.pop()
             self._last = self._parts[-1]
-            self._before -= len(self._last)
+            self._earlier_count -= len(self._last)
             self._parts_changed()
-        return (self._own(self._last) if self._taken else self._last).popitem()
+        return (self._own_part(self._last) if self._snapshot_parts else self._last).popitem()
 
     def snapshot(self) -> Iterator[list[V]]:
         """Iterate over the present values, oldest first, in lists of at most PART_MAX; later changes do not affect them."""
-        self._taken = list(self._parts)
+        self._snapshot_parts = list(self._parts)
         return map(list, [part.values() for part in self._parts])
 
-    def _own(self, part: dict[K, V]) -> dict[K, V]:
+    def _own_part(self, part: dict[K, V]) -> dict[K, V]:
         """Return the part, replaced by a copy if a snapshot uses it."""
-        for index, each in enumerate(self._taken):
+        for index, each in enumerate(self._snapshot_parts):
             if each is part:
-                del self._taken[index]
+                del self._snapshot_parts[index]
                 break
         else:
             return part

@@ -21,26 +21,26 @@ from bmqtwist.storage.store import DirectoryBusy
 SECTOR = 512  # bytes that a disk writes atomically
 
 
-class Chance(Protocol):
+class RandomSource(Protocol):
     """Seeded random generator."""
 
     def random(self) -> float:
         """Return the next number, 0 <= n < 1."""
 
 
-class Died(BaseException):
+class ProcessKilled(BaseException):
     """The simulated process was killed. A BaseException, so that no error handler catches it."""
 
 
 class _Node:
     """Content of one file, independent of its names. Bytes from `len(content)` up to `length` are zeros."""
 
-    __slots__ = ("content", "durable", "length", "touched", "reserved")
+    __slots__ = ("content", "durable", "length", "unsynced_sectors", "allocated")
 
     def __init__(self, data: bytes = b"") -> None:
         self.content, self.durable = bytearray(data), bytearray(data)
-        self.length = self.reserved = len(data)  # length; bytes allocated on the disk
-        self.touched: set[int] = set()  # sectors written since the last sync
+        self.length = self.allocated = len(data)  # length; bytes allocated on the disk
+        self.unsynced_sectors: set[int] = set()  # sectors written since the last sync
 
     def read(self, offset: int, size: int) -> bytes:
         size = max(0, min(size, self.length - offset))
@@ -50,7 +50,7 @@ class _Node:
         end = offset + len(data)
         _put(self.content, offset, data)
         self.length = max(self.length, end)
-        self.touched.update(range(offset // SECTOR, (end + SECTOR - 1) // SECTOR))
+        self.unsynced_sectors.update(range(offset // SECTOR, (end + SECTOR - 1) // SECTOR))
 
     def persist(self, sectors: set[int]) -> None:
         for sector in sectors:
@@ -62,13 +62,13 @@ class _Node:
         del self.content[size:]
         del self.durable[size:]
         self.length = size
-        self.reserved = min(self.reserved, size)
+        self.allocated = min(self.allocated, size)
 
     def crash(self, survivors: set[int]) -> None:
         """Drop the unsynced sectors except the survivors."""
         self.persist(survivors)
         self.content = bytearray(self.durable)
-        self.touched = set()
+        self.unsynced_sectors = set()
 
 
 def _put(target: bytearray, offset: int, data: bytes | bytearray) -> None:
@@ -98,7 +98,7 @@ class MemoryDisk:
     def create(self, path: str) -> MemoryFile:
         if path in self._names:
             raise FileExistsError(errno.EEXIST, "File exists", path)
-        self.step("create", path)
+        self.count_operation("create", path)
         node = self._names[path] = _Node()
         return MemoryFile(self, path, node)
 
@@ -108,15 +108,15 @@ class MemoryDisk:
         return MemoryFile(self, path, self._names[path])
 
     def rename(self, old: str, new: str) -> None:
-        self.step("rename", old)
+        self.count_operation("rename", old)
         self._names[new] = self._names.pop(old)
 
     def remove(self, path: str) -> None:
-        self.step("remove", path)
+        self.count_operation("remove", path)
         del self._names[path]
 
     def sync_directory(self, directory: str) -> None:
-        self.step("sync_directory", directory)
+        self.count_operation("sync_directory", directory)
         for names in (self._durable_names, self._names):
             for path in [path for path in names if path.rpartition("/")[0] == directory]:
                 if path in self._names:
@@ -141,31 +141,31 @@ class MemoryDisk:
 
     # ---- faults --------------------------------------------------------------------------------------------------
 
-    def step(self, operation: str, path: str) -> None:
+    def count_operation(self, operation: str, path: str) -> None:
         """Count an operation that changes the disk; die or fail as configured."""
         if self.stop_after is not None and self.steps >= self.stop_after:
-            raise Died(operation, path)
+            raise ProcessKilled(operation, path)
         code = self.fail(operation, path)
         if code:
             raise OSError(code, errno.errorcode.get(code, str(code)), path)
         self.steps += 1
         self.log.append((operation, path))
 
-    def take(self, node: _Node, size: int, path: str) -> None:
+    def allocate(self, node: _Node, size: int, path: str) -> None:
         """Allocate space so that `node` has at least `size` bytes on the disk."""
-        more = size - node.reserved
+        more = size - node.allocated
         if more > 0 and self.capacity is not None and self.used_bytes() + more > self.capacity:
             raise OSError(errno.ENOSPC, "No space left on device", path)
-        node.reserved = max(node.reserved, size)
+        node.allocated = max(node.allocated, size)
 
     def used_bytes(self) -> int:
-        return sum(node.reserved for node in {id(node): node for node in self._names.values()}.values())
+        return sum(node.allocated for node in {id(node): node for node in self._names.values()}.values())
 
-    def crash(self, random: Chance | None = None) -> None:
+    def crash(self, random: RandomSource | None = None) -> None:
         """Simulate a loss of power. Unsynced writes and names are lost; with `random` each sector may survive."""
         nodes = {id(node): node for node in [*self._names.values(), *self._durable_names.values()]}
         for node in nodes.values():
-            node.crash({sector for sector in sorted(node.touched) if random is not None and random.random() < 0.5})
+            node.crash({sector for sector in sorted(node.unsynced_sectors) if random is not None and random.random() < 0.5})
         self._names = dict(self._durable_names)
         self.stop_after = None
         self.locked.clear()
@@ -173,7 +173,7 @@ class MemoryDisk:
     @property
     def unsynced(self) -> bool:
         """True if a crash could lose written data."""
-        return any(node.touched for node in self._names.values())
+        return any(node.unsynced_sectors for node in self._names.values())
 
     def kill(self) -> None:
         """Simulate `kill -9`: all writes survive."""
@@ -218,22 +218,22 @@ class MemoryFile:
         return offset if offset < len(self._node.content) else None
 
     def write(self, offset: int, parts: Sequence[bytes]) -> int:
-        self._disk.step("write", self._path)
+        self._disk.count_operation("write", self._path)
         data = b"".join(parts)
-        self._disk.take(self._node, offset + len(data), self._path)
+        self._disk.allocate(self._node, offset + len(data), self._path)
         self._node.write(offset, data)
         return len(data)
 
     def sync(self) -> None:
-        self._disk.step("sync", self._path)
-        self._node.persist(self._node.touched)
-        self._node.touched.clear()
+        self._disk.count_operation("sync", self._path)
+        self._node.persist(self._node.unsynced_sectors)
+        self._node.unsynced_sectors.clear()
 
     def resize(self, size: int, allocate: bool) -> None:
-        self._disk.step("resize", self._path)
+        self._disk.count_operation("resize", self._path)
         if allocate:
-            self._disk.take(self._node, size, self._path)
+            self._disk.allocate(self._node, size, self._path)
         self._node.resize(size)
 
     def close(self) -> None:
-        """Do nothing: there is no descriptor."""
+        """Do nothing: a file in memory has no descriptor."""

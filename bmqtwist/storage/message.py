@@ -12,7 +12,7 @@ class Message:
     """A message from its arrival until the last app has confirmed it.
 
     guid: 16 bytes. payload: application data (properties and payload) without padding; None = on disk, read it with
-    `Payloads.whole`. size: length of the application data, bytes. options: options area of the PUT, whole words.
+    `PayloadReader.read`. size: length of the application data, bytes. options: options area of the PUT, whole words.
     compression: 0 none, 1 zlib. schema_id: as in the DATA record, `(id << 1) | recycled`. crc: CRC32-C of the application
     data. arrived: arrival, monotonic seconds. wall: arrival, seconds since the epoch. ref_count: number of apps that had to
     confirm at its arrival. pending: bit mask of the ordinals of apps that have not confirmed; 0 = removed. attempts: None

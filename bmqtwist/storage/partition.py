@@ -62,13 +62,13 @@ Durability = Literal["none", "group", "always"]
 _DATA_HEADER_BYTES: Final = DATA_HEADER.size
 
 
-class Payloads:
+class PayloadReader:
     """Application data of the messages of one partition. Methods raise OSError if DATA cannot be read."""
 
     def __init__(self, files: FileSets, roll: Rollover) -> None:
         self._files, self._roll = files, roll
 
-    def whole(self, message: Message) -> bytes:
+    def read(self, message: Message) -> bytes:
         """Return the application data of a message; PayloadDamaged if its checksum does not match."""
         if message.payload is not None:
             return message.payload
@@ -80,13 +80,13 @@ class Payloads:
             raise PayloadDamaged(what)
         return payload
 
-    def beginning(self, message: Message, size: int = BEGINNING_BYTES) -> bytes:
+    def read_beginning(self, message: Message, size: int = BEGINNING_BYTES) -> bytes:
         """Return the first `size` bytes of the application data; the checksum is verified only if these are all of it."""
         if message.payload is not None or message.size <= size:
-            return self.whole(message)
-        return self.piece(message, 0, size)
+            return self.read(message)
+        return self.read_piece(message, 0, size)
 
-    def piece(self, message: Message, start: int, size: int) -> bytes:
+    def read_piece(self, message: Message, start: int, size: int) -> bytes:
         """Return `size` bytes of the application data from offset `start` on, without a checksum."""
         return self._files.read_data(self._offset(message) + start, size)
 
@@ -113,10 +113,10 @@ class Partition:
         self._rewrite = recovered is not None and recovered.damaged  # copy the files before the next lease
         self.log = log = PartitionLog(node_id, files, self.state, cache_bytes)
         self.tail, self.gate = log.tail, log.gate
-        self.roll = Rollover(log, self._moved)
+        self.roll = Rollover(log, self._on_switched)
         self.room = Room(log, self.roll)
         self.queues = QueueRecords(log, self.room, self.roll)
-        self.payloads = Payloads(files, self.roll)
+        self.payloads = PayloadReader(files, self.roll)
         log.set_limit()
 
     @property
@@ -135,8 +135,8 @@ class Partition:
         return self.log.base + self.state.sequence
 
     @property
-    def leading(self) -> bool:
-        return self.log.leading
+    def is_primary(self) -> bool:
+        return self.log.is_primary
 
     @property
     def available(self) -> bool:
@@ -159,7 +159,7 @@ class Partition:
         size = (content & -8) + 8
         offset = tail.data_end
         if offset + size > tail.data_limit or tail.journal_end > tail.journal_limit:
-            self.room.make(size, 0, wall)
+            self.room.make_room(size, 0, wall)
             offset = tail.data_end
         sequence = state.sequence + 1
         lease = state.lease
@@ -179,7 +179,7 @@ class Partition:
         message.data_offset = offset >> 3
         message.lease, message.sequence = lease, sequence
         message.wall = wall
-        state.message(state.queues[queue_key], message, size)
+        state.apply_message(state.queues[queue_key], message, size)
         if state.cached_bytes > tail.cache_max:
             tail.dropped.append(message)
 
@@ -188,8 +188,8 @@ class Partition:
         state, tail = self.state, self.tail
         queue = state.queues[queue_key]
         if tail.journal_end > tail.journal_limit and not self._try_make_room(wall):
-            if self.log.leading:  # a former primary drops its decisions
-                message.pending &= ~queue.bit(app_key)
+            if self.log.is_primary:  # a former primary drops its decisions
+                message.pending &= ~queue.app_bit(app_key)
                 self.room.add_pending(partial(self._append_pending_confirm, queue_key, app_key, message, reason))
             return
         sequence = state.sequence + 1
@@ -198,27 +198,27 @@ class Partition:
         state.sequence = sequence
         tail.journal.append(record)
         tail.journal_end += RECORD_BYTES
-        state.confirm(queue, queue.bit(app_key), message, record)
+        state.apply_confirm(queue, queue.app_bit(app_key), message, record)
 
     def append_auto_confirm(self, queue_key: bytes, app_key: bytes, guid: bytes, wall: int) -> None:
         """Append the CONFIRM of an app whose subscriptions do not match the message `guid`, which is appended next."""
         state, tail = self.state, self.tail
         if tail.journal_end > tail.journal_limit:
-            self.room.make(0, 0, wall)
+            self.room.make_room(0, 0, wall)
         queue = state.queues[queue_key]
         record = pack_confirm_record(CONFIRM_HEAD | ConfirmReason.AUTO_CONFIRMED << FLAGS_SHIFT | state.sequence + 1,
                                      state.lease, wall, queue_key, app_key, guid)
         self.log.append(record)
-        state.auto_confirm(queue, queue.bit(app_key), guid, record)
+        state.apply_auto_confirm(queue, queue.app_bit(app_key), guid, record)
 
     def append_deletion(self, queue_key: bytes, message: Message, reason: int, wall: int) -> None:
         """Append the DELETION of a message, or make it pending; the message and its CONFIRMs are no longer live."""
         state, tail = self.state, self.tail
         if tail.journal_end > tail.journal_limit and not self._try_make_room(wall):
-            if self.log.leading:
+            if self.log.is_primary:
                 if self.roll.copy is not None:
-                    self.roll.copy.note_pending_end(message.live_key, message.guid)
-                state.deletion(state.queues[queue_key], message)
+                    self.roll.copy.on_pending_deletion(message.live_key, message.guid)
+                state.apply_deletion(state.queues[queue_key], message)
                 self.room.add_pending(partial(self._append_pending_deletion, queue_key, message.guid, reason))
             return
         sequence = state.sequence + 1
@@ -228,92 +228,92 @@ class Partition:
         tail.journal.append(record)
         tail.journal_end += RECORD_BYTES
         if self.roll.copy is not None:
-            self.roll.copy.note_end(message.live_key, sequence, record)
-        state.deletion(state.queues[queue_key], message)
+            self.roll.copy.on_deletion(message.live_key, sequence, record)
+        state.apply_deletion(state.queues[queue_key], message)
 
     def _try_make_room(self, wall: int) -> bool:
         """Return whether a record without DATA and QLIST fits, after a rollover if necessary."""
         try:
-            self.room.make(0, 0, wall)
+            self.room.make_room(0, 0, wall)
         except PartitionUnavailable:
             return False
         return True
 
     def _append_pending_deletion(self, queue_key: bytes, guid: bytes, reason: int, wall: int) -> None:
-        self.room.make(0, 0, wall)
+        self.room.make_room(0, 0, wall)
         state = self.state
         record = pack_deletion_record(DELETION_HEAD | reason << FLAGS_SHIFT | state.sequence + 1, state.lease, wall,
                                       queue_key, guid)
         self.log.append(record)
         if self.roll.copy is not None:
-            self.roll.copy.note_appended_end(guid, state.sequence, record)
+            self.roll.copy.on_deletion_appended(guid, state.sequence, record)
 
     def _append_pending_confirm(self, queue_key: bytes, app_key: bytes, message: Message, reason: int, wall: int) -> None:
         """Append a pending CONFIRM unless its message or queue was deleted meanwhile."""
         state = self.state
         if message.live_key < 0 or queue_key not in state.queues:
             return
-        self.room.make(0, 0, wall)
+        self.room.make_room(0, 0, wall)
         queue = state.queues[queue_key]
         record = pack_confirm_record(CONFIRM_HEAD | reason << FLAGS_SHIFT | state.sequence + 1, state.lease, wall, queue_key,
                                      app_key, message.guid)
         self.log.append(record)
-        state.confirm(queue, queue.bit(app_key), message, record)
+        state.apply_confirm(queue, queue.app_bit(app_key), message, record)
 
     # ---- the turn ------------------------------------------------------------------------------------------------
 
-    def hold(self, effect: Gated) -> None:
+    def hold_effect(self, effect: Gated) -> None:
         """Hold an effect until the records appended so far are written or durable, as `durability` says; sets `position`."""
         effect.position = self.log.base + self.state.sequence
-        self.gate.waiting.append(effect)
+        self.gate.effects.append(effect)
 
-    def busy(self) -> bool:
+    def has_work(self) -> bool:
         """True if `flush` has work, or replicas wait for the sync of a record written outside of a turn (first record of a
         lease)."""
         log, gate = self.log, self.gate
-        return bool(self.tail.journal or gate.waiting or log.pending_records) or (
-            log.shared and gate.due and self.durability == "group")
+        return bool(self.tail.journal or gate.effects or log.pending_records) or (
+            log.has_replicas and gate.sync_due and self.durability == "group")
 
     def flush(self, wall: int) -> list[Any]:
-        """Write the turn's records with one write per file; return the released effects in order of `hold`.
+        """Write the turn's records with one write per file; return the released effects in order of `hold_effect`.
 
         After a failed write the partition takes no new records; the next flush writes the same records again.
         """
         log, tail, gate = self.log, self.tail, self.gate
         log.wall = wall
-        tail.large = tail.large and not log.broken and not self.files.prewrite(tail.data)
-        if tail.large or log.broken or tail.journal and not log.write():
+        tail.large = tail.large and not log.closed and not self.files.prewrite(tail.data)
+        if tail.large or log.closed or tail.journal and not log.write():
             return []
         if log.pending_records:
             self.room.write_pending(wall)
         if self.durability == "none":
-            return gate.release_written() if gate.waiting else []
+            return gate.release_written() if gate.effects else []
         if self.durability == "always" and gate.durable != gate.written:
             if not log.sync():
                 return []
             gate.mark_all_durable()
         return gate.release_durable()
 
-    def wants_sync(self) -> int | None:
+    def begin_sync(self) -> int | None:
         """Return the token of a `sync` to run now (durability `group`); None if none is due or one is in progress."""
-        return self.gate.begin_sync() if self.durability == "group" and not self.log.broken else None
+        return self.gate.begin_sync() if self.durability == "group" and not self.log.closed else None
 
     def sync(self) -> None:
-        """fdatasync DATA, then JOURNAL. Blocks: run it in a thread and pass an OSError to `sync_failed`."""
+        """fdatasync DATA, then JOURNAL. Blocks: run it in a thread and pass an OSError to `on_sync_failed`."""
         self.files.sync()
 
-    def synced(self, token: int, wall: int) -> list[Any]:
+    def on_synced(self, token: int, wall: int) -> list[Any]:
         """Handle the end of the sync `token`; return the effects that it releases."""
         return self.gate.release_durable() if self.gate.end_sync(token) else []
 
-    def sync_failed(self, token: int, error: OSError) -> None:
+    def on_sync_failed(self, token: int, error: OSError) -> None:
         """Handle a failed sync: the content of the disk is unknown, so the partition closes until a restart."""
-        if self.gate.is_running(token):
+        if self.gate.is_current_sync(token):
             self.log.close(WriterEvent.SYNC_FAILS, error)
 
-    def fail(self) -> None:
+    def on_exception(self) -> None:
         """Close the partition until a restart, after an unexpected exception in its code."""
-        self.log.close(WriterEvent.MISTAKE)
+        self.log.close(WriterEvent.EXCEPTION)
 
     # ---- primary, rollover, stop ---------------------------------------------------------------------------------
 
@@ -331,9 +331,9 @@ class Partition:
         log.on_event(WriterEvent.ACTIVATE)
         log.base += self.sequence
         self.state.begin_lease(lease)
-        log.sync_point(wall, force=True)
-        if self.durability != "none" and not (log.broken or log.shared):  # recovered records may be in the page cache only
-            log.sync()
+        log.write_sync_point(wall, force=True)
+        if self.durability != "none" and not (log.closed or log.has_replicas):
+            log.sync()  # recovered records may be in the page cache only
 
     def _begin_rewrite(self, wall: int) -> None:
         """Copy the live records into a new set; the old set gets no ROLLOVER record, because its lease has ended.
@@ -344,29 +344,29 @@ class Partition:
             raise PartitionUnavailable(f"Partition [{self.partition_id}]: its files cannot be copied: see its alarms")
         self._rewrite = False
 
-    def sync_point(self, wall: int, force: bool = False) -> None:
-        """Append a REGULAR sync point if this node is primary, see `PartitionLog.sync_point`."""
-        if self.log.leading:
-            self.log.sync_point(wall, force)
+    def write_sync_point(self, wall: int, force: bool = False) -> None:
+        """Append a REGULAR sync point if this node is primary, see `PartitionLog.write_sync_point`."""
+        if self.log.is_primary:
+            self.log.write_sync_point(wall, force)
 
     def rollover(self, wall: int) -> None:
         """Roll over (admin command): at once, or in slices from the next turn on if the live records are many.
 
         PartitionUnavailable on a replica, if too little space would become free, or if the disk fails.
         """
-        if not self.leading:
+        if not self.is_primary:
             text = f"Partition [{self.partition_id}]: Rollover rejected: node is not primary for this partition"
             raise PartitionUnavailable(text)
-        self.room.refuse()
-        if not self.room.may_roll():
-            raise PartitionUnavailable(self.room.text(f"Partition [{self.partition_id}] cannot roll over."))
-        if not self.roll.small:
+        self.room.check_available()
+        if not self.room.can_roll_over():
+            raise PartitionUnavailable(self.room.usage_text(f"Partition [{self.partition_id}] cannot roll over."))
+        if not self.roll.is_small:
             self.roll.begin(wall)
-        elif not self.room.roll(wall):
+        elif not self.room.roll_over(wall):
             raise PartitionUnavailable(f"Partition [{self.partition_id}]: the rollover failed")
 
-    def _moved(self) -> None:
-        self.log.take_positions()
+    def _on_switched(self) -> None:
+        self.log.reset_positions()
         self.room.full_alarmed = False
 
     def stop(self, wall: int, sync: bool = True) -> list[Any]:
@@ -374,28 +374,28 @@ class Partition:
         log = self.log
         self.roll.stop(wall)
         self.room.write_pending(wall)
-        self.sync_point(wall, force=True)
+        self.write_sync_point(wall, force=True)
         written = log.write_rest()
         released: list[Any] = []
-        if written and not log.broken and (not sync or log.sync()):
+        if written and not log.closed and (not sync or log.sync()):
             self.gate.mark_all_durable()
             released = self.gate.release_durable()
         if log.pending_records or self.tail.journal:
             log.reports.alarm(
                 alarms.RECORDS_NOT_WRITTEN,
                 f" stops with {len(log.pending_records)} confirm(s) and deletion(s) and "
-                f"{len(self.tail.journal)} record(s) that it could not write: their messages come"
-                " back at the next start.")
-        # recovery takes a truncated file that does not end with a sync point for one cut by a crash
-        self.files.close(truncate=written and not self._rewrite and self.leading)
-        return released if self.leading else []
+                f"{len(self.tail.journal)} record(s) that could not be written: their messages"
+                " are restored at the next start.")
+        # recovery treats a truncated file without a sync point at its end as damaged by a crash
+        self.files.close(truncate=written and not self._rewrite and self.is_primary)
+        return released if self.is_primary else []
 
     # ---- monitoring ----------------------------------------------------------------------------------------------
 
     def check_space(self, wall: int) -> None:
         """Raise the soft alarm if a file's outstanding part is large; call it every 20 s."""
-        self.room.check(wall)
+        self.room.check_usage(wall)
 
     def take_alarms(self) -> list[tuple[AlarmKind, str]]:
         """Return the alarms since the last call as (category, text)."""
-        return self.log.reports.take()
+        return self.log.reports.take_alarms()

@@ -21,7 +21,7 @@ from bmqtwist.storage.state import PartitionState
 from bmqtwist.storage.store import PURGE_RESERVE_BYTES, SYNC_POINT_RESERVE_BYTES
 
 NORMAL_RESERVE: Final = RECORD_BYTES + SYNC_POINT_RESERVE_BYTES + PURGE_RESERVE_BYTES
-BEGIN_PERCENT = 70  # used part of a file at which a large partition begins to roll over
+ROLLOVER_BEGIN_PERCENT = 70  # used part of a file at which a large partition begins to roll over
 
 Mirror = Callable[[list[bytes], list[bytes], list[bytes]], None]
 
@@ -75,7 +75,7 @@ class Batch:
         self.first, self.journal, self.data, self.qlist = first, journal, data, qlist
 
 
-def joined(batches: list[Batch], records_max: int) -> list[Batch]:
+def merge_batches(batches: list[Batch], records_max: int) -> list[Batch]:
     """Merge each batch without messages with the batch after it, up to `records_max` records per batch."""
     whole: list[Batch] = []
     for batch in batches:
@@ -90,32 +90,32 @@ def joined(batches: list[Batch], records_max: int) -> list[Batch]:
 class PartitionLog:
     """Log shared by the parts of a `storage.partition.Partition`.
 
-    leading: this node is primary. primary_id: id of the primary. shared: replicas wait for each record (a cluster of several
-    nodes). pending_records: functions that append the pending records, oldest first.
+    is_primary: this node is primary. primary_id: id of the primary. has_replicas: replicas wait for each record (a cluster
+    of several nodes). pending_records: functions that append the pending records, oldest first.
     """
 
     def __init__(self, node_id: int, files: FileSets, state: PartitionState, cache_max: int) -> None:
         self.node_id = self.primary_id = node_id
         self.files, self.state, self.reports = files, state, files.reports
-        self.leading, self.shared = True, False
+        self.is_primary, self.has_replicas = True, False
         self.base = 0  # position = base + sequence
         self.wall = 0  # of the last turn, epoch seconds
         self.tail = Tail(files.sizes.data, cache_max)
         self.gate = Gate()
         self.availability = Availability()
-        self.broken = False  # closed until a restart
+        self.closed = False  # closed until a restart
         self.pending_records: deque[Callable[[int], None]] = deque()
         self.retains_batches = False  # for `take_batches`
         self.batches: list[Batch] = []
         self.roll_due = False  # `Rollover.step` has work
         self.mirror: Mirror | None = None  # also writes each batch to the next file set
         sizes = files.sizes
-        self._roll_at = tuple(size * BEGIN_PERCENT // 100 for size in (sizes.journal, sizes.data, sizes.qlist))
+        self._roll_at = tuple(size * ROLLOVER_BEGIN_PERCENT // 100 for size in (sizes.journal, sizes.data, sizes.qlist))
         self._unmarked = False  # records were written since the last sync point
         self._unwritable = False  # the last write failed
-        self.take_positions()
+        self.reset_positions()
 
-    def take_positions(self) -> None:
+    def reset_positions(self) -> None:
         """Set the tail to the end of the current file set."""
         tail = self.tail
         tail.journal_end, tail.data_end, tail.qlist_end = self.files.current.positions()
@@ -129,14 +129,14 @@ class PartitionLog:
         return self.availability.state is WriterState.OPEN
 
     def on_event(self, event: WriterEvent, cause: str = "") -> None:
-        self.availability.on(event, self.wall, cause)
-        self.broken = self.availability.state is WriterState.CLOSED
+        self.availability.step(event, self.wall, cause)
+        self.closed = self.availability.state is WriterState.CLOSED
         self.set_limit()
 
     def set_limit(self) -> None:
-        """Set the limit that hot paths compare; below 0 every append calls `Room.make`, which refuses it or appends pending
-        records first."""
-        free = self.available and self.leading and not self.pending_records
+        """Set the limit that hot paths compare; below 0 every append calls `Room.make_room`, which refuses it or appends
+        pending records first."""
+        free = self.available and self.is_primary and not self.pending_records
         self.tail.journal_limit = self.files.sizes.journal - NORMAL_RESERVE if free else -1
 
     def close(self, event: WriterEvent, error: BaseException | None = None) -> None:
@@ -175,7 +175,7 @@ class PartitionLog:
         if self.mirror is not None:
             self.mirror(tail.journal, tail.data, tail.qlist)
         tail.clear()
-        self.gate.mark_written(position, awaited or self.shared)
+        self.gate.mark_written(position, awaited or self.has_replicas)
         self._unmarked = True
         if (tail.journal_end >= self._roll_at[0] or tail.data_end >= self._roll_at[1]
                 or tail.qlist_end >= self._roll_at[2]):
@@ -186,8 +186,8 @@ class PartitionLog:
         for message in tail.dropped:
             self.state.drop_payload(message)
         tail.dropped.clear()
-        if self.shared and not self.leading:
-            self.gate.due = True
+        if self.has_replicas and not self.is_primary:
+            self.gate.sync_due = True
         return True
 
     def write_rest(self) -> bool:
@@ -215,10 +215,10 @@ class PartitionLog:
         self.append(pack_sync_point(state.sequence + 1, state.lease, wall, kind, self.node_id, tail.data_end,
                                     tail.qlist_end))
 
-    def sync_point(self, wall: int, force: bool) -> None:
+    def write_sync_point(self, wall: int, force: bool) -> None:
         """Write a REGULAR sync point if records were written since the last one (1 s timer), or always with `force`."""
         tail = self.tail
-        if not force and not self._unmarked and not tail.journal or self.broken or not self.state.lease:
+        if not force and not self._unmarked and not tail.journal or self.closed or not self.state.lease:
             return
         if tail.journal_end + SYNC_POINT_RESERVE_BYTES > self.files.sizes.journal:
             return
@@ -226,4 +226,4 @@ class PartitionLog:
         self.append_sync_point(SyncPoint.REGULAR, wall)
         if (force or not tail.large) and self.write(awaited):  # the sync point of a large batch is written with it
             self._unmarked = False
-            self.gate.due = True
+            self.gate.sync_due = True

@@ -28,7 +28,7 @@ class LogSummary:
     def __init__(self, last: Psn = NO_PSN, base: Psn = NO_PSN, leases: Leases = ()) -> None:
         self.last, self.base, self.leases = last, base, leases
 
-    def holds(self, psn: Psn) -> bool:
+    def contains(self, psn: Psn) -> bool:
         """Return whether the log has this record, or its last rollover ended with it."""
         return psn == self.base or psn > self.base and any(lease == psn[0] and psn[1] <= end for lease, end in self.leases)
 
@@ -41,7 +41,7 @@ class LogSummary:
         leases = self.leases[:-1] if self.leases and self.leases[-1][0] == last[0] else self.leases
         return LogSummary(last, self.base, (*leases, last))
 
-    def cut(self, psn: Psn) -> LogSummary:
+    def truncated(self, psn: Psn) -> LogSummary:
         """Return the summary without the records after `psn`, which the log holds."""
         kept = tuple((lease, psn[1] if lease == psn[0] else end) for lease, end in self.leases if lease <= psn[0])
         return LogSummary(psn, self.base, kept)
@@ -51,7 +51,7 @@ class LogSummary:
         return LogSummary(self.last, base, tuple(each for each in self.leases if each[0] >= base[0]))
 
     @property
-    def is_whole(self) -> bool:
+    def is_consistent(self) -> bool:
         """True if base, leases and last PSN are consistent."""
         numbers = [lease for lease, _ in self.leases]
         first = self.leases[0] if self.leases else NO_PSN
@@ -97,7 +97,7 @@ class RecordRun:
         return leases_of(psns_of(self.journal))
 
 
-def joined_runs(runs: list[RecordRun]) -> RecordRun:
+def join_runs(runs: list[RecordRun]) -> RecordRun:
     """Join consecutive runs."""
     if len(runs) == 1:
         return runs[0]

@@ -23,18 +23,18 @@ class QueueRecords:
 
     def create(self, queue_key: bytes, uri: str, apps: Apps, wall: int) -> StoredQueue:
         """Append the QLIST record and CREATION of a queue with its apps."""
-        record, entry = self._listed(QueueOp.CREATION, queue_key, uri, apps, wall)
-        return self._log.state.create(queue_key, uri, apps, record, entry)
+        record, entry = self._append_with_qlist(QueueOp.CREATION, queue_key, uri, apps, wall)
+        return self._log.state.apply_creation(queue_key, uri, apps, record, entry)
 
     def add_apps(self, queue_key: bytes, uri: str, apps: Apps, wall: int) -> None:
         """Append the QLIST record of added apps, and the ADDITION."""
-        record, entry = self._listed(QueueOp.ADDITION, queue_key, uri, apps, wall)
-        self._log.state.add_apps(self._log.state.queues[queue_key], apps, record, entry)
+        record, entry = self._append_with_qlist(QueueOp.ADDITION, queue_key, uri, apps, wall)
+        self._log.state.apply_addition(self._log.state.queues[queue_key], apps, record, entry)
 
-    def _listed(self, op: QueueOp, queue_key: bytes, uri: str, apps: Apps, wall: int) -> tuple[bytes, bytes]:
+    def _append_with_qlist(self, op: QueueOp, queue_key: bytes, uri: str, apps: Apps, wall: int) -> tuple[bytes, bytes]:
         tail, entry = self._log.tail, pack_queue_record(uri, queue_key, apps)
         if tail.qlist_end + len(entry) > self._log.files.sizes.qlist:
-            self._room.make(0, len(entry), wall)
+            self._room.make_room(0, len(entry), wall)
         record = self._append(op, queue_key, NULL_KEY, wall, qlist_bytes=len(entry))
         tail.qlist.append(entry)
         tail.qlist_end += len(entry)
@@ -44,7 +44,7 @@ class QueueRecords:
         """Append a QUEUE_OP; with `qlist_bytes` it refers to a QLIST record at the present end of QLIST."""
         tail, state = self._log.tail, self._log.state
         if tail.journal_end > tail.journal_limit:
-            self._room.make(0, qlist_bytes, wall)
+            self._room.make_room(0, qlist_bytes, wall)
         record = pack_queue_op((state.lease, state.sequence + 1), wall, queue_key, app_key, op,
                                tail.qlist_end if qlist_bytes else 0)
         self._log.append(record)
@@ -59,22 +59,22 @@ class QueueRecords:
         log, tail, state = self._log, self._log.tail, self._log.state
         if tail.journal_end > tail.journal_limit:
             try:
-                self._room.make(0, 0, wall)
+                self._room.make_room(0, 0, wall)
             except PartitionUnavailable:
                 room = tail.journal_end + RECORD_BYTES + SYNC_POINT_RESERVE_BYTES <= log.files.sizes.journal
-                if not (app_key is None and room and log.leading) or log.availability.state not in (
+                if not (app_key is None and room and log.is_primary) or log.availability.state not in (
                         WriterState.OPEN, WriterState.FULL):
                     raise
         first = (start.lease, start.sequence) if start else (0, 0)
         record = pack_queue_op((state.lease, state.sequence + 1), wall, queue_key, app_key or NULL_KEY, QueueOp.PURGE,
                                start=first)
         queue = state.queues[queue_key]
-        log.reports.inform(f"Writing PURGE record [{state.lease}, {state.sequence + 1}] of queue '{queue.uri}' [queueKey: "
+        log.reports.info(f"Writing PURGE record [{state.lease}, {state.sequence + 1}] of queue '{queue.uri}' [queueKey: "
                            f"{queue_key.hex().upper()}, appKey: {'*' if app_key is None else app_key.hex().upper()}]")
         log.append(record)
         if app_key is None:
-            return self._reopening(state.purge(queue, record))
-        return state.purge_app(queue, app_key, first, record)
+            return self._reopening(state.apply_purge(queue, record))
+        return state.apply_app_purge(queue, app_key, first, record)
 
     def _reopening(self, steps: MessageSteps) -> MessageSteps:
         yield from steps
@@ -83,7 +83,7 @@ class QueueRecords:
     def delete_app(self, queue_key: bytes, app_key: bytes, wall: int) -> MessageSteps:
         """Append the DELETION of one app of a queue; return its steps, which the caller runs as for `purge`."""
         record = self._append(QueueOp.DELETION, queue_key, app_key, wall)
-        return self._log.state.remove_app(self._log.state.queues[queue_key], app_key, record)
+        return self._log.state.apply_app_deletion(self._log.state.queues[queue_key], app_key, record)
 
     def delete(self, queue_key: bytes, wall: int) -> None:
         """Append the DELETION of a queue; none of its records stays live."""
@@ -91,5 +91,5 @@ class QueueRecords:
         queue = self._log.state.queues.get(queue_key)
         if queue is not None:
             if self._roll.copy is not None and queue.live_keys:
-                self._roll.copy.note_end(queue.live_keys[0], self._log.state.sequence, record)
-            self._log.state.delete(queue)
+                self._roll.copy.on_deletion(queue.live_keys[0], self._log.state.sequence, record)
+            self._log.state.apply_queue_deletion(queue)

@@ -139,7 +139,7 @@ _NULL_KEY: Final = bytes(_KEY_BYTES)
 MARK_OFFSET = layout.FILE_HEADER.size + layout.JOURNAL_FILE_HEADER.offset("mark")  # written last in a rollover
 
 _MESSAGE, _QUEUE_OP, _JOURNAL_OP = int(RecordType.MESSAGE), int(RecordType.QUEUE_OP), int(RecordType.JOURNAL_OP)
-_LISTED: Final = int(QueueOp.CREATION), int(QueueOp.ADDITION)
+_WITH_QLIST: Final = int(QueueOp.CREATION), int(QueueOp.ADDITION)
 _DATA_AT: Final = layout.MESSAGE_RECORD.offset("data_dwords")
 _QLIST_AT: Final = layout.QUEUE_OP_RECORD.offset("qlist_words")
 _ENDS_AT: Final = layout.JOURNAL_OP_RECORD.offset("data_dwords")
@@ -147,7 +147,7 @@ _ENDS_AT: Final = layout.JOURNAL_OP_RECORD.offset("data_dwords")
 PADS: Final = tuple(bytes([n]) * n for n in range(9))  # the n bytes of value n
 
 
-def _begun(head: int, lease: int, wall: int) -> BytesWriter:
+def _begin_record(head: int, lease: int, wall: int) -> BytesWriter:
     """Return a writer with head, lease and wall of a record; compiled code only."""
     first: i64 = head
     term: i64 = lease
@@ -170,7 +170,7 @@ def pack_message_record(sequence: int, lease: int, wall: int, queue_key: bytes, 
         counts: i64 = ref_count >> REF_COUNT_LOW_BITS << 8 | message.compression
         offset: i64 = data_dwords
         checksum: i64 = message.crc
-        writer = _begun(head, lease, wall)
+        writer = _begin_record(head, lease, wall)
         write_i16_be(writer, i16(counts))
         writer.write(queue_key)
         writer.write(_NULL_KEY)
@@ -186,7 +186,7 @@ def pack_message_record(sequence: int, lease: int, wall: int, queue_key: bytes, 
 def pack_confirm_record(head: int, lease: int, wall: int, queue_key: bytes, app_key: bytes, guid: bytes) -> bytes:
     """Encode a CONFIRM record."""
     if COMPILED:
-        writer = _begun(head, lease, wall)
+        writer = _begin_record(head, lease, wall)
         write_i16_be(writer, 0)
         writer.write(queue_key)
         writer.write(app_key)
@@ -201,7 +201,7 @@ def pack_confirm_record(head: int, lease: int, wall: int, queue_key: bytes, app_
 def pack_deletion_record(head: int, lease: int, wall: int, queue_key: bytes, guid: bytes) -> bytes:
     """Encode a DELETION record."""
     if COMPILED:
-        writer = _begun(head, lease, wall)
+        writer = _begin_record(head, lease, wall)
         write_i16_be(writer, 0)
         writer.append(0)
         writer.write(queue_key)
@@ -227,12 +227,12 @@ def pack_data_header(first: int, second: int, schema_id: int) -> bytes:
     return DATA_HEADER.pack(first, second, schema_id, 0)
 
 
-def placed(record: bytes, head: int, data_end: int, qlist_end: int) -> bytes:
+def with_offsets(record: bytes, head: int, data_end: int, qlist_end: int) -> bytes:
     """Return a record with its DATA and QLIST offsets replaced by these write positions, bytes."""
     kind = head >> TYPE_SHIFT
     if kind == _MESSAGE:
         return record[:_DATA_AT] + (data_end >> 3).to_bytes(4, "big") + record[_DATA_AT + 4:]
-    if kind == _QUEUE_OP and record[_QLIST_AT - 1] in _LISTED:
+    if kind == _QUEUE_OP and record[_QLIST_AT - 1] in _WITH_QLIST:
         return record[:_QLIST_AT] + (qlist_end >> 2).to_bytes(4, "big") + record[_QLIST_AT + 4:]
     if kind == _JOURNAL_OP:
         return (record[:_ENDS_AT] + (data_end >> 3).to_bytes(4, "big") + (qlist_end >> 2).to_bytes(4, "big")

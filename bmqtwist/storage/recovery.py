@@ -39,7 +39,7 @@ from bmqtwist.storage.replay import Apps, Replay, qlist_entry
 from bmqtwist.storage.state import PartitionState, StoredQueue
 from bmqtwist.storage.store import DATA_HEADER_BYTES, QLIST_HEADER_BYTES, PartitionReader
 
-UNFINISHED = "they were being written when the broker died, and are cut off"  # the end of an alarm about DATA or QLIST
+UNFINISHED_TEXT = "they were being written when the broker crashed, and are cut off"  # end of alarms about DATA and QLIST
 _LISTED_MAX = 20  # GUIDs per alarm
 GAP_SECONDS_MAX = 1  # counted between two MESSAGE records, for the age of GUIDs in the history
 _TAIL_BYTES = 1 << 20  # searched for stale bytes after the end of DATA and QLIST
@@ -96,7 +96,7 @@ def recover(files: PartitionReader, known: Mapping[bytes, KnownQueue] | None = N
     return found.recovered
 
 
-def listed(texts: list[str], limit: int) -> str:
+def join_limited(texts: list[str], limit: int) -> str:
     """Join up to `limit` texts, followed by the number of the rest."""
     return ", ".join(texts[:limit]) + (f" and {len(texts) - limit} more" if len(texts) > limit else "")
 
@@ -119,12 +119,12 @@ class Recovery(Replay):
         self.from_ledger: set[bytes] = set()  # queues whose apps are only in the ledger
         self.listed: dict[bytes, tuple[str, Apps]] | None = None  # all queues of QLIST
 
-    def damage(self, text: str) -> None:
+    def report_damage(self, text: str) -> None:
         """Add an alarm about a loss or an error on disk, and request a copy of the set."""
         self.recovered.damaged = True
         self.recovered.alarms.append(text)
 
-    def skip(self, entry: Entry) -> None:
+    def mark_unreadable(self, entry: Entry) -> None:
         """Note that a record, or part of it, was not applied."""
         self.recovered.unreadable.append((entry[2], entry[1] & SEQUENCE_MASK))
 
@@ -137,8 +137,8 @@ class Recovery(Replay):
         for kind, read in readers:
             wrong = check_file_header(read(0, DATA_HEADER_BYTES), kind, partition_id)
             if wrong:
-                self.damage(f"{kind.name}: {wrong}; read as if the header were right")
-        self.recovered.damaged |= self.files.broken
+                self.report_damage(f"{kind.name}: {wrong}; the file is read as if its header were valid")
+        self.recovered.damaged |= self.files.file_missing
 
     # ---- journal -------------------------------------------------------------------------------------------------
 
@@ -152,35 +152,35 @@ class Recovery(Replay):
         recovered.damaged |= scan.damaged
         now = (self._wall if self._now is None else self._now) - self.epoch
         for queue in state.queues.values():
-            queue.history.shift(now - self._seen_at)
+            queue.history.shift_times(now - self._seen_at)
         for key, count in self.unknown_keys.items():
-            self.damage(f"JOURNAL: {count} record(s) belong to queue key {key.hex().upper()}, which has no CREATION:"
+            self.report_damage(f"JOURNAL: {count} record(s) belong to queue key {key.hex().upper()}, which has no CREATION:"
                         " they are dropped")
         if self.unmatched_confirms:
-            recovered.alarms.append(f"JOURNAL: {self.unmatched_confirms} CONFIRM record(s) name absent messages or apps:"
-                                    " ignored")
+            recovered.alarms.append(f"JOURNAL: {self.unmatched_confirms} CONFIRM record(s) name absent messages or apps"
+                                    " and are ignored")
         if self.journal_size and not scan.preallocated and scan.last_head >> TYPE_SHIFT != RecordType.JOURNAL_OP:
-            self.damage("JOURNAL: the file ends without a sync point: it was cut; later records are lost, and messages"
-                        " confirmed since may be delivered again")
+            self.report_damage("JOURNAL: the file ends without a sync point: it was truncated; later records are lost, and"
+                        " messages confirmed since may be delivered again")
 
-    def unknown_queue(self, key: bytes, entry: Entry) -> StoredQueue | None:
+    def on_unknown_queue(self, key: bytes, entry: Entry) -> StoredQueue | None:
         """Create the queue of a record without CREATION from the ledger or QLIST; None if it is in neither."""
         if key not in self.unknown_keys:
             record = self.known.get(key) if self.known else None
-            listed = (record.uri, list(record.apps.items())) if record else self.walk_qlist().get(key)
+            listed = (record.uri, list(record.apps.items())) if record else self.queues_in_qlist().get(key)
             if listed is not None and key != NULL_KEY:
                 offset, head, lease, wall, _ = entry
-                self.damage(f"JOURNAL: no CREATION of {listed[0]} before offset {offset}: taken from the"
+                self.report_damage(f"JOURNAL: no CREATION of {listed[0]} before offset {offset}: taken from the"
                             f" {'ledger' if record else 'QLIST'}")
                 # the PSN before this record, which the lost record had; a duplicate if the sequence is 1
                 created = pack_queue_op((lease, max(1, (head & SEQUENCE_MASK) - 1)), wall, key, NULL_KEY, QueueOp.CREATION)
                 return self.create(key, *listed, created, pack_queue_record(listed[0], key, listed[1]),
                                    from_ledger=record is not None)
         self.unknown_keys[key] = self.unknown_keys.get(key, 0) + 1
-        self.skip(entry)
+        self.mark_unreadable(entry)
         return None
 
-    def walk_qlist(self) -> dict[bytes, tuple[str, Apps]]:
+    def queues_in_qlist(self) -> dict[bytes, tuple[str, Apps]]:
         """Return URI and apps of every queue key in QLIST."""
         if self.listed is None:
             self.listed = {}
@@ -202,52 +202,52 @@ class Recovery(Replay):
         self.last_offset = message.data_offset * 8
         return 0
 
-    def odd_message(self, queue: StoredQueue | None, guid: bytes, entry: Entry) -> None:
+    def on_invalid_message(self, queue: StoredQueue | None, guid: bytes, entry: Entry) -> None:
         """Skip the MESSAGE and report it."""
         self.last_offset = MESSAGE_BODY.unpack(entry[4])[3] * 8
         if queue is not None:
-            self.skip(entry)
+            self.mark_unreadable(entry)
             what = "no GUID" if guid == NULL_GUID else f"GUID {guid.hex().upper()}, which is stored already"
-            self.damage(f"JOURNAL: the MESSAGE at offset {entry[0]} has {what}: skipped")
+            self.report_damage(f"JOURNAL: the MESSAGE at offset {entry[0]} has {what}: skipped")
 
-    def stored(self, queue: StoredQueue, message: Message) -> None:
+    def on_stored(self, queue: StoredQueue, message: Message) -> None:
         """Add the GUID to the history; if the apps come from the ledger, the reference count gives the pending ones."""
-        super().stored(queue, message)
+        super().on_stored(queue, message)
         if self.from_ledger and queue.key in self.from_ledger:
             saw = message.ref_count + len(message.confirms or ())
             message.pending &= (1 << saw) - 1 if saw < queue.app_count else -1
 
-    def seen_at(self, message: Message) -> float:
+    def arrival_time(self, message: Message) -> float:
         """Return the time counted so far, with at most GAP_SECONDS_MAX between two messages: clock jumps and downtime must
         not expire GUIDs too early, as a repeated PUT would be stored twice."""
         self._seen_at += min(max(0, message.wall - self._wall), GAP_SECONDS_MAX)
         self._wall = message.wall
         return self._seen_at
 
-    def unmatched(self, entry: Entry, why: str) -> None:
+    def on_unmatched_confirm(self, entry: Entry, why: str) -> None:
         """Count the CONFIRM."""
         self.unmatched_confirms += 1
 
-    def unknown(self, entry: Entry, why: str) -> None:
-        self.skip(entry)
-        self.damage(f"JOURNAL: the record at offset {entry[0]} {why}: skipped")
+    def on_unknown_record(self, entry: Entry, why: str) -> None:
+        self.mark_unreadable(entry)
+        self.report_damage(f"JOURNAL: the record at offset {entry[0]} {why}: skipped")
 
-    def journal_op(self, entry: Entry) -> None:
+    def apply_journal_op(self, entry: Entry) -> None:
         """Check the positions in a sync point against the file lengths; ignore other operations."""
         _, op, _, _, _, dwords, words = JOURNAL_OP_BODY.unpack(entry[4])
         if op != SYNC_POINT_OP:
             return
-        super().journal_op(entry)
+        super().apply_journal_op(entry)
         data, qlist = dwords * 8, words * 4
         for name, position, size in (("DATA", data, self.data_size), ("QLIST", qlist, self.qlist_size)):
             if position > size:
-                self.damage(f"{name}: the file has {size} B, but the sync point at JOURNAL offset {entry[0]}"
+                self.report_damage(f"{name}: the file has {size} B, but the sync point at JOURNAL offset {entry[0]}"
                             f" says {position}")
         self.sync_data, self.sync_qlist = max(self.sync_data, data), max(self.sync_qlist, qlist)
 
     # ---- queues --------------------------------------------------------------------------------------------------
 
-    def declare(self, key: bytes, op: QueueOp, qlist_offset: int, record: bytes, entry: Entry) -> None:
+    def apply_declaration(self, key: bytes, op: QueueOp, qlist_offset: int, record: bytes, entry: Entry) -> None:
         """Apply a CREATION or ADDITION with URI and apps from QLIST, corrected from the ledger."""
         known = self.known.get(key) if self.known else None
         try:
@@ -256,15 +256,15 @@ class Recovery(Replay):
             uri, listed_key, apps, qlist = self.read_queue_record(qlist_offset)
             self.qlist_end = max(self.qlist_end, qlist_offset + len(qlist))
             if listed_key != key or qlist[-4:] != QLIST_MAGIC:
-                self.skip(entry)
-                self.damage(f"QLIST: the record at offset {qlist_offset} has a wrong queue key or end mark")
+                self.mark_unreadable(entry)
+                self.report_damage(f"QLIST: the record at offset {qlist_offset} has a wrong queue key or end mark")
                 qlist = pack_queue_record(uri, key, apps)
         except ValueError as error:
             uri, apps, qlist = "", [], b""
             if qlist_offset:
-                self.skip(entry)
+                self.mark_unreadable(entry)
             if qlist_offset or known is None:
-                self.damage(f"QLIST: the record at offset {qlist_offset} for queue key {key.hex().upper()} is"
+                self.report_damage(f"QLIST: the record at offset {qlist_offset} for queue key {key.hex().upper()} is"
                             f" unreadable ({error})")
         from_ledger = not qlist
         if known is not None:
@@ -273,8 +273,8 @@ class Recovery(Replay):
             if not qlist or DEFAULT_APP_ID in known.apps:  # the default app only, which never changes
                 corrected = list(known.apps.items())
             if qlist and (uri, apps) != (known.uri, corrected):
-                self.damage(f"QLIST: the record at offset {qlist_offset} says {uri!r} {apps}, the ledger {known.uri!r}"
-                            f" {corrected}: the ledger is right")
+                self.report_damage(f"QLIST: the record at offset {qlist_offset} says {uri!r} {apps}, the ledger"
+                                   f" {known.uri!r} {corrected}: the ledger is used")
             uri, apps = known.uri, corrected
             qlist = pack_queue_record(uri, key, apps)
         queue = self.state.queues.get(key)
@@ -285,12 +285,12 @@ class Recovery(Replay):
             if not apps and op == QueueOp.CREATION:
                 apps = [(DEFAULT_APP_ID, DEFAULT_APP_KEY)]
             if op == QueueOp.ADDITION:
-                self.damage(f"JOURNAL: the ADDITION at offset {entry[0]} for {uri} has no CREATION before it")
+                self.report_damage(f"JOURNAL: the ADDITION at offset {entry[0]} for {uri} has no CREATION before it")
             self.create(key, uri, apps, record, qlist, from_ledger)
         elif op == QueueOp.CREATION:
-            self.damage(f"JOURNAL: the CREATION at offset {entry[0]} for {uri} is the second one: ignored")
+            self.report_damage(f"JOURNAL: the CREATION at offset {entry[0]} for {uri} is the second one: ignored")
         elif qlist:
-            self.state.add_apps(queue, apps, record, qlist)
+            self.state.apply_addition(queue, apps, record, qlist)
 
     def create(self, key: bytes, uri: str, apps: Apps, record: bytes, qlist: bytes, from_ledger: bool) -> StoredQueue:
         if self.known is not None and key not in self.known:
@@ -300,18 +300,18 @@ class Recovery(Replay):
             self.from_ledger.add(key)
         else:
             self.from_ledger.discard(key)
-        return self.state.create(key, uri, apps, record, qlist)
+        return self.state.apply_creation(key, uri, apps, record, qlist)
 
-    def delete_queue(self, queue: StoredQueue | None, key: bytes) -> None:
+    def apply_queue_deletion(self, queue: StoredQueue | None, key: bytes) -> None:
         self.unknown_keys.pop(key, None)
         self.recovered.unlisted.discard(key)
-        super().delete_queue(queue, key)
+        super().apply_queue_deletion(queue, key)
 
     # ---- data ----------------------------------------------------------------------------------------------------
 
     def read_data_files(self) -> None:
         """Read sizes, options and checksums of the live messages; find the ends of DATA and QLIST."""
-        bytes_of_good, damaged = check_messages(self.files.read_data, self.state.messages())
+        bytes_of_good, damaged = check_messages(self.files.read_data, self.state.live_messages())
         for reason, messages in damaged.items():
             self.quarantine(reason, messages)
         self.state.data_bytes = DATA_HEADER_BYTES + bytes_of_good
@@ -322,13 +322,13 @@ class Recovery(Replay):
 
         Their GUIDs leave the history, so that a producer without an ACK can post them again.
         """
-        guids = listed([message.guid.hex().upper() for message in messages], _LISTED_MAX)
-        self.damage(f"DATA: {len(messages)} message(s) are damaged ({reason}) and not delivered: {guids}")
+        guids = join_limited([message.guid.hex().upper() for message in messages], _LISTED_MAX)
+        self.report_damage(f"DATA: {len(messages)} message(s) are damaged ({reason}) and not delivered: {guids}")
         queues = self.state.queues
         for key in {message.queue_key for message in messages}:
-            queues[key].history.forget({message.guid for message in messages})
+            queues[key].history.remove({message.guid for message in messages})
         for message in messages:
-            self.state.deletion(queues[message.queue_key], message)
+            self.state.apply_deletion(queues[message.queue_key], message)
         self.recovered.quarantined += messages
 
     def find_ends(self) -> None:
@@ -340,7 +340,7 @@ class Recovery(Replay):
             size = (DATA_HEADER.unpack(header)[0] & DATA_WORDS_MASK) << 2
             end = self.last_offset + size
             if size < DATA_RECORD_BYTES_MIN or size % 8 or end > self.data_size:
-                self.damage(f"DATA: the last record, at offset {self.last_offset}, is unreadable")
+                self.report_damage(f"DATA: the last record, at offset {self.last_offset}, is unreadable")
                 end = self.last_offset
         state.data_end = min(max(end, self.sync_data), max(self.data_size, DATA_HEADER_BYTES))
         state.qlist_end = min(max(self.qlist_end, self.sync_qlist), max(self.qlist_size, QLIST_HEADER_BYTES))
@@ -349,8 +349,8 @@ class Recovery(Replay):
             stale = len(read(position, _TAIL_BYTES).rstrip(b"\0"))
             if not stale:
                 continue
-            text = f"{name}: at least {stale} B behind offset {position} belong to no record of the journal"
+            text = f"{name}: at least {stale} B after offset {position} belong to no record of the journal"
             if self.scan.preallocated:
-                state.alarms.append(f"{text}: {UNFINISHED}")
+                state.alarms.append(f"{text}: {UNFINISHED_TEXT}")
             else:
-                self.damage(f"{text}, though the files were closed: records are missing")
+                self.report_damage(f"{text}, though the files were closed: records are missing")

@@ -3,7 +3,7 @@
     primary    appends as a single broker does; its last 8 MiB stay in memory for the replicas (`recent_run`)
     replica    `append_run` checks received records, sets the offsets of its own files and applies them; it rolls over where
                its primary does, or when a file is full, without records of its own
-    cut        `cut_at` gives the end of JOURNAL without the records after a PSN; the remaining files are then read again
+    cut        `journal_end_at` returns the end of JOURNAL without the records after a PSN; then the files are read again
 
 After a cut or an image (`image.py`), a new `ReplicatedPartition` replaces this one over the same files.
 
@@ -19,15 +19,15 @@ from itertools import islice
 
 from bmqtwist.errors import PeerError
 from bmqtwist.storage.availability import WriterEvent
-from bmqtwist.storage.exchange import READ_BYTES, Applier, ReadAhead, divided, records_of, rest_of, run_from
+from bmqtwist.storage.exchange import READ_BYTES, Applier, ReadAhead, build_run, divide_run, records_of, run_after
 from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.found_log import FoundLog
 from bmqtwist.storage.gate import Copies
 from bmqtwist.storage.journal import is_sync_point
 from bmqtwist.storage.layout import JOURNAL_OP_RECORD, QUEUE_OP_RECORD
 from bmqtwist.storage.partition import Durability, Partition
-from bmqtwist.storage.partition_log import joined
-from bmqtwist.storage.psn import LogSummary, Psn, RecordRun, joined_runs
+from bmqtwist.storage.partition_log import merge_batches
+from bmqtwist.storage.psn import LogSummary, Psn, RecordRun, join_runs
 from bmqtwist.storage.records import (
     MAGIC,
     RECORD,
@@ -37,7 +37,7 @@ from bmqtwist.storage.records import (
     QueueOp,
     RecordType,
     SyncPoint,
-    placed,
+    with_offsets,
 )
 from bmqtwist.storage.store import PAYLOAD_CACHE_BYTES, SYNC_POINT_RESERVE_BYTES
 
@@ -56,13 +56,13 @@ def _previous(run: RecordRun) -> Psn:
 
 
 class ReplicatedPartition(Partition):
-    """Partition of a cluster member, `found` in its files. It is a replica before `activate` and after `follow`."""
+    """Partition of a cluster member, `found` in its files. It is a replica before `activate` and after `become_replica`."""
 
     def __init__(self, node_id: int, files: FileSets, found: FoundLog, durability: Durability = "group",
                  cache_bytes: int = PAYLOAD_CACHE_BYTES, epoch: float = 0.0, wall: int = 0) -> None:
         super().__init__(node_id, files, found.recovered, durability, cache_bytes)
-        self._lead(False)
-        self.log.shared = True
+        self._set_primary(False)
+        self.log.has_replicas = True
         self._known = found.summary
         self._starts: deque[tuple[int, int]] = deque([(0, self.lease)])  # (position before a lease, the lease)
         self._recent: deque[RecordRun] = deque()
@@ -75,9 +75,9 @@ class ReplicatedPartition(Partition):
         self.gate.mark_all_durable()
         self.copies.committed = 0
 
-    def _lead(self, leading: bool) -> None:
+    def _set_primary(self, leading: bool) -> None:
         """Set whether this node is the primary."""
-        self.log.leading = self.log.retains_batches = self.replicated = leading
+        self.log.is_primary = self.log.retains_batches = self.replicated = leading
         self.log.set_limit()
 
     # ---- PSNs ----------------------------------------------------------------------------------------------------
@@ -98,21 +98,21 @@ class ReplicatedPartition(Partition):
         return self._starts[0][1], position - self._starts[0][0]
 
     @property
-    def written(self) -> Psn:
+    def written_psn(self) -> Psn:
         """PSN of the last record in the files."""
         return self.psn_at(self.gate.written)
 
     @property
-    def durable(self) -> Psn:
+    def durable_psn(self) -> Psn:
         """PSN of the last record that is durable, or written if durability is `none`."""
         return self.psn_at(self.gate.written if self.durability == "none" else self.gate.durable)
 
-    def commit(self, psn: Psn) -> None:
+    def mark_committed(self, psn: Psn) -> None:
         """Mark the records of this primary's lease up to `psn` as committed."""
-        if psn[0] == self.lease and self.leading:
+        if psn[0] == self.lease and self.is_primary:
             self.copies.marks[Copies.MAJORITY] = self.log.base + psn[1]
 
-    def copied(self, one: Psn, every: Psn) -> bool:
+    def update_copy_marks(self, one: Psn, every: Psn) -> bool:
         """Note that one replica has the records of the present lease up to `one`, all up to `every`; True if a mark rose."""
         majority, before = self.copies.marks[Copies.MAJORITY], self.copies.marks
         some = self.log.base + one[1] if one[0] == self.lease else 0
@@ -132,70 +132,70 @@ class ReplicatedPartition(Partition):
     def activate(self, lease: int, wall: int) -> None:
         """Become primary, see `Partition.activate`; the records appended as a replica must be written."""
         self._known = self.summary
-        self._lead(True)
+        self._set_primary(True)
         self.log.primary_id = self.log.node_id
         super().activate(lease, wall)
         self._starts.append((self.log.base, lease))
 
-    def follow(self) -> bool:
+    def become_replica(self) -> bool:
         """Become a replica. False: decisions of the queues are not in the files, so the log must be cut and read again."""
-        self._lead(False)
+        self._set_primary(False)
         self.log.on_event(WriterEvent.FOLLOW)
-        self.copies.counted = False
+        self.copies.counts_copies = False
         self.copies.committed = self._recent_bytes = 0
-        self.forget_waiting()
+        self.drop_effects()
         self._recent.clear()
         self.log.take_batches()
         for queue in [queue for queue in self.state.queues.values() if queue.in_memory]:
             for message in [message for message in queue.messages.values() if message.live_key < 0]:
-                queue.drop(message)
+                queue.remove_message(message)
         clean = not self.log.pending_records and not self.tail.journal
         self.log.pending_records.clear()
         return clean
 
-    def forget_waiting(self) -> None:
-        self.gate.waiting = []
+    def drop_effects(self) -> None:
+        self.gate.effects = []
 
-    def _moved(self) -> None:
-        super()._moved()
-        self._known = self.summary.rebased(self.roll.ended_at)
+    def _on_switched(self) -> None:
+        super()._on_switched()
+        self._known = self.summary.rebased(self.roll.base)
 
     # ---- reading for other nodes -----------------------------------------------------------------------------------
 
     @property
     def may_delay_replication(self) -> bool:
         """True if replication of the batches since `collect_runs` may be delayed: no effect depends on them (CONFIRMs)."""
-        batches, waiting = self.log.batches, self.gate.waiting
+        batches, waiting = self.log.batches, self.gate.effects
         if not batches or len(batches) > DELAYED_BATCHES_MAX or waiting and waiting[-1].position >= batches[0].first:
             return False
         return not any(batch.data or batch.qlist for batch in batches)
 
     @property
-    def collected(self) -> Psn:
+    def collected_psn(self) -> Psn:
         """PSN of the last written record that `collect_runs` has processed."""
-        return self.psn_at(self.log.batches[0].first - 1) if self.log.batches else self.written
+        return self.psn_at(self.log.batches[0].first - 1) if self.log.batches else self.written_psn
 
     def collect_runs(self) -> bool:
         """Turn the batches written since the last call into runs for the replicas; True if there were any."""
-        batches = joined(self.log.take_batches(), RUN_RECORDS_MAX)
+        batches = merge_batches(self.log.take_batches(), RUN_RECORDS_MAX)
         for batch in batches:
             previous, last = self.psn_at(batch.first - 1), self.psn_at(batch.first + len(batch.journal) - 1)
             run = RecordRun(previous, last, b"".join(batch.journal), b"".join(batch.data), b"".join(batch.qlist))
             if run.size <= RUN_BYTES and len(batch.journal) <= RUN_RECORDS_MAX:
-                for part in divided(run, MESSAGE_RECORDS_MAX):
-                    self._remember(part)
+                for part in divide_run(run, MESSAGE_RECORDS_MAX):
+                    self._add_recent(part)
         return bool(batches)
 
-    def _remember(self, run: RecordRun) -> None:
+    def _add_recent(self, run: RecordRun) -> None:
         """Add a run to the last ones in memory; a replica may need it after a rollover has removed its records."""
         self._recent.append(run)
         self._recent_bytes += run.size
         while self._recent_bytes > RECENT_BYTES:
             self._recent_bytes -= self._recent.popleft().size
 
-    def offers(self, after: Psn) -> bool:
+    def can_send_after(self, after: Psn) -> bool:
         """Return whether the records after `after` are, or will be, available from `recent_run` or `read_run`."""
-        return self.summary.holds(after) or after == self.collected or self._recent_at(after) >= 0
+        return self.summary.contains(after) or after == self.collected_psn or self._recent_at(after) >= 0
 
     def bytes_after(self, after: Psn) -> int:
         """Estimate the bytes of the records after `after`: exact for runs in memory, by the average size for older ones."""
@@ -218,14 +218,14 @@ class ReplicatedPartition(Partition):
         if at < 0:
             return None
         runs = islice(self._recent, at, None)
-        found = [rest_of(next(runs), after)]
+        found = [run_after(next(runs), after)]
         size, room = found[0].size, RECORD_BYTES * MESSAGE_RECORDS_MAX - len(found[0].journal)
         for run in runs:
             size, room = size + run.size, room - len(run.journal)
             if run.previous != found[-1].last or size > READ_BYTES or room < 0:
                 break
             found.append(run)
-        return joined_runs(found)
+        return join_runs(found)
 
     def _recent_at(self, after: Psn) -> int:
         """Return the index of the run in memory that continues after `after`; -1 if there is none."""
@@ -236,14 +236,14 @@ class ReplicatedPartition(Partition):
         """Read records that follow `after` from the files, for one message; None if the log has none. OSError."""
         summary = self.summary
         count = summary.distance(after) - len(self.tail.journal)
-        if count <= 0 or not summary.holds(after):
+        if count <= 0 or not summary.contains(after):
             return None
         start = self.files.current.journal.end - RECORD_BYTES * count
         journal = self.files.read_journal(start, RECORD_BYTES * min(count, MESSAGE_RECORDS_MAX))
         if len(journal) < RECORD_BYTES:
             raise OSError(errno.EIO, "JOURNAL is shorter than its records")
         reader = ReadAhead(self.files, self.files.current.data.end)
-        return run_from(reader, journal, after, start)
+        return build_run(reader, journal, after, start)
 
     # ---- the replica -----------------------------------------------------------------------------------------------
 
@@ -266,7 +266,7 @@ class ReplicatedPartition(Partition):
                 raise PeerError(f"record {lease}-{psn[1]} does not follow {state.lease}-{state.sequence}", "journal", 0)
             kind = head >> TYPE_SHIFT
             self._make_room(len(attached) if kind == _MESSAGE else 0, len(attached) if kind == _QUEUE_OP else 0, wall)
-            own = placed(record, head, tail.data_end, tail.qlist_end)
+            own = with_offsets(record, head, tail.data_end, tail.qlist_end)
             self._applier.apply(own, attached)
             state.sequence = psn[1]
             tail.journal.append(own)
@@ -278,23 +278,23 @@ class ReplicatedPartition(Partition):
                 tail.qlist.append(attached)
                 tail.qlist_end += len(attached)
             if kind == _QUEUE_OP:
-                self.log.reports.inform(
+                self.log.reports.info(
                     f"Received QueueOpRecord of type [{QueueOp(own[_OP_AT]).name}], PSN {psn[0]}-{psn[1]}")
             elif kind == _JOURNAL_OP:
                 self._on_sync_point(own, wall)
-        self._remember(run)
+        self._add_recent(run)
 
     def _on_sync_point(self, record: bytes, wall: int) -> None:
         """Roll over where the primary did, so that the files stay equal."""
         self.log.primary_id = int.from_bytes(record[_NODE_AT:_NODE_AT + 4], "big", signed=True)
         if record[_KIND_AT] == SyncPoint.ROLLOVER:
-            if self.roll.small:
-                self.roll.finish(wall)
+            if self.roll.is_small:
+                self.roll.finish_at_once(wall)
             else:
                 self.roll.begin(wall)
 
     def _make_room(self, data: int, qlist: int, wall: int) -> None:
-        if not self._has_room(data, qlist) and (not self.roll.finish(wall) or not self._has_room(data, qlist)):
+        if not self._has_room(data, qlist) and (not self.roll.finish_at_once(wall) or not self._has_room(data, qlist)):
             raise OSError(errno.ENOSPC, f"Partition [{self.partition_id}] is full")
 
     def _has_room(self, data: int, qlist: int) -> bool:
@@ -303,7 +303,7 @@ class ReplicatedPartition(Partition):
         return (tail.data_end + data <= sizes.data and tail.qlist_end + qlist <= sizes.qlist
                 and tail.journal_end + RECORD_BYTES + SYNC_POINT_RESERVE_BYTES <= sizes.journal)
 
-    def cut_at(self, psn: Psn | None) -> int | None:
+    def journal_end_at(self, psn: Psn | None) -> int | None:
         """Return the end of JOURNAL, bytes, if `psn` were the last record of the log; None for its present end."""
         if psn is None:
             return None
@@ -314,6 +314,6 @@ class ReplicatedPartition(Partition):
         self.roll.stop(wall)
         unwritten = len(self.tail.journal)
         if 0 < unwritten < self.sequence:
-            self._known = self.summary.cut((self.lease, self.sequence - unwritten))
+            self._known = self.summary.truncated((self.lease, self.sequence - unwritten))
             self.state.sequence -= unwritten
         self.tail.clear()

@@ -23,23 +23,24 @@ class Room:
         self.full_alarmed = False  # since the last rollover
         self._soft_until = 0  # epoch seconds: no soft alarm before
 
-    def refuse(self) -> None:
+    def check_available(self) -> None:
         """Raise PartitionUnavailable unless records are taken."""
         log = self._log
-        if not (log.available and log.leading):
-            why = ("without a primary at this node" if not log.leading
-                   else "disabled by an operator" if log.availability.has(WriterState.DISABLED)
-                   else "full: purge a queue" if log.availability.has(WriterState.FULL) else "failing to write its files")
+        if not (log.available and log.is_primary):
+            why = ("without a primary at this node" if not log.is_primary
+                   else "disabled by an operator" if log.availability.has_reason(WriterState.DISABLED)
+                   else "full: purge a queue" if log.availability.has_reason(WriterState.FULL)
+                   else "failing to write its files")
             raise PartitionUnavailable(f"{log.reports.subject} is {why}")
 
-    def may_roll(self, needed: tuple[int, int, int] = (0, 0, 0)) -> bool:
+    def can_roll_over(self, needed: tuple[int, int, int] = (0, 0, 0)) -> bool:
         """Return whether a rollover would leave enough of every file free, with `needed` bytes of each in use."""
         return self._log.files.sizes.leaves_enough(self._log.state.outstanding(), needed)
 
-    def make(self, data: int, qlist: int, wall: int) -> None:
+    def make_room(self, data: int, qlist: int, wall: int) -> None:
         """Append pending records, roll over if a record with `data` and `qlist` bytes does not fit. PartitionUnavailable."""
         log = self._log
-        self.refuse()
+        self.check_available()
         if log.pending_records and not self._appending:
             self.append_pending(wall)
         sizes, (journal_end, data_end, qlist_end) = log.files.sizes, log.tail.positions()
@@ -52,26 +53,26 @@ class Room:
         else:
             return
         subject = log.reports.subject
-        if self.may_roll(needed):
-            if self.roll(wall):
+        if self.can_roll_over(needed):
+            if self.roll_over(wall):
                 return
             raise PartitionUnavailable(f"{subject} cannot roll over: see its alarms")
-        if log.state.leaving:
+        if log.state.purging:
             raise PartitionUnavailable(f"{subject} is full until a purge is complete")
         if not self.full_alarmed:
             self.full_alarmed = True
-            log.reports.alarm(alarms.PARTITION_READONLY, self.text(
-                f" cannot take more: its {name} file is full and a rollover would not free {AVAILABLE_PERCENT_MIN}%."
-                " Purge a queue as a whole."))
+            log.reports.alarm(alarms.PARTITION_READONLY, self.usage_text(
+                f" takes no records: its {name} file is full and a rollover would not free {AVAILABLE_PERCENT_MIN}%."
+                " Purge all messages of a queue."))
         if name == "JOURNAL":
             log.on_event(WriterEvent.NO_ROOM)
         raise PartitionUnavailable(f"{subject} is full ({name} file)")
 
-    def roll(self, wall: int) -> bool:
+    def roll_over(self, wall: int) -> bool:
         """Roll over within this call; False if the old set stays."""
-        if not self._roll.finish(wall):
+        if not self._roll.finish_at_once(wall):
             return False
-        self._log.sync_point(wall, force=True)
+        self._log.write_sync_point(wall, force=True)
         return True
 
     # ---- pending records -----------------------------------------------------------------------------------------
@@ -105,14 +106,14 @@ class Room:
 
     # ---- monitoring ----------------------------------------------------------------------------------------------
 
-    def text(self, what: str) -> str:
+    def usage_text(self, what: str) -> str:
         """Return an alarm text with the outstanding part of each file."""
-        return f"{what} Outstanding: {self._log.files.sizes.shares(self._log.state.outstanding())}."
+        return f"{what} Outstanding: {self._log.files.sizes.usage_text(self._log.state.outstanding())}."
 
-    def check(self, wall: int) -> None:
+    def check_usage(self, wall: int) -> None:
         """Raise the soft alarm if a file's outstanding part is large, every 15 minutes."""
         state = self._log.state
-        if wall >= self._soft_until and self._log.files.sizes.passes(state.outstanding(), SOFT_LIMIT_PERCENT):
+        if wall >= self._soft_until and self._log.files.sizes.exceeds_percent(state.outstanding(), SOFT_LIMIT_PERCENT):
             self._soft_until = wall + SOFT_ALARM_PERIOD_S
-            text = self.text(f" has passed {SOFT_LIMIT_PERCENT}% of a file.")
-            self._log.reports.alarm(alarms.PARTITION_AVAILABLESPACE_SOFTLIMIT, f"{text} {state.biggest_text()}")
+            text = self.usage_text(f" has passed {SOFT_LIMIT_PERCENT}% of a file.")
+            self._log.reports.alarm(alarms.PARTITION_AVAILABLESPACE_SOFTLIMIT, f"{text} {state.biggest_queues_text()}")

@@ -24,48 +24,48 @@ Vote = tuple[int, int | None]  # term; id of the node
 class SlotFile(ABC, Generic[V]):
     """File `name` in `directory`. Methods raise OSError; `write` is for any thread, one call at a time.
 
-    nothing: the value before the first write. distance: offset of the second slot, bytes; the slots share no sector.
+    initial: the value before the first write. slot_distance: offset of the second slot, bytes; the slots share no sector.
     """
 
     name: str
     magic: bytes
-    distance: int
-    nothing: V
+    slot_distance: int
+    initial: V
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self._disk, self._directory = disk, directory
         self._file: File | None = None
         self._number = 0  # number of the last write
-        self._listed = False  # the file's name is known to be durable
+        self._name_durable = False  # the file's name is known to be durable
 
     @abstractmethod
-    def _packed(self, value: V) -> bytes:
-        """Encode a value."""
+    def _pack(self, value: V) -> bytes:
+        """Encode a value without magic, number and checksum."""
 
     @abstractmethod
-    def _unpacked(self, data: bytes) -> tuple[V, int]:
+    def _unpack(self, data: bytes) -> tuple[V, int]:
         """Decode the value at the start of `data`; return it with its size in bytes. StructError."""
 
     def read(self) -> tuple[V, bool]:
         """Return (value, lost). Syncs the file first, since the last writer may have been killed before its sync."""
         if self.name not in self._disk.names(self._directory):
-            return self.nothing, False
+            return self.initial, False
         self._file = self._disk.open(f"{self._directory}/{self.name}")
         self._file.sync()
         self._disk.sync_directory(self._directory)
-        self._listed = True
-        slots = [self._file.read(at, self.distance) for at in (0, self.distance)]
-        found = [each for each in map(self._decoded, slots) if each is not None]
+        self._name_durable = True
+        slots = [self._file.read(at, self.slot_distance) for at in (0, self.slot_distance)]
+        found = [each for each in map(self._decode_slot, slots) if each is not None]
         if not found:
-            return self.nothing, any(any(slot) for slot in slots)
+            return self.initial, any(any(slot) for slot in slots)
         self._number, value = max(found, key=lambda each: each[0])
         return value, False
 
-    def _decoded(self, slot: bytes) -> tuple[int, V] | None:
+    def _decode_slot(self, slot: bytes) -> tuple[int, V] | None:
         """Return (number of the write, value) of a slot; None if it is damaged."""
         try:
             magic, version, write = SLOT.struct.unpack_from(slot)
-            value, size = self._unpacked(slot[SLOT.size:])
+            value, size = self._unpack(slot[SLOT.size:])
         except StructError:
             return None
         end = SLOT.size + size
@@ -76,12 +76,12 @@ class SlotFile(ABC, Generic[V]):
         """Write a value; return when it is durable."""
         if self._file is None:
             self._file = self._disk.create(f"{self._directory}/{self.name}")
-        slot = SLOT.struct.pack(self.magic, _VERSION, self._number + 1) + self._packed(value)
-        self._file.write((self._number + 1) % 2 * self.distance, [slot + crc32(slot).to_bytes(4, "big")])
+        slot = SLOT.struct.pack(self.magic, _VERSION, self._number + 1) + self._pack(value)
+        self._file.write((self._number + 1) % 2 * self.slot_distance, [slot + crc32(slot).to_bytes(4, "big")])
         self._file.sync()
-        if not self._listed:  # also if the file's creator was killed before this call
+        if not self._name_durable:  # also if the file's creator was killed before this call
             self._disk.sync_directory(self._directory)
-            self._listed = True
+            self._name_durable = True
         self._number += 1
 
     def close(self) -> None:
@@ -93,13 +93,13 @@ class SlotFile(ABC, Generic[V]):
 class VoteFile(SlotFile[Vote]):
     """File of a node's term and vote."""
 
-    name, magic, distance, nothing = "bmqtwist_vote", b"BMQV", 4096, (0, None)
+    name, magic, slot_distance, initial = "bmqtwist_vote", b"BMQV", 4096, (0, None)
 
-    def _packed(self, value: Vote) -> bytes:
+    def _pack(self, value: Vote) -> bytes:
         term, vote = value
         return VOTE.struct.pack(term, _NO_VOTE if vote is None else vote)
 
-    def _unpacked(self, data: bytes) -> tuple[Vote, int]:
+    def _unpack(self, data: bytes) -> tuple[Vote, int]:
         term, vote = VOTE.struct.unpack_from(data)
         return (term, None if vote == _NO_VOTE else vote), VOTE.size
 
@@ -115,13 +115,13 @@ class StoredPromise:
 class PromiseFile(SlotFile[Sequence[StoredPromise]]):
     """File of a node's promises to the primaries, by partition."""
 
-    name, magic, distance, nothing = "bmqtwist_promises", b"BMQP", 1 << 16, ()
+    name, magic, slot_distance, initial = "bmqtwist_promises", b"BMQP", 1 << 16, ()
 
-    def _packed(self, value: Sequence[StoredPromise]) -> bytes:
+    def _pack(self, value: Sequence[StoredPromise]) -> bytes:
         return PROMISES.struct.pack(len(value)) + b"".join(
             PROMISE.struct.pack(each.lease, _DOUBTFUL * each.doubtful) for each in value)
 
-    def _unpacked(self, data: bytes) -> tuple[Sequence[StoredPromise], int]:
+    def _unpack(self, data: bytes) -> tuple[Sequence[StoredPromise], int]:
         count, = PROMISES.struct.unpack_from(data)
         end = PROMISES.size + PROMISE.size * count
         return [StoredPromise(lease, bool(flags & _DOUBTFUL))

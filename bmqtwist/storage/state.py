@@ -87,7 +87,7 @@ class StoredQueue:
         self.auto_guid, self.auto_mask, self.auto_keys = b"", 0, list[int]()
         self._bits: dict[bytes, int] = {}  # app key -> bit, removed apps included
 
-    def bit(self, app_key: bytes) -> int:
+    def app_bit(self, app_key: bytes) -> int:
         """Return the bit of an app, also of a removed one; 0 if the key is unknown."""
         return self._bits.get(app_key, 0)
 
@@ -96,7 +96,7 @@ class StoredQueue:
         """Number of all apps, removed ones included."""
         return len(self._bits)
 
-    def join(self, apps: Iterable[tuple[str, bytes]]) -> None:
+    def register_apps(self, apps: Iterable[tuple[str, bytes]]) -> None:
         """Register apps (appId, key) in order; skip keys that were registered before."""
         for app_id, key in apps:
             if key not in self._bits:
@@ -104,31 +104,31 @@ class StoredQueue:
                 self.apps[key] = StoredApp(app_id, key, bit)
                 self.mask |= bit
 
-    def hold(self, message: Message) -> None:
+    def add_message(self, message: Message) -> None:
         """Add a message of an in-memory queue, without a record."""
         self.in_memory = True
         message.pending = self.mask
         message.queue_key = self.key
         self.messages.add(message.guid, message)
 
-    def drop(self, message: Message) -> None:
+    def remove_message(self, message: Message) -> None:
         """Remove a message of an in-memory queue."""
         message.pending = 0
         del self.messages[message.guid]
 
-    def leave(self, app_key: bytes) -> MessageSteps:
+    def unregister_app(self, app_key: bytes) -> MessageSteps:
         """Unregister an app; no message is pending for it any more."""
-        bit = self.bit(app_key)
+        bit = self.app_bit(app_key)
         self.apps.pop(app_key, None)
         self.mask &= ~bit
-        return self.done_with(bit)
+        return self.clear_pending(bit)
 
-    def done_with(self, bit: int, start: tuple[int, int] = (0, 0)) -> MessageSteps:
+    def clear_pending(self, bit: int, start: tuple[int, int] = (0, 0)) -> MessageSteps:
         """Clear the app's pending bit of the present messages from PSN `start` on; yield the changed messages, oldest first.
         The caller removes messages that are pending for no app."""
-        return self._done_with(list(self.messages.newest_first()), bit, start)
+        return self._clear_pending_in_steps(list(self.messages.newest_first()), bit, start)
 
-    def _done_with(self, waiting: list[Message], bit: int, start: tuple[int, int]) -> MessageSteps:
+    def _clear_pending_in_steps(self, waiting: list[Message], bit: int, start: tuple[int, int]) -> MessageSteps:
         while waiting:
             stored = self.messages
             step = [message for message in reversed(waiting[-MESSAGES_AT_ONCE:]) if message.pending & bit
@@ -147,7 +147,7 @@ class PartitionState:
     progress.
     """
 
-    __slots__ = ("lease", "sequence", "live", "queues", "data_bytes", "qlist_bytes", "cached_bytes", "last_key", "leaving")
+    __slots__ = ("lease", "sequence", "live", "queues", "data_bytes", "qlist_bytes", "cached_bytes", "last_key", "purging")
 
     def __init__(self) -> None:
         self.lease = self.sequence = 0
@@ -156,25 +156,25 @@ class PartitionState:
         self.data_bytes, self.qlist_bytes = DATA_HEADER_BYTES, QLIST_HEADER_BYTES
         self.cached_bytes = 0
         self.last_key = 0
-        self.leaving: list[tuple[StoredQueue, LongDict[bytes, Message]]] = []
+        self.purging: list[tuple[StoredQueue, LongDict[bytes, Message]]] = []
 
     def begin_lease(self, lease: int) -> None:
         """Begin a lease with sequence number 0; drop auto-confirms of the last lease whose message never came."""
         self.lease, self.sequence = lease, 0
         for queue in self.queues.values():
-            self.drop_auto(queue)
+            self.drop_auto_confirms(queue)
 
     def outstanding(self) -> tuple[int, int, int]:
         """Return the bytes of JOURNAL, DATA, QLIST that a rollover would copy, file headers included."""
         return JOURNAL_HEADER_BYTES + RECORD_BYTES * len(self.live), self.data_bytes, self.qlist_bytes
 
-    def messages(self) -> Iterable[Message]:
+    def live_messages(self) -> Iterable[Message]:
         """Iterate over the live messages in journal order."""
         return (item for item in self.live.values() if type(item) is Message)
 
     # ---- messages ------------------------------------------------------------------------------------------------
 
-    def message(self, queue: StoredQueue, message: Message, record_bytes: int) -> None:
+    def apply_message(self, queue: StoredQueue, message: Message, record_bytes: int) -> None:
         """Apply a MESSAGE with a DATA record of `record_bytes`; it is pending for the apps of the queue."""
         message.pending = queue.mask
         message.queue_key = queue.key
@@ -187,7 +187,7 @@ class PartitionState:
         self.data_bytes += record_bytes
         self.cached_bytes += message.size
 
-    def confirm(self, queue: StoredQueue, bit: int, message: Message, record: bytes) -> None:
+    def apply_confirm(self, queue: StoredQueue, bit: int, message: Message, record: bytes) -> None:
         """Apply a CONFIRM: the message is no longer pending for the app."""
         message.pending &= ~bit
         self.last_key = key = self.last_key + 1
@@ -197,10 +197,10 @@ class PartitionState:
         else:
             message.confirms.append(key)
 
-    def auto_confirm(self, queue: StoredQueue, bit: int, guid: bytes, record: bytes) -> None:
+    def apply_auto_confirm(self, queue: StoredQueue, bit: int, guid: bytes, record: bytes) -> None:
         """Apply an auto-confirmed CONFIRM: the message `guid`, whose MESSAGE comes next, will not be pending for the app."""
         if guid != queue.auto_guid:
-            self.drop_auto(queue)
+            self.drop_auto_confirms(queue)
             queue.auto_guid = guid
         self.last_key += 1
         self.live.add(self.last_key, record)
@@ -213,15 +213,15 @@ class PartitionState:
             message.pending &= ~queue.auto_mask
             queue.auto_guid, queue.auto_mask, queue.auto_keys = b"", 0, []
         else:
-            self.drop_auto(queue)
+            self.drop_auto_confirms(queue)
 
-    def drop_auto(self, queue: StoredQueue) -> None:
+    def drop_auto_confirms(self, queue: StoredQueue) -> None:
         """Remove auto-confirms whose message did not follow."""
         for key in queue.auto_keys:
             del self.live[key]
         queue.auto_guid, queue.auto_mask, queue.auto_keys = b"", 0, []
 
-    def deletion(self, queue: StoredQueue, message: Message) -> None:
+    def apply_deletion(self, queue: StoredQueue, message: Message) -> None:
         """Apply a DELETION: remove the message; it and its CONFIRMs are no longer live."""
         del queue.messages[message.guid]
         message.pending = 0
@@ -242,29 +242,30 @@ class PartitionState:
 
     # ---- queues --------------------------------------------------------------------------------------------------
 
-    def create(self, key: bytes, uri: str, apps: Iterable[tuple[str, bytes]], record: bytes, entry: bytes) -> StoredQueue:
+    def apply_creation(self, key: bytes, uri: str, apps: Iterable[tuple[str, bytes]], record: bytes,
+                       entry: bytes) -> StoredQueue:
         """Apply a CREATION of a queue with its apps (appId, key); `entry` is its QLIST record."""
         queue = self.queues[key] = StoredQueue(key, uri)
-        queue.join(apps)
-        self._keep(queue, (record, entry))
+        queue.register_apps(apps)
+        self._add_live_record(queue, (record, entry))
         return queue
 
-    def add_apps(self, queue: StoredQueue, apps: Iterable[tuple[str, bytes]], record: bytes, entry: bytes) -> None:
+    def apply_addition(self, queue: StoredQueue, apps: Iterable[tuple[str, bytes]], record: bytes, entry: bytes) -> None:
         """Apply an ADDITION: later messages will be pending for these apps, too."""
-        queue.join(apps)
-        self._keep(queue, (record, entry))
+        queue.register_apps(apps)
+        self._add_live_record(queue, (record, entry))
 
-    def purge(self, queue: StoredQueue, record: bytes) -> MessageSteps:
-        self._keep(queue, record)
-        return self.empty(queue)
+    def apply_purge(self, queue: StoredQueue, record: bytes) -> MessageSteps:
+        self._add_live_record(queue, record)
+        return self.empty_queue(queue)
 
-    def empty(self, queue: StoredQueue) -> MessageSteps:
+    def empty_queue(self, queue: StoredQueue) -> MessageSteps:
         """Empty a queue at once; remove its messages in steps."""
         leaving, queue.messages = queue.messages, LongDict()
-        self.leaving.append((queue, leaving))
-        return self._leave(queue, leaving)
+        self.purging.append((queue, leaving))
+        return self._remove_messages(queue, leaving)
 
-    def _leave(self, queue: StoredQueue, leaving: LongDict[bytes, Message]) -> MessageSteps:
+    def _remove_messages(self, queue: StoredQueue, leaving: LongDict[bytes, Message]) -> MessageSteps:
         last = StoredQueue(queue.key, queue.uri)  # holds each message until its removal
         while leaving:
             step = []
@@ -272,37 +273,37 @@ class PartitionState:
                 guid, message = leaving.popitem()
                 last.messages.add(guid, message)
                 if message.live_key < 0:
-                    last.drop(message)
+                    last.remove_message(message)
                 else:
-                    self.deletion(last, message)
+                    self.apply_deletion(last, message)
                 step.append(message)
             yield step
-        self.leaving = [each for each in self.leaving if each[1] is not leaving]
+        self.purging = [each for each in self.purging if each[1] is not leaving]
 
-    def purge_app(self, queue: StoredQueue, app_key: bytes, start: tuple[int, int], record: bytes) -> MessageSteps:
+    def apply_app_purge(self, queue: StoredQueue, app_key: bytes, start: tuple[int, int], record: bytes) -> MessageSteps:
         """Apply a PURGE of one app, of the messages whose PSN is `start` or later; (0, 0) = all."""
-        self._keep(queue, record)
-        return queue.done_with(queue.bit(app_key), start)
+        self._add_live_record(queue, record)
+        return queue.clear_pending(queue.app_bit(app_key), start)
 
-    def remove_app(self, queue: StoredQueue, app_key: bytes, record: bytes) -> MessageSteps:
+    def apply_app_deletion(self, queue: StoredQueue, app_key: bytes, record: bytes) -> MessageSteps:
         """Apply the DELETION of an app: remove it from the queue."""
-        self._keep(queue, record)
-        return queue.leave(app_key)
+        self._add_live_record(queue, record)
+        return queue.unregister_app(app_key)
 
-    def delete(self, queue: StoredQueue) -> None:
+    def apply_queue_deletion(self, queue: StoredQueue) -> None:
         """Apply the DELETION of a queue: none of its records stays live."""
-        at_once(self.empty(queue))
-        for owner, leaving in self.leaving:
+        at_once(self.empty_queue(queue))
+        for owner, leaving in self.purging:
             if owner is queue:
-                at_once(self._leave(owner, leaving))
-        self.drop_auto(queue)
+                at_once(self._remove_messages(owner, leaving))
+        self.drop_auto_confirms(queue)
         for key in queue.live_keys:
             item = self.live.pop(key)
             if type(item) is tuple:
                 self.qlist_bytes -= len(item[1])
         del self.queues[queue.key]
 
-    def _keep(self, queue: StoredQueue, item: bytes | tuple[bytes, bytes]) -> None:
+    def _add_live_record(self, queue: StoredQueue, item: bytes | tuple[bytes, bytes]) -> None:
         self.last_key += 1
         self.live.add(self.last_key, item)
         queue.live_keys.append(self.last_key)
@@ -311,10 +312,10 @@ class PartitionState:
 
     # ---- monitoring ----------------------------------------------------------------------------------------------
 
-    def biggest_text(self) -> str:
+    def biggest_queues_text(self) -> str:
         """Return an alarm text with the queues that use most of the files; walks all live records."""
         totals: dict[bytes, list[int]] = {}
-        for message in self.messages():
+        for message in self.live_messages():
             total = totals.setdefault(message.queue_key, [0, 0])
             total[0] += 1
             total[1] += data_record_bytes(DATA_HEADER.size + len(message.options) + message.size)

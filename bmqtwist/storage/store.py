@@ -79,27 +79,27 @@ class FileSizes:
                 raise StorageError(f"max{name}FileSize must be {low}..{high} bytes, not {size}")
 
     @property
-    def each(self) -> Bytes:
+    def as_tuple(self) -> Bytes:
         """Sizes of JOURNAL, DATA, QLIST."""
         return self.journal, self.data, self.qlist
 
-    def shares(self, kept: Bytes) -> str:
+    def usage_text(self, kept: Bytes) -> str:
         """Return a text with `kept` bytes and their percentage of each file."""
         return ", ".join(f"{name} {part} of {size} B ({part * 100 // size}%)" for name, part, size in
-                         zip(("JOURNAL", "DATA", "QLIST"), kept, self.each, strict=True))
+                         zip(("JOURNAL", "DATA", "QLIST"), kept, self.as_tuple, strict=True))
 
-    def hold(self, positions: Bytes) -> bool:
+    def fits(self, positions: Bytes) -> bool:
         """Return whether no position exceeds the size of its file."""
-        return all(position <= size for position, size in zip(positions, self.each, strict=True))
+        return all(position <= size for position, size in zip(positions, self.as_tuple, strict=True))
 
     def leaves_enough(self, kept: Bytes, needed: Bytes) -> bool:
         """Return whether a rollover that copies `kept` leaves enough of every file free, with `needed` bytes in use."""
         return all((size - part - more) * 100 // size >= AVAILABLE_PERCENT_MIN
-                   for size, part, more in zip(self.each, kept, needed, strict=True))
+                   for size, part, more in zip(self.as_tuple, kept, needed, strict=True))
 
-    def passes(self, kept: Bytes, percent: int) -> bool:
+    def exceeds_percent(self, kept: Bytes, percent: int) -> bool:
         """Return whether `kept` is at least `percent` of any file."""
-        return any(part * 100 >= size * percent for part, size in zip(kept, self.each, strict=True))
+        return any(part * 100 >= size * percent for part, size in zip(kept, self.as_tuple, strict=True))
 
 
 class File(Protocol):
@@ -162,7 +162,7 @@ class PartitionReader(Protocol):
     """Read access to the files of a partition, for recovery (`fileset.FileSets`) and for tools."""
 
     @property
-    def broken(self) -> bool:
+    def file_missing(self) -> bool:
         """True if a file was missing or empty."""
 
     def read_journal(self, offset: int, size: int) -> bytes:

@@ -15,7 +15,7 @@ from bmqtwist.storage.layout import RECORD_HEADER
 from bmqtwist.storage.ledger_file import LedgerContents
 from bmqtwist.storage.psn import Psn
 from bmqtwist.storage.records import SEQUENCE_MASK, read_queue_record
-from bmqtwist.storage.recovery import listed
+from bmqtwist.storage.recovery import join_limited
 from bmqtwist.storagetool.datafile import DataError, DataFile
 from bmqtwist.storagetool.inputs import InputError, SetFiles, SetView, Watch, file_sets, ledger_files, open_ledger
 from bmqtwist.storagetool.journalview import JOURNAL_OP, MESSAGE, JournalRecord, hex_key
@@ -65,13 +65,13 @@ def compare_sets(left: SetView, right: SetView, names: tuple[str, str]) -> list[
 
 
 class _Comparison:
-    """Comparison of two copies."""
+    """Comparison of two copies of one partition, read in step by PSN."""
 
     def __init__(self, left: _Side, right: _Side) -> None:
         self.left, self.right = left, right
         self.same_layout = left.area_end == right.area_end
         self.differences: list[str] = []
-        self.left_out = self.compared = 0
+        self.omitted = self.compared = 0
 
     def run(self) -> list[FileFinding]:
         left, right = self.left, self.right
@@ -84,19 +84,19 @@ class _Comparison:
                 return self._findings()
             present = tuple(side for side in (left, right) if side.psn == psn)
             if len(present) == 2:
-                self._both(left, right)
+                self._compare_pair(left, right)
             else:
-                self._one(present[0], right if present[0] is left else left)
+                self._add_unpaired(present[0], right if present[0] is left else left)
 
-    def _one(self, side: _Side, other: _Side) -> None:
+    def _add_unpaired(self, side: _Side, other: _Side) -> None:
         if other.entry is None:
             side.beyond += 1
         elif side.psn <= other.area_end:
-            self.left_out += 1
+            self.omitted += 1
         else:
             side.only.append(_text(side.psn))
 
-    def _both(self, left: _Side, right: _Side) -> None:
+    def _compare_pair(self, left: _Side, right: _Side) -> None:
         assert left.entry is not None and right.entry is not None
         self.compared += 1
         one, two = JournalRecord(left.entry), JournalRecord(right.entry)
@@ -104,14 +104,14 @@ class _Comparison:
         if changed and (self.same_layout or one.type != JOURNAL_OP):
             self.differences.append(f"{one.type_name} {_text(one.psn)} differs in {', '.join(changed)}")
         elif one.type == two.type == MESSAGE:
-            self._data(one, two)
+            self._compare_data(one, two)
         elif one.is_listed and two.is_listed and one.qlist_words:
             entries = [read_queue_record(side.files.read_qlist, record.qlist_words * 4)
                       for side, record in ((left, one), (right, two))]
             if entries[0] != entries[1]:
                 self.differences.append(f"the QLIST records of {_text(one.psn)} differ")
 
-    def _data(self, one: JournalRecord, two: JournalRecord) -> None:
+    def _compare_data(self, one: JournalRecord, two: JournalRecord) -> None:
         found = []
         for side, record in ((self.left, one), (self.right, two)):
             if not side.data.size:
@@ -132,17 +132,17 @@ class _Comparison:
         for side in (self.left, self.right):
             if side.only:
                 found.append(FileFinding(
-                    ERROR, f"{len(side.only)} record(s) only in {side.name}: {listed(side.only, LISTED_MAX)}"))
+                    ERROR, f"{len(side.only)} record(s) only in {side.name}: {join_limited(side.only, LISTED_MAX)}"))
         for side, other in ((self.left, self.right), (self.right, self.left)):
             if side.beyond:
-                found.append(FileFinding(NOTE, f"{other.name} ends at {_text(other.last)}, {side.name} goes on for"
-                                           f" {side.beyond} record(s) to {_text(side.last)}"))
-        if self.left_out:
-            found.append(FileFinding(NOTE, f"{self.left_out} record(s) were left out by a rollover on one side only"))
+                found.append(FileFinding(NOTE, f"{other.name} ends at {_text(other.last)}, {side.name} has"
+                                           f" {side.beyond} more record(s), up to {_text(side.last)}"))
+        if self.omitted:
+            found.append(FileFinding(NOTE, f"{self.omitted} record(s) were omitted by a rollover on one side only"))
         for side in (self.left, self.right):
             if side.scan.damaged:
-                found.append(FileFinding(NOTE, f"the journal in {side.name} is damaged: bmq storage verify tells more"))
-        found.append(FileFinding(NOTE, f"{self.compared} record(s) are in both"))
+                found.append(FileFinding(NOTE, f"the journal in {side.name} is damaged: run bmq storage verify for details"))
+        found.append(FileFinding(NOTE, f"{self.compared} record(s) are in both copies"))
         return found
 
 
@@ -183,7 +183,7 @@ def compare_ledgers(left: LedgerContents, right: LedgerContents, names: tuple[st
             caught_up = missing[-1][0] < max(snapshots, default=(0, 0))
             result.append(FileFinding(NOTE if caught_up else ERROR,
                                   f"{len(missing)} record(s) only in {names[mine]}: {named}"
-                                  + ("; a later snapshot made up for them" if caught_up else "")))
+                                  + ("; a later snapshot covers them" if caught_up else "")))
     if ends[0] != ends[1]:
         shorter = 0 if ends[0] < ends[1] else 1
         result.append(FileFinding(NOTE, f"{names[shorter]} ends at {_text(ends[shorter])}, {names[1 - shorter]} at"
@@ -191,7 +191,7 @@ def compare_ledgers(left: LedgerContents, right: LedgerContents, names: tuple[st
         return result
     states = [{queue.key: queue.info() for queue in queues_of(each.entries).values() if not queue.removed}
               for each in (left, right)]
-    result += [FileFinding(ERROR, f"queue {(states[0].get(key) or states[1][key]).uri} is not the same on both sides")
+    result += [FileFinding(ERROR, f"queue {(states[0].get(key) or states[1][key]).uri} differs between the two sides")
                for key in sorted({*states[0], *states[1]}) if states[0].get(key) != states[1].get(key)]
     return result
 

@@ -47,7 +47,7 @@ class DataRecord:
 
 
 @dataclass(slots=True)
-class Content:
+class MessageContent:
     """Properties and payload of a message. `inflated`: the payload was decompressed, because properties were within it."""
 
     properties: wire_properties.Properties
@@ -102,18 +102,18 @@ class DataFile:
         return self._indexes.get(wanted)
 
 
-def content_of(record: DataRecord, compression: int) -> Content:
+def content_of(record: DataRecord, compression: int) -> MessageContent:
     """Decode properties and payload. A compressed payload is inflated only if it includes old-style properties."""
     if not record.has_properties:
-        return Content({}, record.data)
+        return MessageContent({}, record.data)
     data, inflated = record.data, False
     try:
         if compression == CAT_ZLIB and not record.schema_wire_id:
             data, inflated = inflate(data), True
         length = wire_properties.area_length(data)
-        return Content(wire_properties.decode(data, bool(record.schema_wire_id)), bytes(data[length:]), inflated)
+        return MessageContent(wire_properties.decode(data, bool(record.schema_wire_id)), bytes(data[length:]), inflated)
     except PeerError as error:
-        return Content({}, record.data, False, f"properties cannot be read: {error}")
+        return MessageContent({}, record.data, False, f"properties cannot be read: {error}")
 
 
 def options_text(record: DataRecord) -> list[str]:

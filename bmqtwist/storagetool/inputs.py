@@ -86,7 +86,7 @@ class JournalSnapshot(ReadOnlyFile):
         beyond = offset + len(data) - max(offset, self._end)
         return data[:-beyond] + bytes(beyond) if beyond > 0 else data
 
-    def grown(self) -> bool:
+    def has_grown(self) -> bool:
         """Return whether records were appended since the snapshot."""
         return any(super().read(self._end, RECORD_BYTES))
 
@@ -102,18 +102,18 @@ class SetFiles:
     qlist: str = ""
     csl: str = ""
 
-    def put(self, kind: str, path: str) -> None:
+    def set_path(self, kind: str, path: str) -> None:
         """Set a path; InputError if another one is set already."""
         known = getattr(self, kind)
         if known and known != path:
-            raise InputError(f"two {kind} files: {known} and {path}. Name the one you mean.")
+            raise InputError(f"two {kind} files: {known} and {path}. Name one of them.")
         setattr(self, kind, path)
 
 
 class SetView:
     """`PartitionReader` over up to three files, closed with `stack`; the journal is a snapshot."""
 
-    broken = False
+    file_missing = False
 
     def __init__(self, files: SetFiles, stack: ExitStack, watch: Watch | None = None) -> None:
         self.sources: dict[FileType, ReadOnlyFile | None] = {}
@@ -141,7 +141,7 @@ def kind_of(path: str) -> str:
             return kind
     if not os.path.lexists(path):
         raise InputError(f"there is no {path}")
-    raise InputError(f"{path} is no storage file: its name should end with {', '.join(_SUFFIXES)}")
+    raise InputError(f"{path} is not a storage file: its name must end with {', '.join(_SUFFIXES)}")
 
 
 def set_name(path: str) -> tuple[int, str]:
@@ -160,11 +160,11 @@ def resolve(paths: Iterable[str], partition: int | None = None) -> SetFiles:
             if not names:
                 raise InputError(f"no storage file begins with {path[:-1]}")
             for name in names:
-                found.put(kind_of(name), name)
+                found.set_path(kind_of(name), name)
         elif os.path.isdir(path):
             _from_directory(path, partition, found)
         else:
-            found.put(kind_of(path), path)
+            found.set_path(kind_of(path), path)
     return found
 
 
@@ -175,7 +175,7 @@ def with_siblings(paths: SetFiles) -> SetFiles:
     for kind in (JOURNAL, DATA, QLIST):
         sibling = f"{stem}.bmq_{kind}"
         if named and not getattr(paths, kind) and os.path.isfile(sibling):
-            paths.put(kind, sibling)
+            paths.set_path(kind, sibling)
     return paths
 
 
@@ -190,10 +190,10 @@ def _from_directory(directory: str, partition: int | None, found: SetFiles) -> N
         for kind in (JOURNAL, DATA, QLIST):
             path = getattr(each, kind)
             if path:
-                found.put(kind, path)
+                found.set_path(kind, path)
     ledgers = ledger_files(directory)
     if ledgers:
-        found.put(LEDGER, ledgers[-1])
+        found.set_path(LEDGER, ledgers[-1])
     if not journals and (partition is not None or not ledgers):
         raise InputError(f"{directory} holds no journal" + ("" if partition is None else f" of partition {partition}"))
 

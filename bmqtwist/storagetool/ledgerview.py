@@ -10,7 +10,7 @@ from typing import Any
 from bmqtwist.storage.ledger_file import LedgerContents, LedgerEntry
 from bmqtwist.storagetool.journalview import Fields, hex_key, timestamp
 from bmqtwist.storagetool.output import Output, aligned, texts
-from bmqtwist.storagetool.selection import Selection
+from bmqtwist.storagetool.selection import RecordSelection
 from bmqtwist.wire.cluster_schema import (
     AppIdInfo,
     ClusterStateRecord,
@@ -125,13 +125,13 @@ def _members(value: Any) -> list[tuple[str, Any]]:
     return [(name, part) for name, part in named if part is not None]
 
 
-def wants(selection: Selection, entry: LedgerEntry) -> bool:
+def wants(selection: RecordSelection, entry: LedgerEntry) -> bool:
     """Return whether a record is selected; the selection holds types of ledger records, and LSNs instead of PSNs."""
     if selection.exact_records:
         return entry.offset in selection.offsets or entry.lsn in selection.seqnums
     if entry.type_name not in selection.types or selection.queue_keys and not selection.queue_keys & keys_in(entry.record):
         return False
-    return selection.range.holds(entry.record.timestamp, entry.offset, entry.lsn)
+    return selection.range.contains(entry.record.timestamp, entry.offset, entry.lsn)
 
 
 def count_types(entries: list[LedgerEntry]) -> tuple[Counter[str], Counter[str]]:
@@ -141,37 +141,37 @@ def count_types(entries: list[LedgerEntry]) -> tuple[Counter[str], Counter[str]]
 
 
 @dataclass(slots=True)
-class LedgerShow:
+class LedgerPrinter:
     """Printer of the records, in short or in detail, or of their counts."""
 
     ledger: LedgerContents
-    selection: Selection
+    selection: RecordSelection
     from_begin: bool
     output: Output
 
     @property
-    def _considered(self) -> list[LedgerEntry]:
+    def _entries(self) -> list[LedgerEntry]:
         entries = self.ledger.entries
         return entries if self.from_begin or self.selection.exact_records else since_last_snapshot(entries)
 
     def records(self, details: bool) -> bool:
         """Print the selected records; False if an LSN or offset of the selection was not found."""
         selection, output = self.selection, self.output
-        chosen = [entry for entry in self._considered if wants(selection, entry)]
+        chosen = [entry for entry in self._entries if wants(selection, entry)]
         lsns = {entry.lsn for entry in chosen}
         missing = {"offset": [str(each) for each in selection.offsets if each not in {entry.offset for entry in chosen}],
                    "sequence number": [f"{lsn[0]}-{lsn[1]}" for lsn in selection.seqnums if lsn not in lsns]}
         types = count_types(chosen)[0]
         for entry in chosen:
-            output.item(self._detailed(entry) if details else self._short(entry),
+            output.write_item(self._detailed_text(entry) if details else self._short_text(entry),
                         {**texts(self._fields(entry)), "Record": plain(entry.record.message)})
         for kind in TYPES:
             if kind in selection.types:
-                output.both(f"{types[kind] or 'No'} {kind} record(s) found.\n",
+                output.write_members(f"{types[kind] or 'No'} {kind} record(s) found.\n",
                             {f"{kind.capitalize()}Records": str(types[kind])})
         for what, asked in (("offset", selection.offsets), ("sequence number", selection.seqnums)):
             if asked:
-                output.missing(what, missing[what])
+                output.write_missing(what, missing[what])
         output.finish()
         return not any(missing.values())
 
@@ -182,20 +182,20 @@ class LedgerShow:
                 ("HeaderWords", entry.header_words), ("LeaderAdvisoryWords", entry.advisory_words),
                 ("Timestamp", timestamp(record.timestamp)), ("Epoch", record.timestamp)]
 
-    def _short(self, entry: LedgerEntry) -> str:
+    def _short_text(self, entry: LedgerEntry) -> str:
         record = entry.record
         return (f"[ recordType = {record.type.name} electorTerm = {record.term} sequenceNumber = "
                 f"{record.sequence_number} timestamp = {record.timestamp} ][ logId = {hex_key(self.ledger.log_id)} "
                 f"offset = {entry.offset} ]\n")
 
-    def _detailed(self, entry: LedgerEntry) -> str:
+    def _detailed_text(self, entry: LedgerEntry) -> str:
         body = [f"{'  ' * (depth + 2)}{text}" for depth, text in outline(entry.record.message)]
         return (f"{_DELIMITER}{'=' * len(entry.record.type.name)}\n\n" + aligned(self._fields(entry), _COLUMN)
                 + f"    {'Record':<{_COLUMN}}: " + "\n".join(body) + "\n\n")
 
     def summary(self, limit: int) -> None:
         """Print the number of records of each type, and the present and the removed queues."""
-        entries = self._considered
+        entries = self._entries
         types, updates = count_types(entries)
         choices: Fields = [(name, updates[name]) for name in _UPDATES if updates[name]]
         present, removed = ([queue for queue in queues_of(entries).values() if queue.removed is gone]
@@ -206,16 +206,16 @@ class LedgerShow:
             text += f"\n{types[kind] or 'No'} {kind} record(s) found{', including:' if named else '.'}\n"
             text += aligned(named) if named else ""
             counts |= {f"{kind.capitalize()}Records": str(types[kind]), **texts(named)}
-        self.output.both(text, {"Summary": counts})
-        self._queues("Queues", f"First{limit}Queues" if len(present) > limit else "Queues", present, limit)
+        self.output.write_members(text, {"Summary": counts})
+        self._print_queues("Queues", f"First{limit}Queues" if len(present) > limit else "Queues", present, limit)
         if removed:
-            self._queues("unassigned Queues", "UnassignedQueues", removed, limit)
+            self._print_queues("unassigned Queues", "UnassignedQueues", removed, limit)
         self.output.finish()
 
-    def _queues(self, title: str, member: str, queues: list[LedgerQueue], limit: int) -> None:
+    def _print_queues(self, title: str, member: str, queues: list[LedgerQueue], limit: int) -> None:
         infos = [queue.info() for queue in queues[:limit]]
         lines = [f"\n{len(queues)} {title} found:"] if queues else []
         if len(queues) > limit:
             lines.append(f"Only first {limit} queues are displayed.")
         lines += [" ".join(text for _, text in outline(info)) for info in infos]
-        self.output.both("".join(f"{line}\n" for line in lines), {member: [plain(info) for info in infos]})
+        self.output.write_members("".join(f"{line}\n" for line in lines), {member: [plain(info) for info in infos]})

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from bmqtwist.storagetool.datafile import (
-    Content,
     DataRecord,
+    MessageContent,
     hex_dump,
     options_text,
     value_text,
@@ -23,7 +23,7 @@ JSON_PAYLOAD_BYTES = 64  # of a payload that JSON shows
 _JSON_MISSING = {"GUID": "GuidsNotFound", "offset": "OffsetsNotFound", "sequence number": "SequenceNumbersNotFound"}
 
 # The DATA record of a message with its content, or a sentence why it is absent.
-Payload = tuple[DataRecord, Content] | str | None
+Payload = tuple[DataRecord, MessageContent] | str | None
 
 
 def aligned(fields: Fields, column: int | None = None) -> str:
@@ -46,39 +46,39 @@ class Output(ABC):
     """Interface of both forms: text with line ends, and parts of a JSON object."""
 
     @abstractmethod
-    def both(self, text: str, members: dict[str, object]) -> None:
+    def write_members(self, text: str, members: dict[str, object]) -> None:
         """Write the text, or members of the object after its Records."""
 
     @abstractmethod
-    def item(self, text: str, tree: object) -> None:
+    def write_item(self, text: str, tree: object) -> None:
         """Write the text, or an element of Records."""
 
     @abstractmethod
-    def record(self, fields: Fields) -> None:
+    def write_record(self, fields: Fields) -> None:
         """Write one record."""
 
     @abstractmethod
-    def message(self, guid: str, records: list[Fields], payload: Payload) -> None:
+    def write_message(self, guid: str, records: list[Fields], payload: Payload) -> None:
         """Write a message with its records."""
 
     @abstractmethod
     def finish(self) -> None:
         """End the output."""
 
-    def found(self, counts: dict[str, int]) -> None:
+    def write_counts(self, counts: dict[str, int]) -> None:
         """Write the number of records of each type."""
-        self.both("".join(f"{count} {name} record(s) found.\n" if count else f"No {name} record found.\n"
+        self.write_members("".join(f"{count} {name} record(s) found.\n" if count else f"No {name} record found.\n"
                           for name, count in counts.items()),
                   {f"{name[0].upper()}{name[1:]}Records": str(count) for name, count in counts.items()})
 
-    def ratio(self, outstanding: int, total: int) -> None:
+    def write_ratio(self, outstanding: int, total: int) -> None:
         """Write the ratio of outstanding messages."""
-        self.both(f"Outstanding ratio: {percent(outstanding, total)}% ({outstanding}/{total})\n",
+        self.write_members(f"Outstanding ratio: {percent(outstanding, total)}% ({outstanding}/{total})\n",
                   {"OutstandingRatio": str(percent(outstanding, total)), "OutstandingMessages": str(outstanding)})
 
-    def missing(self, what: str, values: list[str]) -> None:
+    def write_missing(self, what: str, values: list[str]) -> None:
         """Write the selected GUIDs, offsets or sequence numbers that were not found."""
-        self.both(f"\nThe following {len(values)} {what}(s) not found:\n" + "".join(f"{each}\n" for each in values)
+        self.write_members(f"\nThe following {len(values)} {what}(s) not found:\n" + "".join(f"{each}\n" for each in values)
                   if values else "", {_JSON_MISSING[what]: values})
 
 
@@ -88,16 +88,16 @@ class HumanOutput(Output):
     def __init__(self, write: Write, details: bool, dump_limit: int) -> None:
         self._write, self._details, self._dump_limit = write, details, dump_limit
 
-    def both(self, text: str, members: dict[str, object]) -> None:
+    def write_members(self, text: str, members: dict[str, object]) -> None:
         self._write(text)
 
-    def item(self, text: str, tree: object) -> None:
+    def write_item(self, text: str, tree: object) -> None:
         self._write(text)
 
-    def record(self, fields: Fields) -> None:
+    def write_record(self, fields: Fields) -> None:
         self._write(RULE + aligned(fields, RECORD_COLUMN) + "\n")
 
-    def message(self, guid: str, records: list[Fields], payload: Payload) -> None:
+    def write_message(self, guid: str, records: list[Fields], payload: Payload) -> None:
         if self._details:
             self._write(RULE + "".join(aligned(fields, RECORD_COLUMN) + "\n" for fields in records))
         else:
@@ -141,10 +141,10 @@ class JsonOutput(Output):
         self._records, self._members = False, False
         write("{\n")
 
-    def record(self, fields: Fields) -> None:
-        self.item("", texts(fields))
+    def write_record(self, fields: Fields) -> None:
+        self.write_item("", texts(fields))
 
-    def message(self, guid: str, records: list[Fields], payload: Payload) -> None:
+    def write_message(self, guid: str, records: list[Fields], payload: Payload) -> None:
         for position, fields in enumerate(records):
             tree: dict[str, Any] = texts(fields)
             if not position and payload is not None:  # the first record holds the payload
@@ -152,9 +152,9 @@ class JsonOutput(Output):
                     self._add_payload(tree, payload[1])
                 else:
                     tree["PayloadProblem"] = payload
-            self.item("", tree)
+            self.write_item("", tree)
 
-    def _add_payload(self, tree: dict[str, Any], content: Content) -> None:
+    def _add_payload(self, tree: dict[str, Any], content: MessageContent) -> None:
         tree["Payload"] = content.payload[:JSON_PAYLOAD_BYTES].hex().upper()
         if content.properties:
             tree["Properties"] = [
@@ -163,12 +163,12 @@ class JsonOutput(Output):
         if content.problem:
             tree["PayloadProblem"] = content.problem
 
-    def item(self, text: str, tree: object) -> None:
+    def write_item(self, text: str, tree: object) -> None:
         self._write(",\n" if self._records else '  "Records": [\n')
         self._records = True
         self._write("    " + self._dump(tree, "    "))
 
-    def both(self, text: str, members: dict[str, object]) -> None:
+    def write_members(self, text: str, members: dict[str, object]) -> None:
         for name, value in members.items():
             if self._records:
                 self._write("\n  ]")

@@ -24,7 +24,7 @@ class RecordRange:
     seqnum: Bounds = (None, None)
     offset: Bounds = (None, None)
 
-    def holds(self, wall: int, offset: int, seqnum: tuple[int, int]) -> bool:
+    def contains(self, wall: int, offset: int, seqnum: tuple[int, int]) -> bool:
         return all((low is None or value > low) and (high is None or value < high) for value, (low, high) in (
             (wall, self.timestamp), (seqnum, self.seqnum), (offset, self.offset)))
 
@@ -97,7 +97,7 @@ def by_message(records: Iterable[JournalRecord]) -> Iterator[MessageRecords | Jo
 
 
 @dataclass(slots=True)
-class Selection:
+class RecordSelection:
     """Filters of the command line. GUIDs, PSNs and offsets select exactly these records or messages.
 
     status: a property of `MessageRecords` that messages must have, "" = any.
@@ -142,7 +142,7 @@ class Selection:
     def _in_queue_and_range(self, record: JournalRecord) -> bool:
         if self.queue_keys and record.queue_key != NO_KEY and record.queue_key not in self.queue_keys:
             return False
-        return self.range.holds(record.wall, record.offset, record.psn)
+        return self.range.contains(record.wall, record.offset, record.psn)
 
 
 def type_of(record: JournalRecord) -> str:

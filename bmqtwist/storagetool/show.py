@@ -32,7 +32,7 @@ from bmqtwist.storagetool.journalview import (
     timestamp,
 )
 from bmqtwist.storagetool.output import Output, Payload, aligned, texts
-from bmqtwist.storagetool.selection import MessageRecords, Selection, by_message, type_of
+from bmqtwist.storagetool.selection import MessageRecords, RecordSelection, by_message, type_of
 from bmqtwist.wire.declare import Layout
 
 _COUNTED = {"message": "message", "queue-op": "queueOp", "journal-op": "journalOp"}
@@ -43,10 +43,10 @@ NOT_APPLICABLE = " ** NA ** "
 
 
 @dataclass(slots=True)
-class Show:
+class RecordPrinter:
     """Printer of selected records, with payloads if `data` is given."""
 
-    selection: Selection
+    selection: RecordSelection
     queues: Mapping[bytes, KnownQueue]
     output: Output
     data: DataFile | None = None
@@ -63,7 +63,7 @@ class Show:
         for item in by_message(records):
             if not isinstance(item, MessageRecords):
                 if selection.wants_record(item):
-                    output.record(record_fields(item, self.queues))
+                    output.write_record(record_fields(item, self.queues))
                     counts[_COUNTED[type_of(item)]] += 1
                 continue
             if item.message is not None and selection.status and selection.covers(item):
@@ -72,18 +72,18 @@ class Show:
             if selection.wants_message(item):
                 counts["message"] += item.message is not None
                 seen.add(self._message(item))
-        output.found(counts)
+        output.write_counts(counts)
         if selection.status and total:
-            output.ratio(outstanding, total)
+            output.write_ratio(outstanding, total)
         missing = [hex_key(guid) for guid in selection.guids if guid not in seen]
         if selection.guids:
-            output.missing("GUID", missing)
+            output.write_missing("GUID", missing)
         output.finish()
         return not missing
 
     def _message(self, found: MessageRecords) -> bytes:
         guid = found.records[0].guid
-        self.output.message(hex_key(guid), [record_fields(record, self.queues) for record in found.records],
+        self.output.write_message(hex_key(guid), [record_fields(record, self.queues) for record in found.records],
                             self._payload(found.message))
         return guid
 
@@ -109,14 +109,14 @@ class Show:
             counts["confirm" if record.type == CONFIRM else "deletion" if record.type == DELETION
                    else _COUNTED[type_of(record)]] += 1
             if record.type == MESSAGE:
-                output.message(hex_key(record.guid), [fields], self._payload(record))
+                output.write_message(hex_key(record.guid), [fields], self._payload(record))
             else:
-                output.record(fields)
-        output.found(counts)
+                output.write_record(fields)
+        output.write_counts(counts)
         if selection.offsets:
-            output.missing("offset", [str(each) for each in sorted(offsets)])
+            output.write_missing("offset", [str(each) for each in sorted(offsets)])
         if selection.seqnums:
-            output.missing("sequence number", [f"{lease}-{sequence}" for lease, sequence in sorted(seqnums)])
+            output.write_missing("sequence number", [f"{lease}-{sequence}" for lease, sequence in sorted(seqnums)])
         output.finish()
         return not offsets and not seqnums
 
@@ -128,9 +128,9 @@ def show_qlist(file: ReadOnlyFile, output: Output) -> str:
     for index, (offset, uri, key, apps) in enumerate(records):
         fields: Fields = [("Index", index), ("Offset", offset), ("OffsetWords", offset >> 2), ("QueueUri", uri),
                           ("QueueKey", hex_key(key))]
-        output.item(aligned([*fields, *(("App", f"{name} [{hex_key(app)}]") for name, app in apps)], 12) + "\n",
+        output.write_item(aligned([*fields, *(("App", f"{name} [{hex_key(app)}]") for name, app in apps)], 12) + "\n",
                     {**texts(fields), "Apps": [{"AppId": name, "AppKey": hex_key(app)} for name, app in apps]})
-    output.both(f"{len(records) or 'No'} queue record(s) found.\n", {"QueueRecords": str(len(records))})
+    output.write_members(f"{len(records) or 'No'} queue record(s) found.\n", {"QueueRecords": str(len(records))})
     output.finish()
     damaged = any(content[end:end + QUEUE_RECORD_HEADER.size])
     return f"there is no record at offset {end}: {problem}" if problem and damaged else ""
@@ -152,9 +152,9 @@ class Summary:
     last_sync: JournalRecord | None = None
     at_mark: JournalRecord | None = None
 
-    def count(self, records: Iterable[JournalRecord], selection: Selection, mark: int) -> None:
+    def count(self, records: Iterable[JournalRecord], selection: RecordSelection, mark: int) -> None:
         """Count the selected records; `mark`: offset of the sync point that ended the last rollover, bytes."""
-        for item in by_message(self._noted(records, mark)):
+        for item in by_message(self._record_ends(records, mark)):
             if isinstance(item, MessageRecords):
                 if selection.wants_message(item):
                     if item.message is not None:
@@ -164,7 +164,7 @@ class Summary:
             elif selection.wants_record(item):
                 self._record(item)
 
-    def _noted(self, records: Iterable[JournalRecord], mark: int) -> Iterable[JournalRecord]:
+    def _record_ends(self, records: Iterable[JournalRecord], mark: int) -> Iterable[JournalRecord]:
         for record in records:
             self.last = record
             if record.is_sync_point:
@@ -274,25 +274,25 @@ class SummaryPrinter:
         """Print the summary as text or as members of the JSON object."""
         found = self.summary
         if "message" in self.types:
-            output.both(*self._messages())
+            output.write_members(*self._messages())
             if found.messages:
-                output.ratio(found.messages["outstanding"], found.messages["total"])
+                output.write_ratio(found.messages["outstanding"], found.messages["total"])
         if "queue-op" in self.types:
             total, ops = found.queue_ops.total(), {name: found.queue_ops[op] for op, name in _OPS.items()}
-            output.both(f"\nTotal number of queueOp records: {total}\n" + aligned(
+            output.write_members(f"\nTotal number of queueOp records: {total}\n" + aligned(
                 [(f"Number of '{name}' operations", count) for name, count in ops.items()])
                 if total else "\nNo queueOp records found.\n",
                 {"TotalQueueOperationsNumber": str(total), **{f"{name.capitalize()}OperationsNumber": str(count)
                                                               for name, count in ops.items()}})
         if "journal-op" in self.types:
-            output.both(f"\nNumber of journalOp records: {found.journal_ops}\n" if found.journal_ops
+            output.write_members(f"\nNumber of journalOp records: {found.journal_ops}\n" if found.journal_ops
                         else "\nNo journalOp records found.\n", {"JournalOperationsNumber": str(found.journal_ops)})
-        output.both(f"Total number of records: {found.records}\n", {"TotalRecordsNumber": str(found.records)})
+        output.write_members(f"Total number of records: {found.records}\n", {"TotalRecordsNumber": str(found.records)})
         listed = found.listed(self.least, self.queues)
-        output.both("Number of records per Queue:\n" + "\n".join(map(aligned, listed)) if listed else "",
+        output.write_members("Number of records per Queue:\n" + "\n".join(map(aligned, listed)) if listed else "",
                     {"PerQueueRecordsNumber": [texts(each) for each in listed]})
-        for name, parts in self._details():
-            output.both(f"\nDetails of {name} file:{' ' if name == 'data' else ''}\n" + "".join(
+        for name, parts in self._file_details():
+            output.write_members(f"\nDetails of {name} file:{' ' if name == 'data' else ''}\n" + "".join(
                 f"    {title:<23}: \n{aligned(fields)}\n" for title, fields in parts),
                 {f"{name.capitalize()}FileDetails": {title: texts(fields) for title, fields in parts}})
         output.finish()
@@ -310,7 +310,7 @@ class SummaryPrinter:
             f"Number of {name.replace('_', ' ')} messages: {count[name]}\n"
             for name in _STATUSES if name != "purged" or count[name]), members
 
-    def _details(self) -> list[tuple[str, list[tuple[str, Fields]]]]:
+    def _file_details(self) -> list[tuple[str, list[tuple[str, Fields]]]]:
         files = [("journal", [("BlazingMQ File Header", _file_header(self.journal)),
                               ("Journal File Header", _journal_header(self.journal, self.summary.at_mark)),
                               ("Journal SyncPoint", _ends(self.summary))])]

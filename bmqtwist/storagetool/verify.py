@@ -28,7 +28,7 @@ from bmqtwist.storage.records import (
     queue_records,
     read_queue_record,
 )
-from bmqtwist.storage.recovery import UNFINISHED, RecoveredPartition, listed, recover
+from bmqtwist.storage.recovery import UNFINISHED_TEXT, RecoveredPartition, join_limited, recover
 from bmqtwist.storage.store import DATA_HEADER_BYTES, QLIST_HEADER_BYTES
 from bmqtwist.storagetool.datafile import DataFile
 from bmqtwist.storagetool.inputs import JournalSnapshot, SetFiles, SetView, StorageTarget, Watch, open_ledger
@@ -63,7 +63,7 @@ class FileFinding(NamedTuple):
 def verify_set(view: SetView, known: Mapping[bytes, LedgerQueue] | None,
                partition_id: int | None) -> tuple[list[FileFinding], int]:
     """Return all findings and the last lease in the journal. known: queues of the ledger, None without a ledger."""
-    found = list(_presence(view))
+    found = list(_check_presence(view))
     if view.sources[FileType.JOURNAL] is None or not view.lengths()[0]:
         return found, 0
     recovered = recover(view, known, partition_id=partition_id)
@@ -71,9 +71,9 @@ def verify_set(view: SetView, known: Mapping[bytes, LedgerQueue] | None,
                    if source is None or not source.size for what in ("file is shorter", "the file has 0 B"))
     severity = ERROR if recovered.damaged else WARNING
     journal = view.sources[FileType.JOURNAL]
-    written = isinstance(journal, JournalSnapshot) and journal.grown()  # DATA was written before it
-    found += [FileFinding(NOTE, text.replace(UNFINISHED, "they were written meanwhile"))
-              if written and text.endswith(UNFINISHED) else FileFinding(severity, text)
+    written = isinstance(journal, JournalSnapshot) and journal.has_grown()  # DATA was written before it
+    found += [FileFinding(NOTE, text.replace(UNFINISHED_TEXT, "they were appended during this check"))
+              if written and text.endswith(UNFINISHED_TEXT) else FileFinding(severity, text)
               for text in recovered.alarms if not absent or not text.startswith(absent)]
     found += [FileFinding(ERROR, f"queue {queue.uri} ({hex_key(queue.key)}) is in the journal, but not in the ledger")
               for queue in recovered.queues.values() if queue.key in recovered.unlisted]
@@ -83,27 +83,27 @@ def verify_set(view: SetView, known: Mapping[bytes, LedgerQueue] | None,
     checks.qlist()
     found += checks.found
     if not checks.qlist_used:
-        found = [each for each in found if each.text != _missing(FileType.QLIST)]
+        found = [each for each in found if each.text != _missing_text(FileType.QLIST)]
     for key, queue in (known or {}).items():
         if key not in recovered.queues:
             found.append(FileFinding(NOTE, f"queue {queue.uri} is in the ledger, but has no CREATION in the journal"))
     return found, recovered.lease
 
 
-def _missing(kind: FileType) -> str:
+def _missing_text(kind: FileType) -> str:
     return f"the {kind.name} file is missing"
 
 
-def _presence(view: SetView) -> Iterator[FileFinding]:
+def _check_presence(view: SetView) -> Iterator[FileFinding]:
     for kind, source in view.sources.items():
         if source is None:
-            yield FileFinding(ERROR, _missing(kind))
+            yield FileFinding(ERROR, _missing_text(kind))
         elif not source.size:
             yield FileFinding(ERROR, f"the {kind.name} file is empty")
 
 
 class _Checks:
-    """Checks of one file set beyond those of recovery."""
+    """Checks of one file set in addition to those of recovery."""
 
     def __init__(self, view: SetView, recovered: RecoveredPartition) -> None:
         self.view, self.recovered = view, recovered
@@ -123,7 +123,7 @@ class _Checks:
     def report_each(self, severity: str, what: str, names: list[str]) -> None:
         """Add one finding that lists GUIDs or offsets, if there are any."""
         if names:
-            self.report(severity, f"{len(names)} {what}: {listed(names, LISTED_MAX)}")
+            self.report(severity, f"{len(names)} {what}: {join_limited(names, LISTED_MAX)}")
 
     # ---- journal -------------------------------------------------------------------------------------------------
 
@@ -131,7 +131,7 @@ class _Checks:
         """Check the records and the messages that they form, in one pass."""
         scan = JournalScan(self.view.read_journal, self.view.lengths()[0])
         orphans: dict[int, list[str]] = {DELETION: [], CONFIRM: []}
-        for item in by_message(self._each(records(scan))):
+        for item in by_message(self._checked(records(scan))):
             if isinstance(item, MessageRecords) and item.message is None:
                 for record in item.records:
                     if record.type == DELETION or record.flags != ConfirmReason.AUTO_CONFIRMED:
@@ -139,7 +139,7 @@ class _Checks:
         for kind, guids in orphans.items():
             self.report_each(WARNING, f"{RecordType(kind).name} record(s) name messages that are not in the journal", guids)
 
-    def _each(self, found: Iterable[JournalRecord]) -> Iterator[JournalRecord]:
+    def _checked(self, found: Iterable[JournalRecord]) -> Iterator[JournalRecord]:
         latest = following = 0
         early, counts, odd = list[str](), list[str](), list[str]()
         position = DATA_HEADER_BYTES
@@ -190,7 +190,7 @@ class _Checks:
         inner = record.inner_lease, record.inner_sequence
         if inner[0] > record.lease or inner[0] == record.lease and inner != record.psn:
             self.report(ERROR, f"JOURNAL: the sync point at offset {record.offset} is {record.lease}-{record.sequence}"
-                            f" outside and {inner[0]}-{inner[1]} inside")
+                            f" in its header and {inner[0]}-{inner[1]} in its body")
         if record.kind not in (SyncPoint.REGULAR, SyncPoint.ROLLOVER):
             self.report(ERROR, f"JOURNAL: the sync point at offset {record.offset} has the unknown type {record.kind}")
         if self.starts and record.data_dwords * 8 != position and not self.recovered.damaged:
@@ -208,7 +208,7 @@ class _Checks:
         _, damaged = check_messages(self.view.read_data, (_message(record) for record in self.messages
                                                           if record.data_dwords not in live))
         for reason, messages in damaged.items():
-            self.report_each(WARNING, f"message(s) that are gone are damaged ({reason})",
+            self.report_each(WARNING, f"deleted message(s) are damaged ({reason})",
                         [hex_key(message.guid) for message in messages])
         referred = {record.data_dwords * 8 for record in self.messages}
         unreferenced = [str(offset) for offset in self.starts
@@ -216,7 +216,7 @@ class _Checks:
         self.report_each(WARNING, "DATA record(s) belong to no message of the journal, at offset", unreferenced)
         end = max((offset + size for offset, size in self.starts.items()), default=DATA_HEADER_BYTES)
         if end < self.recovered.data_end:
-            self.report(WARNING, f"DATA: no record at offset {end}, though records follow it")
+            self.report(WARNING, f"DATA: no record at offset {end}, but records follow it")
 
     # ---- qlist ---------------------------------------------------------------------------------------------------
 
@@ -252,14 +252,14 @@ def verify_ledger(ledger: LedgerContents, name: str) -> list[FileFinding]:
                                       f" {hex_key(ledger.log_id)}"))
     if not ledger.entries:
         found.append(FileFinding(ERROR, "no record can be read"))
-    found += _order(ledger)
+    found += _check_order(ledger)
     if ledger.tail_zeros:
-        found.append(FileFinding(NOTE, f"{ledger.tail_zeros} B of zeros behind the last record: the broker runs, or did not"
+        found.append(FileFinding(NOTE, f"{ledger.tail_zeros} zero bytes after the last record: the broker runs, or did not"
                                    " stop cleanly"))
     return found
 
 
-def _order(ledger: LedgerContents) -> Iterator[FileFinding]:
+def _check_order(ledger: LedgerContents) -> Iterator[FileFinding]:
     """Check that LSNs ascend and changes are committed. Exceptions: the records that a rollover copies to the start of a
     file, and a snapshot, with which a cluster without its last term starts again."""
     latest, committed_any = (0, 0), False
@@ -309,7 +309,7 @@ def _verify(target: StorageTarget, views: list[tuple[SetFiles, SetView]], with_l
         found += [finding._replace(where=name) for finding in verify_ledger(ledger, name)]
     elif target.whole and with_ledger:
         found.append(FileFinding(WARNING, "there is no cluster state ledger (.bmq_csl)", target.name))
-    found += [FileFinding(NOTE, "an older ledger: not looked at", path.rpartition("/")[2]) for path in target.older_ledgers]
+    found += [FileFinding(NOTE, "an older ledger, not checked", path.rpartition("/")[2]) for path in target.older_ledgers]
     queues = queues_of(ledger.entries) if ledger else {}
     leases = leases_of(ledger) if ledger else {}
     for each, view in views:
@@ -328,8 +328,8 @@ def _verify_one(each: SetFiles, view: SetView, queues: dict[bytes, LedgerQueue],
                  if queue.partition_id == number and not queue.removed}
     findings, lease = verify_set(view, known, number)
     if number is not None and leases and lease > leases.get(number, 0):
-        findings.append(FileFinding(ERROR, f"the journal has lease {lease}, the ledger knows of"
-                                       f" {leases.get(number, 0)} at most"))
+        findings.append(FileFinding(ERROR, f"the journal has lease {lease}, the highest in the ledger"
+                                       f" is {leases.get(number, 0)}"))
     return [finding._replace(where=name) for finding in findings]
 
 

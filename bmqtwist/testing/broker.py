@@ -85,7 +85,7 @@ class Broker:
                 try:
                     runner.node.broker.domains.reconfigure(name)
                 except BaseException:
-                    runner.node.broker.domains.provider.forget(name)
+                    runner.node.broker.domains.provider.drop_domain(name)
                     runner.table.texts.pop(name)
                     if before is not None:
                         runner.table.texts[name] = before

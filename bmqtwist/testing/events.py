@@ -15,7 +15,7 @@ from typing import ClassVar, NamedTuple
 from bmqtwist.errors import PeerError
 from bmqtwist.sdk import Result
 from bmqtwist.wire import properties as wire_properties
-from bmqtwist.wire.application_data import open_data
+from bmqtwist.wire.application_data import unpack_data
 from bmqtwist.wire.properties import PropertyType, Value
 
 _SHOWN_BYTES = 40  # of a payload in a transcript
@@ -85,7 +85,7 @@ class ContentEvent(MessageEvent):
 
     @cached_property
     def _decoded_data(self) -> tuple[bytes, bytes]:
-        return open_data(self.data, self.has_properties, self.compression, self.schema_id)
+        return unpack_data(self.data, self.has_properties, self.compression, self.schema_id)
 
     @cached_property
     def payload(self) -> bytes:

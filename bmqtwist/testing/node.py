@@ -116,7 +116,7 @@ class MemoryNode:
 
     def open_node(self, performer: Performer, observed: bool = True) -> None:
         """Assemble and start a node over the present files. Raises StartFailure. `observed`: as of
-        `daemon.assemble.Node.observe`."""
+        `daemon.assemble.Node.start_statistics`."""
         configuration, now = self._configure(), self.clock.now()
         client_id = (int.from_bytes(self._client_id, "big") + self._runs).to_bytes(6, "big")  # GUIDs differ between runs
         self._runs += 1
@@ -126,7 +126,7 @@ class MemoryNode:
         self.broker = node.broker
         node.open()
         if observed:
-            node.observe()
+            node.start_statistics()
         node.start()
 
     def dump(self, text: str) -> str:

@@ -16,7 +16,7 @@ from bmqtwist.errors import LocalError
 from bmqtwist.ids import make_client_id
 from bmqtwist.link.authentication import Authenticate, attempt
 from bmqtwist.link.session import Session
-from bmqtwist.storage.memory import Died
+from bmqtwist.storage.memory import ProcessKilled
 from bmqtwist.testing.clock import WALL_S
 from bmqtwist.testing.network import ConnectionEnd, ConnectionHandler, Network
 from bmqtwist.testing.node import MemoryNode
@@ -173,7 +173,7 @@ class SimulatedNode(MemoryNode):
     def act(self, action: Callable[[], None]) -> None:
         try:
             action()
-        except Died:
+        except ProcessKilled:
             self.disk_deaths += 1
             self.crash(power=False)
 
@@ -286,10 +286,10 @@ class SimulatedNode(MemoryNode):
         self._trace("boot")
         try:
             self.open_node(SimulatedPerformer(self))
-        except (Died, Exception) as error:
-            if not self.allow_internal_errors and not isinstance(error, (Died, LocalError, OSError)):
+        except (ProcessKilled, Exception) as error:
+            if not self.allow_internal_errors and not isinstance(error, (ProcessKilled, LocalError, OSError)):
                 raise
-            self.disk_deaths += isinstance(error, Died)
+            self.disk_deaths += isinstance(error, ProcessKilled)
             self.crash(power=False)
             return
         self.up = True

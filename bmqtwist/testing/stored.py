@@ -19,7 +19,7 @@ from bmqtwist.storage.message import Message
 from bmqtwist.testing.events import ContentEvent
 from bmqtwist.testing.node import ImmediateNode
 from bmqtwist.wire import properties as wire_properties
-from bmqtwist.wire.application_data import SCHEMA_ANONYMOUS, close_data
+from bmqtwist.wire.application_data import SCHEMA_ANONYMOUS, pack_data
 from bmqtwist.wire.properties import PropertyType
 
 
@@ -74,7 +74,7 @@ def put(node: ImmediateNode, uri: str, guid: bytes, payload: bytes, values: Mapp
     if parsed.app_id or queue is None:
         raise LocalError(f"{uri}: a message is put into a queue, not into one of its apps")
     area = wire_properties.encode(typed(values, types), True) if values else b""
-    data, compression = close_data(area, payload, True, compress)
+    data, compression = pack_data(area, payload, True, compress)
     schema_id = SCHEMA_ANONYMOUS if area else 0
     now = node.now
     wall = node.broker.loop.wall(now)

@@ -204,7 +204,7 @@ def _is_not_stuck(broker: Broker, alarm: AlarmState, wall: float) -> bool:
     if queue is None or not queue.domain.max_idle_s:
         return True
     apps = [app for app in queue.active if named is None or app.app_id == named[1]]
-    waiting = [messages[0] for messages in (app.undelivered() for app in apps) if messages]
+    waiting = [messages[0] for messages in (app.oldest_undelivered() for app in apps) if messages]
     return all(broker.loop.now - message.arrived < queue.domain.max_idle_s for message in waiting)
 
 
@@ -234,12 +234,12 @@ def _partitions(broker: Broker, alarm: AlarmState) -> list[tuple[Cluster, Partit
 
 def _takes_records(broker: Broker, alarm: AlarmState, wall: float) -> bool:
     found = _partitions(broker, alarm)
-    return bool(found) and all(partition.available and partition.room.may_roll() for _, partition in found)
+    return bool(found) and all(partition.available and partition.room.can_roll_over() for _, partition in found)
 
 
 def _has_space(broker: Broker, alarm: AlarmState, wall: float) -> bool:
     found = _partitions(broker, alarm)
-    return bool(found) and not any(partition.files.sizes.passes(partition.state.outstanding(), SOFT_LIMIT_PERCENT)
+    return bool(found) and not any(partition.files.sizes.exceeds_percent(partition.state.outstanding(), SOFT_LIMIT_PERCENT)
                                    for _, partition in found)
 
 

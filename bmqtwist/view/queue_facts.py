@@ -16,7 +16,7 @@ from bmqtwist.view.node_facts import downstream_broker
 if TYPE_CHECKING:
     from bmqtwist.broker.broker import Broker
     from bmqtwist.queue.meter import Meter
-    from bmqtwist.queue.queue import App, Handle, Queue, Subscription, Substream
+    from bmqtwist.queue.queue import App, ConsumerSubscription, Handle, Queue, Substream
     from bmqtwist.queue.relay import RelayQueue
     from bmqtwist.queue.root import RootQueue
     from bmqtwist.relay.relays import Relays
@@ -40,7 +40,8 @@ def queue_view(queue: RootQueue, now: float = 0.0) -> state.QueueView:
     oldest = next(iter(queue.messages.values()), None)
     return state.QueueView(
         queue.uri, queue.domain.name, queue.mode, queue.partition_id, messages, size, meter.messages_max, meter.bytes_max,
-        None if oldest is None else float(oldest.wall), queue.readers(), queue.writers(), stats.put_msgs, stats.push_msgs,
+        None if oldest is None else float(oldest.wall), queue.reader_count(), queue.writer_count(), stats.put_msgs,
+        stats.push_msgs,
         stats.confirm_msgs, now)
 
 
@@ -74,7 +75,7 @@ def app_messages(queue: RootQueue, app: App) -> int:
     if queue.mode != QueueMode.FANOUT:
         return len(queue.messages) if app.registered else 0
     app.trim()
-    here = len(app.fresh) + app.put_aside_count() + len(app.redelivery)
+    here = len(app.new_messages) + app.put_aside_count() + len(app.redelivery)
     held = sum(len(substream.unconfirmed) for substream in app.substreams)
     if held > EXACT_MESSAGES_MAX:
         return min(here + held, len(queue.messages))
@@ -93,13 +94,13 @@ def app_bytes(queue: RootQueue, app: App, messages: int) -> int:
 
 
 def app_state(queue: RootQueue, app: App) -> state.AppState:
-    consumers = app.consumers()
+    consumers = app.reader_count()
     status = "unauthorized" if not app.registered else "alive" if consumers else "registered"
     router = tuple(state.RouterEntry(each.priority, each.substream.handle.client.description, each.count, each.text)
-                   for each in sorted(app.routes().subscriptions, key=lambda each: -each.priority))
+                   for each in sorted(app.current_router().subscriptions, key=lambda each: -each.priority))
     messages = app_messages(queue, app)
     return state.AppState(app.app_id, hexadecimal(app.key), status, messages, app_bytes(queue, app, messages), consumers,
-                          len(app.redelivery), app.put_aside_count(), not app.fresh, router,
+                          len(app.redelivery), app.put_aside_count(), not app.new_messages, router,
                           sum(len(each.unconfirmed) for each in app.substreams))
 
 
@@ -115,7 +116,7 @@ def substream_state(substream: Substream) -> state.SubstreamState:
                                 len(substream.unconfirmed), tuple(map(_subscription, substream.subscriptions)))
 
 
-def _subscription(each: Subscription) -> state.SubscriptionState:
+def _subscription(each: ConsumerSubscription) -> state.SubscriptionState:
     version = "E_VERSION_1" if each.text else "E_UNDEFINED"
     return state.SubscriptionState(each.s_id, each.text, version, each.priority, each.count, each.max_messages,
                                    each.max_bytes, each.messages, each.bytes,
@@ -147,15 +148,15 @@ def relay_state(broker: Broker, opened: UpstreamQueue, queue: RelayQueue) -> sta
     return state.QueueState(
         queue.uri, queue.name, queue.domain.name, "", queue.mode, -1, len(messages), sum(each.size for each in messages),
         state.MeterSnapshot(f"queue [{queue.uri}]", 0, 0, 0, 0), apps, tuple(map(handle_state, queue.handles)), role,
-        opened.q_id, upstream, readers=queue.readers(), writers=queue.writers())
+        opened.q_id, upstream, readers=queue.reader_count(), writers=queue.writer_count())
 
 
 def _relayed_app(queue: RelayQueue, app: App) -> state.AppState:
     waiting = [message for message in queue.messages.values() if message.pending & app.bit]
-    consumers = app.consumers()
+    consumers = app.reader_count()
     return state.AppState(app.app_id, hexadecimal(app.key), "alive" if consumers else "registered", len(waiting),
                           sum(message.size for message in waiting), consumers, len(app.redelivery), app.put_aside_count(),
-                          not app.fresh)
+                          not app.new_messages)
 
 
 # -- the clients of a queue ---------------------------------------------------------------------------------------------
@@ -195,7 +196,7 @@ def queue_part(broker: Broker, uri: str, now: float) -> Document:
             for substream in handle.substreams.values():
                 if substream.read_count:
                     consumers.append({**user, **_consumer(substream, now)})
-                    flows.update((_subscription_flow(each), (0, 0, each.given, 0)) for each in substream.subscriptions)
+                    flows.update((_subscription_flow(each), (0, 0, each.delivered, 0)) for each in substream.subscriptions)
             if handle.write_count:
                 producers.append(user)
     return {"node": name, "ident": own_ident(broker), "proxy": proxied, "leads": root is not None, "consumers": consumers,
@@ -234,10 +235,10 @@ def _consumer(substream: Substream, now: float) -> Document:
             "priority": max((each.priority for each in subscriptions), default=0),
             "stuck": oldest is not None and now - oldest[2] > STUCK_S,
             "subscriptions": [{"expression": each.text, "unconfirmed": each.messages, "full": each.full,
-                               "given": each.given, "flow": _subscription_flow(each)} for each in subscriptions]}
+                               "given": each.delivered, "flow": _subscription_flow(each)} for each in subscriptions]}
 
 
-def _subscription_flow(subscription: Subscription) -> str:
+def _subscription_flow(subscription: ConsumerSubscription) -> str:
     """Return the key of the flow of a subscription; it contains newlines, which keys of clients do not."""
     substream = subscription.substream
     return f"{substream.handle.client.description}\n{substream.sub_id}\n{subscription.s_id}"

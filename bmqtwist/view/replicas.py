@@ -43,7 +43,7 @@ def partition_files(partition: Partition) -> tuple[FileState, FileState, FileSta
     sizes = partition.files.sizes
     journal, data, qlist = (
         FileState(used, total, kept) for used, total, kept in
-        zip(partition.tail.positions(), sizes.each, partition.state.outstanding(), strict=True))
+        zip(partition.tail.positions(), sizes.as_tuple, partition.state.outstanding(), strict=True))
     return journal, data, qlist
 
 
@@ -77,7 +77,7 @@ def _partition(cluster: Cluster, partition: Partition, now: float) -> PartitionR
 
 def _own_copy(name: str, hosted: HostedPartition) -> CopyRow:
     """Return the copy of this node; only the primary knows the lag of a replica."""
-    machine, (lease, sequence) = hosted.machine, hosted.partition.durable
+    machine, (lease, sequence) = hosted.machine, hosted.partition.durable_psn
     copy = CopyRow(node=name, role=_ROLES.get(machine.role, "healing"), machine=machine.role.name,
                    why=machine.transition_log.cause_of(machine.role.name), lease=lease, sequence=sequence,
                    committed_sequence=machine.committed[1], busy=hosted.busy)
@@ -104,4 +104,4 @@ def _replica(name: str, node_id: int, hosted: HostedPartition, now: float) -> Co
 def lag_records(hosted: HostedPartition, durable: Psn) -> int | None:
     """Return the number of records after `durable`; None if the log no longer contains `durable`."""
     summary = hosted.partition.summary
-    return summary.distance(durable) if summary.holds(durable) else None
+    return summary.distance(durable) if summary.contains(durable) else None

@@ -105,8 +105,8 @@ def locate(broker: Broker, uri: str) -> LocatedQueue:
 
 
 def _check_written(partition: Partition, message: Message) -> None:
-    if isinstance(partition, ReplicatedPartition) and not partition.leading and (
-            message.lease, message.sequence) > partition.written:
+    if isinstance(partition, ReplicatedPartition) and not partition.is_primary and (
+            message.lease, message.sequence) > partition.written_psn:
         raise PartitionUnavailable("its record is being written")
 
 
@@ -119,7 +119,7 @@ def properties_of(located: LocatedQueue, message: Message) -> properties.Propert
     else:
         partition = located.partition
         _check_written(partition, message)
-        data = partition.payloads.piece(message, 0, min(BEGINNING_BYTES, message.size))
+        data = partition.payloads.read_piece(message, 0, min(BEGINNING_BYTES, message.size))
     area, v2 = application_data.properties_area(data, message.compression, message.schema_id)
     return properties.decode(area, v2)
 
@@ -134,7 +134,7 @@ def data_in_steps(located: LocatedQueue, message: Message) -> Steps[bytes]:
     while at < message.size:
         partition = located.partition  # a rollover may move the message between steps
         size = min(INFLATE_STEP_BYTES, message.size - at)
-        piece = partition.payloads.piece(message, at, size)
+        piece = partition.payloads.read_piece(message, at, size)
         if not piece or message.live_key < 0:
             break
         pieces.append(piece)
@@ -151,7 +151,7 @@ def split_in_steps(message: Message, data: bytes, limit: int = INFLATED_BYTES_MA
     """Return the properties area, the first `limit` bytes of the inflated payload, and the size of the payload (-1 =
     unknown). Raises PeerError."""
     if message.compression != CAT_ZLIB:
-        area, payload = application_data.open_data(data, message.has_properties, message.compression, message.schema_id)
+        area, payload = application_data.unpack_data(data, message.has_properties, message.compression, message.schema_id)
         return area, payload[:limit], len(payload)
     if message.has_properties and not message.schema_id:
         inflation = Inflation(data, INFLATED_BYTES_MAX, True)

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from bmqtwist.queue.expression import Expression, ExpressionError, compile_expression
+from bmqtwist.queue.expression import CompiledExpression, ExpressionError, compile_expression
 from bmqtwist.queue.mode import QueueMode
-from bmqtwist.queue.queue import PUT_ASIDE, STOP, Group, Router, Subscription
+from bmqtwist.queue.queue import PUT_ASIDE, STOP, ConsumerSubscription, Group, Router
 from bmqtwist.steps import Steps
 from bmqtwist.storage.message import Message
 from bmqtwist.view.queue_facts import hexadecimal
@@ -38,7 +38,7 @@ def error_tree(text: str, error: ExpressionError) -> Tree:
     return {"message": error.message, "code": error.code, "offset": offset, "length": len(found[0]) if found else 0}
 
 
-def preview_choice(router: Router, values: Values) -> Subscription | str:
+def preview_choice(router: Router, values: Values) -> ConsumerSubscription | str:
     """Return the result of `Router.choose` without advancing its round-robin order."""
     matched: int | None = None
     room = False
@@ -55,7 +55,7 @@ def preview_choice(router: Router, values: Values) -> Subscription | str:
     return PUT_ASIDE if room else STOP
 
 
-def _next_with_room(group: Group) -> Subscription | None:
+def _next_with_room(group: Group) -> ConsumerSubscription | None:
     return next((member for member in group.members if not member.full and member.window.open), None)
 
 
@@ -66,7 +66,7 @@ def evaluate_in_steps(broker: Broker, uri: str, expression: str, properties: Map
     located = locate(broker, uri)
     tree: Tree = {"uri": located.uri, "role": "primary" if located.root is not None else "replica", "valid": True,
                   "error": None, "properties": [], "results": [], "matched": 0, "examined": 0}
-    compiled: Expression | None = None
+    compiled: CompiledExpression | None = None
     if expression:
         try:
             compiled = compile_expression(expression)
@@ -90,7 +90,8 @@ def evaluate_in_steps(broker: Broker, uri: str, expression: str, properties: Map
     return tree
 
 
-def _result(located: LocatedQueue, compiled: Expression | None, message: Message | None, found: Properties | None) -> Tree:
+def _result(located: LocatedQueue, compiled: CompiledExpression | None, message: Message | None,
+            found: Properties | None) -> Tree:
     result: Tree = {"guid": hexadecimal(message.guid) if message is not None else None, "matches": False, "reason": "",
                     "routing": []}
     if found is None:
@@ -106,7 +107,7 @@ def _result(located: LocatedQueue, compiled: Expression | None, message: Message
     return result
 
 
-def _why_not(compiled: Expression, values: Values) -> str:
+def _why_not(compiled: CompiledExpression, values: Values) -> str:
     missing = sorted(compiled.properties - values.keys())
     if missing:
         return f"the message has no property {', '.join(missing)}"
@@ -123,17 +124,17 @@ def _routed(app: App, mode: QueueMode, message: Message | None, values: Values) 
         return row | {"outcome": "finished"}
     if app.condition is not None and not app.condition.matches(values):
         return row | {"outcome": "unwanted", "expression": app.condition.text}
-    router = app.routes()
+    router = app.current_router()
     if mode == QueueMode.BROADCAST:
         chosen = router.eligible(values)
         return row | {"outcome": "consumer" if chosen else "none", "to": [_client(each) for each in chosen] or None}
     if not router.groups:
         return row
     found = preview_choice(router, values)
-    if not isinstance(found, Subscription):
+    if not isinstance(found, ConsumerSubscription):
         return row | {"outcome": found}
     return row | {"outcome": "consumer", "to": _client(found), "expression": found.text, "priority": found.priority}
 
 
-def _client(subscription: Subscription) -> str:
+def _client(subscription: ConsumerSubscription) -> str:
     return plain_text(subscription.substream.handle.client.description)

@@ -25,7 +25,7 @@ from bmqtwist.wire.fast import CAT_NONE, CAT_ZLIB
 SCHEMA_ANONYMOUS = 1  # new style without a named schema, for every reader
 
 
-def open_data(data: bytes, has_properties: bool, compression: int, schema_id: int) -> tuple[bytes, bytes]:
+def unpack_data(data: bytes, has_properties: bool, compression: int, schema_id: int) -> tuple[bytes, bytes]:
     """Return (properties area or b"", inflated payload) of the application data of a message."""
     if compression not in (CAT_NONE, CAT_ZLIB):
         raise PeerError(f"unknown compression {compression}", "CAT")
@@ -39,8 +39,8 @@ def open_data(data: bytes, has_properties: bool, compression: int, schema_id: in
     return data[:cut], inflate(data[cut:]) if compression else data[cut:]
 
 
-def close_data(area: bytes, payload: bytes, v2: bool, compress: bool) -> tuple[bytes, int]:
-    """Return (application data, CAT), the reverse of `open_data`; compressed on request if it gets smaller."""
+def pack_data(area: bytes, payload: bytes, v2: bool, compress: bool) -> tuple[bytes, int]:
+    """Return (application data, CAT), the reverse of `unpack_data`; compressed on request if it gets smaller."""
     if not compress:
         return area + payload, CAT_NONE
     if v2:
@@ -57,7 +57,7 @@ def properties_area(data: bytes, compression: int, schema_id: int) -> tuple[byte
     return data[:properties.area_length(data)], schema_id != 0
 
 
-def inflation(data: bytes, has_properties: bool, schema_id: int,
+def inflation_of_put(data: bytes, has_properties: bool, schema_id: int,
               limit_bytes: int = INFLATED_BYTES_MAX) -> Inflation | None:
     """Return the inflation of a PUT with CAT 1 before it is stored, None without one.
 
@@ -72,7 +72,7 @@ def inflation(data: bytes, has_properties: bool, schema_id: int,
     return Inflation(memoryview(data)[cut:], limit_bytes - cut, False)
 
 
-def conversion(data: bytes) -> Inflation:
+def inflation_for_old_reader(data: bytes) -> Inflation:
     """Return the inflation of a message with v2 properties and CAT 1 for a client that reads only v1: its `data()` are sent
     with CAT 0 and schema id 0."""
     cut = properties.area_length(data)
@@ -87,11 +87,11 @@ def for_old_reader(data: bytes, has_properties: bool, compression: int, schema_i
     if not has_properties:
         return data, compression
     if schema_id and compression == CAT_ZLIB:
-        made = conversion(data)
+        made = inflation_for_old_reader(data)
         while not made.step():
             pass
         return made.data(), CAT_NONE
-    area, payload = open_data(data, True, compression, schema_id)
+    area, payload = unpack_data(data, True, compression, schema_id)
     return (properties.to_v1(area) if schema_id else area) + payload, CAT_NONE
 
 
@@ -129,7 +129,7 @@ class Inflation:
     growing buffer would be copied.
     """
 
-    __slots__ = ("bytes", "crc", "keeps", "_stream", "_rest", "_size", "_limit", "_pieces", "_whole", "_over", "_error")
+    __slots__ = ("bytes", "crc", "keeps", "_stream", "_rest", "_size", "_limit", "_pieces", "_whole", "_inflated", "_error")
 
     def __init__(self, data: bytes | memoryview, limit_bytes: int, keeps: bool, before: bytes = b"") -> None:
         self._stream, self._rest, self._size = zlib.decompressobj(), data, len(data)
@@ -137,26 +137,26 @@ class Inflation:
         self._pieces = deque([before] if before else ())
         self._whole: BytesIO | None = None  # buffer for the joined pieces
         self.bytes = self.crc = 0  # inflated so far
-        self._over = False
+        self._inflated = False
         self._error: PeerError | None = None
 
     def step(self, bytes_max: int = INFLATE_STEP_BYTES) -> bool:
         """Inflate or join up to `bytes_max` bytes; return True when complete."""
         if self._whole is not None:
-            self._put_together(self._whole, bytes_max)
-        elif not self._over:
+            self._join_pieces(self._whole, bytes_max)
+        elif not self._inflated:
             try:
-                self._over = self._inflate(bytes_max)
+                self._inflated = self._inflate(bytes_max)
             except PeerError as error:
-                self._over, self._error = True, error.with_traceback(None)
+                self._inflated, self._error = True, error.with_traceback(None)
                 self._rest = b""  # frees the data, which may be large
                 self._pieces.clear()
-            if self._over and self._pieces:
+            if self._inflated and self._pieces:
                 self._whole = BytesIO(bytes(sum(map(len, self._pieces))))
-                self._put_together(self._whole, bytes_max - self.bytes)
-        return self._over and not self._pieces
+                self._join_pieces(self._whole, bytes_max - self.bytes)
+        return self._inflated and not self._pieces
 
-    def _put_together(self, whole: BytesIO, bytes_max: int) -> None:
+    def _join_pieces(self, whole: BytesIO, bytes_max: int) -> None:
         while self._pieces and bytes_max > 0:
             bytes_max -= whole.write(self._pieces.popleft())
 

@@ -114,7 +114,7 @@ def _header(data: bytes, pos: int, limit: int, name: str) -> tuple[int, int, int
     except IndexError:
         raise PeerError("message cut short", name, pos) from None
     if at + length > limit:
-        raise PeerError("value longer than what holds it", name, pos)
+        raise PeerError("value longer than its container", name, pos)
     return tag, at, at + length, False
 
 
@@ -292,7 +292,7 @@ class _BerCodec:
             if length < 0x80:
                 start, stop, open_inside = pos + 2, pos + 2 + length, False
                 if stop > limit:
-                    raise PeerError("value longer than what holds it", self.cls.__name__, pos)
+                    raise PeerError("value longer than its container", self.cls.__name__, pos)
             else:
                 _, start, stop, open_inside = _header(data, pos, limit, self.cls.__name__)
             if known is None:

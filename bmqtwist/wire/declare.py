@@ -27,7 +27,7 @@ _NUMBERS = {8: "B", 16: "H", 32: "I", 64: "Q"}
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class LayoutPart:
     """One value of the struct, or a run of skipped bytes.
 
     `code`: format character of struct; `fields`: names and bits, most significant first; `constant`: the fixed content.
@@ -44,55 +44,55 @@ class Part:
         return self.code in "BHIQbhiq"
 
 
-def number(**bits: int) -> Part:
+def number(**bits: int) -> LayoutPart:
     """Unsigned number of the given fields, most significant first. Names that begin with `_` are reserved bits."""
     total = sum(bits.values())
     if total not in _NUMBERS:
         raise ValueError(f"{', '.join(bits)}: {total} bits make no number, use 8, 16, 32 or 64")
-    return Part(_NUMBERS[total], total // 8, tuple(bits.items()))
+    return LayoutPart(_NUMBERS[total], total // 8, tuple(bits.items()))
 
 
-def signed(**bits: int) -> Part:
+def signed(**bits: int) -> LayoutPart:
     """Signed number: one field of 8, 16, 32 or 64 bits."""
     part = number(**bits)
     if len(bits) != 1:
         raise ValueError(f"{', '.join(bits)}: a signed number is one field")
-    return Part(part.code.lower(), part.size, part.fields)
+    return LayoutPart(part.code.lower(), part.size, part.fields)
 
 
-def raw(**sizes: int) -> Part:
+def raw(**sizes: int) -> LayoutPart:
     """Field of the given size in bytes."""
     (name, size), = sizes.items()
-    return Part(f"{size}s", size, ((name, size * 8),))
+    return LayoutPart(f"{size}s", size, ((name, size * 8),))
 
 
-def null(**sizes: int) -> Part:
+def null(**sizes: int) -> LayoutPart:
     """Field of the given size in bytes that writers fill with zeros: it has a name, but the struct skips it."""
     (name, size), = sizes.items()
-    return Part(f"{size}x", size, ((name, size * 8),))
+    return LayoutPart(f"{size}x", size, ((name, size * 8),))
 
 
-def skip(size: int) -> Part:
+def skip(size: int) -> LayoutPart:
     """Reserved bytes: written 0, ignored by readers."""
-    return Part(f"{size}x", size)
+    return LayoutPart(f"{size}x", size)
 
 
-def magic(**values: bytes) -> Part:
+def magic(**values: bytes) -> LayoutPart:
     """Constant bytes. The struct reads them as a number, which the caller may compare with `Layout.constant`; readers do
     not check it."""
     (name, value), = values.items()
     part = number(**{name: len(value) * 8})
-    return Part(part.code, part.size, part.fields, value)
+    return LayoutPart(part.code, part.size, part.fields, value)
 
 
 class Layout:
     """Sequence of parts. `size`: total bytes; `struct`: reads and writes their values."""
 
-    def __init__(self, *parts: Part) -> None:
+    def __init__(self, *parts: LayoutPart) -> None:
         self.parts = parts
         self.size = sum(part.size for part in parts)
         self.struct = Struct(">" + "".join(part.code for part in parts))
-        self._places: dict[str, tuple[Part, int, int, int]] = {}  # field -> its part, offset in bytes, shift, mask
+        self._places: dict[str, tuple[LayoutPart, int, int, int]] = {}  # field -> its part, offset in bytes, shift, mask
         for part, offset in zip(parts, self._offsets(), strict=True):
             shift = part.size * 8
             for name, bits in part.fields:

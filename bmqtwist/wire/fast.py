@@ -199,8 +199,8 @@ def sub_queue_infos(infos: Sequence[tuple[int, int]], lease: int = 0, sequence: 
 
 ITEMS_HEADER: Final = layout.ITEMS_HEADER.struct.pack(layout.ITEMS_HEADER.word(header_words=layout.ITEMS_HEADER.words,
                                                                        item_words=layout.ACK_MESSAGE.words))
-RETURNED: Final = 1  # type-specific byte of a REJECT event (extension): messages return without using an attempt
-AHEAD: Final = 1  # of an ACK event (extension): valid once the receiver has the record of its RECEIPT durable
+REJECT_RETURNED: Final = 1  # type-specific byte of a REJECT event (extension): messages return without using an attempt
+ACK_EARLY: Final = 1  # of an ACK event (extension): valid once the receiver has the record of its RECEIPT durable
 RECEIPT: Final = layout.RECEIPT.struct  # partition; sequence number and lease of a record
 ITEMS_HEADER_BYTES: Final = layout.ITEMS_HEADER.size
 HEADER_WORDS_SHIFT: Final = layout.ITEMS_HEADER.shift("header_words")  # in the first byte of an ITEMS_HEADER

@@ -22,11 +22,11 @@ Span = tuple[int, int, int, int]  # event type, type-specific byte, start of the
 
 _LENGTH_BYTES: Final = 4
 _LARGE_BYTES: Final = 1 << 20  # size of an event above which memory is allocated in advance
-_AHEAD: Final = 8  # allocated multiple of the received bytes: at most an eighth is copied
+_ALLOCATION_FACTOR: Final = 8  # allocated multiple of the received bytes: at most an eighth is copied
 _SLACK_BYTES: Final = 64 << 10  # for the bytes after an event in its last chunk
 
 
-class Held:
+class BufferedBytes:
     """Bytes of incomplete events of all connections together, and their limit."""
 
     __slots__ = ("bytes", "bytes_max")
@@ -44,9 +44,9 @@ class FrameBuffer:
 
     __slots__ = ("_held", "_need", "_room", "error", "held_bytes", "limit_bytes", "total")
 
-    def __init__(self, limit_bytes: int, total: Held | None = None) -> None:
+    def __init__(self, limit_bytes: int, total: BufferedBytes | None = None) -> None:
         self.limit_bytes = limit_bytes
-        self.total = total or Held()
+        self.total = total or BufferedBytes()
         self.error: PeerError | None = None
         self._held: BytesIO | None = None  # incomplete event
         self.held_bytes = 0  # bytes of _held
@@ -67,7 +67,7 @@ class FrameBuffer:
                 kind = version_type & EVENT_TYPE_MASK
                 if length == size and words == EVENT_HEADER_WORDS and kind and size <= self.limit_bytes:
                     return chunk, [(kind, specific, EVENT_HEADER_BYTES, size)]
-            return self._cut(chunk)
+            return self._split(chunk)
         if self.error is not None:
             raise self.error
         held = self._held
@@ -75,19 +75,20 @@ class FrameBuffer:
         self.held_bytes += len(chunk)
         self.total.bytes += len(chunk)
         if self.held_bytes > self._room and self._need > _LARGE_BYTES:
-            held = self._larger(held)
+            held = self._enlarge(held)
         held.write(chunk)
         if self.held_bytes < self._need:
             return b"", []
         held.truncate()
         whole = held.getvalue()  # not copied
         self.clear()
-        return self._cut(whole)
+        return self._split(whole)
 
-    def _larger(self, held: BytesIO) -> BytesIO:
+    def _enlarge(self, held: BytesIO) -> BytesIO:
         """Replace the buffer by a larger one."""
         have, need = self.held_bytes, self._need
-        self._room = max(have, need if have * _AHEAD * _AHEAD >= need else have * _AHEAD) + _SLACK_BYTES
+        more = have * _ALLOCATION_FACTOR
+        self._room = max(have, need if more * _ALLOCATION_FACTOR >= need else more) + _SLACK_BYTES
         self._held = larger = BytesIO(bytes(self._room))
         larger.write(held.getbuffer()[:held.tell()])
         return larger
@@ -97,7 +98,7 @@ class FrameBuffer:
         self.total.bytes -= self.held_bytes
         self._held, self.held_bytes = None, 0
 
-    def _cut(self, data: bytes) -> tuple[bytes, list[Span]]:
+    def _split(self, data: bytes) -> tuple[bytes, list[Span]]:
         spans: list[Span] = []
         pos, size = 0, len(data)
         while size - pos >= _LENGTH_BYTES:
@@ -105,7 +106,7 @@ class FrameBuffer:
             length, version_type, words, specific = event_header_at(data, pos) if whole else (
                 int.from_bytes(data[pos:pos + _LENGTH_BYTES], "big"), 0, 0, 0)
             if not EVENT_HEADER_BYTES <= length <= self.limit_bytes:
-                self._fail(length, pos)
+                self._set_error(length, pos)
                 if not spans:
                     raise self.error  # type: ignore[misc]
                 return data, spans
@@ -127,7 +128,7 @@ class FrameBuffer:
             self.total.bytes += size - pos
         return data, spans
 
-    def _fail(self, length: int, pos: int) -> None:
+    def _set_error(self, length: int, pos: int) -> None:
         if length >> 31:
             reason = "fragmented event"
         elif length < EVENT_HEADER_BYTES:

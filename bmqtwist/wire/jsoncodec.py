@@ -1,7 +1,7 @@
 """JSON encoding of schema messages, driven by the same declarations as `ber.py`.
 
-One compact UTF-8 object. An anonymous choice is flattened into the object that holds it; enumerations are names, and
-integers are taken as well; bytes are base64; empty arrays and absent optionals are left out. A slash is written `\\/`,
+One compact UTF-8 object. An anonymous choice is flattened into the object that contains it; enumerations are written as
+names and also read as integers; bytes are base64; empty arrays and absent optionals are omitted. A slash is written `\\/`,
 as in the other implementations. Every input gives a value or a PeerError; unknown keys are skipped.
 """
 
@@ -137,7 +137,7 @@ def _read(entry: Field, item: Any, depth: int, budget: Budget, path: str) -> Gen
 
 def _read_primitive(entry: Field, item: Any, path: str) -> Any:
     if entry.type is not None:
-        value = _members(entry.type).get(item) if isinstance(item, str) or type(item) is int else None
+        value = _enum_members(entry.type).get(item) if isinstance(item, str) or type(item) is int else None
         if value is None:
             raise PeerError(f"not a value of {entry.type.__name__}", path)
         return value
@@ -166,7 +166,7 @@ def _write(entry: Field, value: Any) -> Any:
 
 
 @cache
-def _members(cls: type[IntEnum]) -> dict[str | int, IntEnum]:
+def _enum_members(cls: type[IntEnum]) -> dict[str | int, IntEnum]:
     return {**{member.name: member for member in cls}, **{member.value: member for member in cls}}
 
 

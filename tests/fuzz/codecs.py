@@ -104,7 +104,7 @@ def stored_data(data: bytes) -> None:
         for cat in (0, 1):
             for schema_id in (0, 1):
                 try:
-                    application_data.open_data(data, has_properties, cat, schema_id)
+                    application_data.unpack_data(data, has_properties, cat, schema_id)
                     application_data.for_old_reader(data, has_properties, cat, schema_id)
                 except PeerError:
                     continue

@@ -40,7 +40,7 @@ def _open(disk: MemoryDisk, wall: int) -> tuple[FileSets, Partition, dict[bytes,
     recovered = recover(files, None, 0, 0.0, 0)
     partition = Partition(1, files, recovered, "none")
     return files, partition, {
-        message.guid: message for message in recovered.state.messages() if message.pending}
+        message.guid: message for message in recovered.state.live_messages() if message.pending}
 
 
 class Original:
@@ -64,7 +64,7 @@ class Original:
                 self._step(random, partition, number)
                 partition.flush(_WALL + number)
                 self.outstanding[partition.tail.positions()[0]] = {m.guid: m.pending for _, m in self._living}
-            partition.sync_point(_WALL + 50)
+            partition.write_sync_point(_WALL + 50)
             self.outstanding[partition.tail.positions()[0]] = {m.guid: m.pending for _, m in self._living}
         self.ends = partition.tail.positions()
         if closed:
@@ -193,7 +193,7 @@ class Tails:
                               f"{sum(pending.get(g) != p for g, p in expected.items())} differ", "recovery")
         for message in found.values():
             try:
-                payload = partition.payloads.whole(message)
+                payload = partition.payloads.read(message)
             except PartitionUnavailable:
                 self.counts["damaged payloads withheld"] += 1
                 continue
@@ -205,7 +205,7 @@ class Tails:
         fresh.ref_count, fresh.pending = 1, 1
         partition.queues.create(b"\x33\x33\x33\x33\x33", "bmq://d/after", _QUEUES[key][1], _WALL + 100)
         partition.append_message(b"\x33\x33\x33\x33\x33", fresh, _WALL + 100)
-        partition.hold(fresh_effect := SimpleNamespace())
+        partition.hold_effect(fresh_effect := SimpleNamespace())
         if partition.flush(_WALL + 100) != [fresh_effect]:
             raise Finding("the partition takes nothing any more", "recovery")
         disk.kill()

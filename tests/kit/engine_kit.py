@@ -9,7 +9,7 @@ from crc32c import crc32c
 from bmqtwist.ids import DEFAULT_APP_ID
 from bmqtwist.loop.scheduler import Priority, Scheduler
 from bmqtwist.queue.counters import AckLatency
-from bmqtwist.queue.domain import DomainSettings, Limits, Throttle
+from bmqtwist.queue.domain import DomainSettings, MeterLimits, Throttle
 from bmqtwist.queue.handles import OpenRequest, configure, drop_handle, open_queue
 from bmqtwist.queue.queue import FLAG_READ, FLAG_WRITE, ConsumerSpec, Handle, Put
 from bmqtwist.queue.root import Domain, RootQueue
@@ -21,7 +21,7 @@ from bmqtwist.storage.message import Message
 from kit.codec import encode_properties
 from kit.storage_kit import start
 
-PLENTY = Limits(1_000_000, 1 << 40)
+PLENTY = MeterLimits(1_000_000, 1 << 40)
 WALL = 1_795_237_326
 
 
@@ -85,13 +85,13 @@ class Engine:
 
     # queue.queue.QueueContext
 
-    def touch(self, queue: RootQueue) -> None:
-        queue.touched = True
+    def request_delivery(self, queue: RootQueue) -> None:
+        queue.delivery_requested = True
         self.touched.append(queue)
 
-    def touch_next(self, queue: RootQueue) -> None:
+    def request_delivery_next_turn(self, queue: RootQueue) -> None:
         self.next_turns += 1
-        self.touch(queue)
+        self.request_delivery(queue)
 
     def deliver_at(self, when: float, queue: RootQueue) -> None:
         self.wakes.append(when)
@@ -99,16 +99,16 @@ class Engine:
     def hold_until_written(self, put: Put) -> None:
         self.in_memory.append(put)
 
-    def metered(self, queue: RootQueue) -> None:
+    def report_meter(self, queue: RootQueue) -> None:
         queue.meter.take_events()
 
-    def poisoned(self, queue: RootQueue, app: Any, message: Any) -> None:
+    def report_poison(self, queue: RootQueue, app: Any, message: Any) -> None:
         self.poisons.append(message.guid)
 
     def _step_due(self) -> None:
         self.steps += 1
 
-    def in_slices(self, queue: RootQueue, doing: str, work: Steps[Any]) -> None:
+    def run_in_slices(self, queue: RootQueue, doing: str, work: Steps[Any]) -> None:
         self.scheduler.start(Priority.QUEUE, queue, work, self.job_failed)
 
     def job_failed(self, error: Exception) -> None:

@@ -37,8 +37,8 @@ WAY: list[tuple[str, list[Step]]] = [
         Step("link.puts", "PutReader.take", "walks the PUTs, finds the handle by queue id"),
         Step("queue.root", "RootQueue.post", "checks, deduplicates, meters"),
         Step("storage.partition", "Partition.append_message", "appends DATA and MESSAGE records to the batch"),
-        Step("storage.state", "PartitionState.message", "applies the record: the message waits for its apps"),
-        Step("storage.partition", "Partition.hold", "holds the PUT until its records are durable"),
+        Step("storage.state", "PartitionState.apply_message", "applies the record: the message waits for its apps"),
+        Step("storage.partition", "Partition.hold_effect", "holds the PUT until its records are durable"),
     ]),
     ("The turn: the collected records are written", [
         Step("reactor.performer", "ReactorPerformer._iterate", "runs the turn after this reactor round", sockets=True),
@@ -54,7 +54,7 @@ WAY: list[tuple[str, list[Step]]] = [
         Step("storage.gate", "Gate.release_durable", "releases the PUTs that the sync covers, in order"),
         Step("queue.root", "RootQueue.release", "waits for the commit, if the domain is strong"),
         Step("link.client", "ClientSession.ack", "acknowledges the PUT"),
-        Step("queue.root", "RootQueue.ready", "adds the message to its apps, requests delivery in this turn"),
+        Step("queue.root", "RootQueue.add_to_apps", "adds the message to its apps, requests delivery in this turn"),
     ]),
     ("The same turn delivers", [
         Step("queue.delivery", "deliver", "delivers for each app: redeliveries, put-aside list, new messages"),
@@ -67,9 +67,9 @@ WAY: list[tuple[str, list[Step]]] = [
     ("The consumer confirms", [
         Step("link.client", "ClientSession.on_confirms", "walks the CONFIRMs"),
         Step("queue.queue", "Queue.confirm", "returns the consumer's credit"),
-        Step("queue.root", "RootQueue.finish", "checks whether this was the last app"),
+        Step("queue.root", "RootQueue.finish_message", "checks whether this was the last app"),
         Step("storage.partition", "Partition.append_deletion", "appends the DELETION record to the batch"),
-        Step("storage.state", "PartitionState.deletion", "applies it: removes the message"),
+        Step("storage.state", "PartitionState.apply_deletion", "applies it: removes the message"),
     ]),
 ]
 STEPS = [step for _, steps in WAY for step in steps]
@@ -96,7 +96,7 @@ WAY_OF_THREE: list[tuple[str, list[Step]]] = [
         Step("storage.replica", "ReplicatedPartition.append_run", "appends and applies them; the turn writes and syncs"),
     ]),
     ("The primary: its own copy is durable", [
-        Step("storage.partition", "Partition.synced", "releases the PUTs that the sync covers"),
+        Step("storage.partition", "Partition.on_synced", "releases the PUTs that the sync covers"),
         Step("queue.root", "RootQueue.release", "acknowledges early: a pair of nodes is a majority of three"),
         Step("link.peer", "PeerSession.ack_early", "adds it to an ACK event that names the record"),
     ]),
@@ -104,7 +104,7 @@ WAY_OF_THREE: list[tuple[str, list[Step]]] = [
         Step("member.dispatch", "MemberDispatch.peer_said", "finds the handler of this type of event"),
         Step("member.member_relays", "MemberRelays.on_acks", "holds the ACK until the record is durable here"),
         Step("relay.messages", "RelayIncoming.pass_acks", "finds the queue by its id at the primary"),
-        Step("queue.relay", "RelayQueue.acked", "releases the PUT"),
+        Step("queue.relay", "RelayQueue.on_ack", "releases the PUT"),
         Step("link.client", "ClientSession.ack", "acknowledges the PUT"),
     ]),
 ]

@@ -49,7 +49,7 @@ class FakeLog:
 
     def offers(self, after: Psn) -> bool:
         """Return whether the records after a PSN are in the log."""
-        return self.summary.holds(after)
+        return self.summary.contains(after)
 
     def be(self, summary: LogSummary) -> None:
         """Set the content of the log, all of it durable."""

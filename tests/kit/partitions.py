@@ -86,7 +86,7 @@ class Log:
                                               if each[0] >= self.base[0]))
 
     def offers(self, after: Psn) -> bool:
-        return self.summary.holds(after)
+        return self.summary.contains(after)
 
     @property
     def written(self) -> Psn:

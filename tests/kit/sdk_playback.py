@@ -32,7 +32,7 @@ from bmqtwist.sdk import QueueOptions, SessionOptions, Subscription
 from bmqtwist.sdk._core.posts import Post
 from bmqtwist.sdk._core.queue import Queue
 from bmqtwist.wire import control, options, properties, schema
-from bmqtwist.wire.application_data import open_data
+from bmqtwist.wire.application_data import unpack_data
 from bmqtwist.wire.control import Encoding
 from bmqtwist.wire.fast import EventType
 from kit import data_events as events
@@ -102,7 +102,7 @@ def meaning(said: Any) -> Any:
         return said.choice, value
     if isinstance(said, events.PutMessage):
         assert said.crc == crc32c(said.data)
-        area, payload = open_data(said.data, bool(said.flags & 2), said.compression, said.schema_id)
+        area, payload = unpack_data(said.data, bool(said.flags & 2), said.compression, said.schema_id)
         values = properties.decode(area, said.schema_id != 0) if area else {}
         return "PUT", said.queue_id, said.guid, said.flags, said.compression, said.schema_id != 0, values, payload
     return said
@@ -295,7 +295,7 @@ class Playback:
 
     def post(self, put: events.PutMessage) -> None:
         """Post a recorded message."""
-        area, payload = open_data(put.data, bool(put.flags & 2), put.compression, put.schema_id)
+        area, payload = unpack_data(put.data, bool(put.flags & 2), put.compression, put.schema_id)
         found = properties.decode(area, put.schema_id != 0) if area else {}
         self.guids.append(put.guid)
         queue = next(each for each in self.queues.values() if each.q_id == put.queue_id and each.writable)

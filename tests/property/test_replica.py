@@ -63,9 +63,9 @@ class Follower(Replay):
             self.run([entry])
             state.sequence = sequence
 
-    def journal_op(self, entry: Entry) -> None:
+    def apply_journal_op(self, entry: Entry) -> None:
         """Roll over where the primary did."""
-        super().journal_op(entry)
+        super().apply_journal_op(entry)
         self.state.sequence = entry[1] & SEQUENCE_MASK
         if JOURNAL_OP_BODY.unpack(entry[4])[0] == SyncPoint.ROLLOVER:
             self.roll()
@@ -73,12 +73,13 @@ class Follower(Replay):
     def roll(self) -> None:
         """Copy the live records to a new file set."""
         state, files = self.state, self.files
-        files.begin_roll(WALL)
+        files.create_next(WALL)
         copy = LiveCopy(files, state)
-        copy.run()
-        mark, data, qlist = files.coming.positions()
-        files.coming.append([pack_sync_point(state.sequence, state.lease, WALL, SyncPoint.REGULAR, 1, data, qlist)], [], [])
-        files.finish_roll(mark, False)
+        copy.copy_rest()
+        mark, data, qlist = files.next_set.positions()
+        point = pack_sync_point(state.sequence, state.lease, WALL, SyncPoint.REGULAR, 1, data, qlist)
+        files.next_set.append([point], [], [])
+        files.complete_rollover(mark, False)
         Relocation(state, copy, state.last_key, state.last_key, 0).update(1 << 62)
 
     def restart(self) -> None:
@@ -135,7 +136,7 @@ class Primary:
             if name == "flush":
                 partition.flush(WALL)
             elif name == "tick":
-                partition.sync_point(WALL)
+                partition.write_sync_point(WALL)
             elif name == "roll":
                 partition.rollover(WALL)
             elif name == "disk fails":

@@ -19,7 +19,7 @@ from bmqtwist.storage import image as image_module
 from bmqtwist.storage import replica as replica_module
 from bmqtwist.storage.found_log import RecoveryClock, find_log
 from bmqtwist.storage.image import ImageFiles, ImageSource
-from bmqtwist.storage.memory import Died, MemoryDisk
+from bmqtwist.storage.memory import MemoryDisk, ProcessKilled
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import PartitionUnavailable
 from bmqtwist.storage.psn import NO_PSN, common_prefix
@@ -48,32 +48,32 @@ class Machine:
         self.partition = self.made(find_log(self.files, None, RecoveryClock(), 0, WALL))
 
     def made(self, found: Any) -> ReplicatedPartition:
-        assert not found.lost, found.recovered.alarms
+        assert not found.set_damaged, found.recovered.alarms
         return ReplicatedPartition(self.number, self.files, found, "group", wall=WALL)
 
     def sync(self) -> None:
         """Complete a sync."""
         self.partition.flush(WALL)
-        token = self.partition.wants_sync()
+        token = self.partition.begin_sync()
         if token is not None:
             self.partition.sync()
-            self.partition.synced(token, WALL)
+            self.partition.on_synced(token, WALL)
 
     def cut(self, psn: Any) -> None:
         """Cut the log after a record."""
-        where = self.partition.cut_at(psn)
+        where = self.partition.journal_end_at(psn)
         self.partition.abandon(WALL)
         self.partition = self.made(find_log(self.files, None, RecoveryClock(), 0, WALL, where))
 
     def end(self, power: Random | None) -> None:
         """Kill the node, or simulate a loss of power."""
-        before = self.partition.durable
+        before = self.partition.durable_psn
         self.files.close(truncate=False)
         if power is not None:
             self.disk.crash(power)
         else:
             self.disk.kill()
-        last = self.partition.written
+        last = self.partition.written_psn
         self.boot()
         assert self.partition.summary.last >= before, "a durable record is lost"
         assert power is not None or self.partition.summary.last == last
@@ -90,9 +90,9 @@ class Pair:
     def lead(self, index: int) -> None:
         """Make the other node primary under a new lease, with the same log."""
         self.primary, self.replica = self.machines[index], self.machines[1 - index]
-        if self.primary.partition.leading:
-            self.primary.partition.follow()
-        if self.replica.partition.leading and not self.replica.partition.follow():
+        if self.primary.partition.is_primary:
+            self.primary.partition.become_replica()
+        if self.replica.partition.is_primary and not self.replica.partition.become_replica():
             self.replica.cut(None)
         self.lease += 1
         self.primary.partition.activate(self.lease, WALL)
@@ -104,15 +104,15 @@ class Pair:
         source.flush(WALL)
         source.collect_runs()
         last = self.replica.partition.summary.last
-        common = last if source.offers(last) else common_prefix(self.replica.partition.summary, source.summary)
+        common = last if source.can_send_after(last) else common_prefix(self.replica.partition.summary, source.summary)
         if common is None:
             self.image()
             common = self.replica.partition.summary.last
         elif self.replica.partition.summary.last > common:
             self.cuts += 1
             self.replica.cut(common)
-        while common != source.written:
-            if not source.offers(common):  # older records are neither in memory nor in the compacted files
+        while common != source.written_psn:
+            if not source.can_send_after(common):  # older records are neither in memory nor in the compacted files
                 self.image()
                 common = self.replica.partition.summary.last
                 continue
@@ -129,8 +129,8 @@ class Pair:
         image, target = ImageSource(self.primary.partition, compacted), ImageFiles(self.replica.partition, WALL)
         final = False
         while not final:
-            run, final = image.part()
-            target.take(run)
+            run, final = image.next_part()
+            target.write_part(run)
             meanwhile()
         target.complete(image.at, WALL)()
         self.replica.partition.abandon(WALL)
@@ -153,14 +153,14 @@ class Pair:
             elif name == "sync":
                 machine.sync()
             elif name == "tick":
-                self.primary.partition.sync_point(WALL)
+                self.primary.partition.write_sync_point(WALL)
             elif name == "roll":
                 if value % 2:
                     self.primary.partition.rollover(WALL)
                 else:
-                    self.replica.partition.roll.finish(WALL)
+                    self.replica.partition.roll.finish_at_once(WALL)
             elif name in ("kill", "power"):
-                led = machine.partition.leading
+                led = machine.partition.is_primary
                 machine.end(Random(value) if name == "power" else None)
                 if led:
                     self.lead(value // 2 % 2)
@@ -211,7 +211,7 @@ def assert_equal(pair: Pair) -> None:
     assert comparable_state(one.state) == comparable_state(other.state)
     for key, queue in one.state.queues.items():
         for guid, message in queue.messages.items():
-            assert one.payloads.whole(message) == other.payloads.whole(other.state.queues[key].messages[guid])
+            assert one.payloads.read(message) == other.payloads.read(other.state.queues[key].messages[guid])
 
 
 def run_operations(operations: list[tuple[str, int]]) -> Pair:
@@ -221,7 +221,7 @@ def run_operations(operations: list[tuple[str, int]]) -> Pair:
         pair.run(name, value)
     assert_equal(pair)
     for machine in pair.machines:
-        if not machine.partition.leading:
+        if not machine.partition.is_primary:
             machine.end(None)
     assert_equal(pair)
     return pair
@@ -263,12 +263,12 @@ def test_a_large_batch_is_sent_in_messages_of_few_records(monkeypatch: pytest.Mo
     monkeypatch.setattr(replica_module, "MESSAGE_RECORDS_MAX", 8)
     pair, records = Pair(), []
     pair.feed()
-    source, after = pair.primary.partition, pair.primary.partition.written
+    source, after = pair.primary.partition, pair.primary.partition.written_psn
     for number in range(30):
         pair.run("put", number)
     source.flush(WALL)
     source.collect_runs()
-    while after != source.written:
+    while after != source.written_psn:
         run = source.recent_run(after)
         assert run is not None and run.previous == after and run.leases() == (run.last,)
         records.append(len(run.journal) // RECORD_BYTES)
@@ -347,7 +347,7 @@ def test_a_crash_at_any_step_of_an_image_leaves_the_old_or_the_new_log(power: bo
         replica.disk.stop_after = replica.disk.steps + steps
         try:
             pair.image()
-        except Died:
+        except ProcessKilled:
             pass
         else:
             break
@@ -383,7 +383,7 @@ def test_a_crash_at_any_step_of_a_truncation_loses_no_earlier_record(power: bool
         try:
             former.cut(common)
             pair.feed()
-        except Died:
+        except ProcessKilled:
             pass
         else:
             assert steps > 5
@@ -393,7 +393,7 @@ def test_a_crash_at_any_step_of_a_truncation_loses_no_earlier_record(power: bool
         else:
             former.disk.kill()
         former.boot()
-        assert former.partition.summary.holds(common), (steps, former.partition.summary)
+        assert former.partition.summary.contains(common), (steps, former.partition.summary)
         assert_equal(pair)
     raise AssertionError("it does not end")
 
@@ -402,7 +402,7 @@ def test_a_replica_syncs_records_that_it_appended_during_a_sync() -> None:
     pair = Pair()
     replica = pair.replica.partition
     pair.feed()
-    first = replica.wants_sync()
+    first = replica.begin_sync()
     assert first is not None
     pair.work("put", 0)
     pair.primary.partition.flush(WALL)
@@ -410,10 +410,10 @@ def test_a_replica_syncs_records_that_it_appended_during_a_sync() -> None:
     assert run is not None
     replica.append_run(run, replica.summary.last, WALL)
     replica.sync()
-    replica.synced(first, WALL)
-    assert replica.wants_sync() is None, "the files have no unsynced record"
+    replica.on_synced(first, WALL)
+    assert replica.begin_sync() is None, "the files have no unsynced record"
     pair.replica.sync()
-    assert replica.durable == replica.written == run.last
+    assert replica.durable_psn == replica.written_psn == run.last
 
 
 @pytest.mark.parametrize("points", [0, 1, 2])
@@ -447,11 +447,11 @@ def test_a_possibly_unsynced_log_ends_before_an_incomplete_message(points: int) 
 
 def test_an_abandoned_partition_reports_only_written_records() -> None:
     partition = Pair().primary.partition
-    written = partition.written
+    written = partition.written_psn
     partition.log.append_sync_point(SyncPoint.REGULAR, WALL)
     assert partition.summary.last > written
     partition.abandon(WALL)
-    assert partition.summary.last == partition.written == written
+    assert partition.summary.last == partition.written_psn == written
 
 
 def test_records_for_other_nodes_are_read_up_to_the_written_length(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -468,6 +468,6 @@ def test_records_for_other_nodes_are_read_up_to_the_written_length(monkeypatch: 
         return read_data(offset, size)
     monkeypatch.setattr(partition.files, "read_data", recording_read)
     assert partition.read_run(NO_PSN) is not None
-    run, final = ImageSource(partition).part()
+    run, final = ImageSource(partition).next_part()
     assert final and run.data and len(ends) >= 2
     assert max(ends) <= partition.files.current.data.end < SIZES.data

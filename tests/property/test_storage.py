@@ -23,7 +23,7 @@ from kit.storage_kit import (
 )
 
 from bmqtwist.steps import at_once
-from bmqtwist.storage.memory import Died, MemoryDisk
+from bmqtwist.storage.memory import MemoryDisk, ProcessKilled
 from bmqtwist.storage.partition import Message, Partition
 from bmqtwist.storage.recovery import recover
 from bmqtwist.storage.store import FileSizes
@@ -141,7 +141,7 @@ def run_operations(operations: list[tuple[str, int]]) -> ModelledPartition:
     world = ModelledPartition()
     for name, value in operations:
         if name == "tick":
-            world.partition.sync_point(WALL)
+            world.partition.write_sync_point(WALL)
             world.flushed = len(world.states) - 1
         elif name == "roll":
             world.partition.rollover(WALL)
@@ -179,12 +179,12 @@ def test_a_broker_killed_at_any_write_recovers_an_earlier_state(operations: list
     try:
         for name, value in [*operations, ("flush", 0)]:
             if name == "tick":
-                world.partition.sync_point(WALL)
+                world.partition.write_sync_point(WALL)
             elif name == "roll":
                 world.partition.rollover(WALL)
             else:
                 world.run(name, value)
-    except Died:
+    except ProcessKilled:
         pass
     world.disk.kill()
     partition, recovered = start(world.disk, SIZES, lease=None)
@@ -193,7 +193,7 @@ def test_a_broker_killed_at_any_write_recovers_an_earlier_state(operations: list
     for queue in recovered.queues.values():
         for message in queue.messages.values():
             number = int.from_bytes(message.guid[1:], "big")
-            assert partition.payloads.whole(message) == bytes([number % 256]) * message.size
+            assert partition.payloads.read(message) == bytes([number % 256]) * message.size
     partition.stop(WALL)
     assert state(recover(open_files(world.disk, sizes=SIZES))) == found
 
@@ -205,7 +205,7 @@ def test_a_loss_of_power_keeps_all_synced_messages(operations: list[tuple[str, i
     promised = {message.guid: message.payload for message in world.promised if message.live_key >= 0}
     world.disk.crash(None if seed is None else Random(seed))
     partition, recovered = start(world.disk, SIZES, lease=None)
-    found = {message.guid: partition.payloads.whole(message) for queue in recovered.queues.values()
+    found = {message.guid: partition.payloads.read(message) for queue in recovered.queues.values()
              for message in queue.messages.values() if message.pending}
     missing = [guid for guid in promised if guid not in found]
     assert not missing

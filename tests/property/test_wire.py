@@ -318,7 +318,7 @@ def test_a_damaged_properties_area_is_properties_or_a_peer_error(v2, wanted, dam
 @given(st.binary(max_size=100), st.booleans())
 def test_any_bytes_are_properties_or_a_peer_error(raw, v2):
     for read in (lambda: properties.decode(raw, v2), lambda: properties.to_v1(raw),
-                 lambda: application_data.open_data(raw, True, 1, int(v2)),
+                 lambda: application_data.unpack_data(raw, True, 1, int(v2)),
                  lambda: application_data.for_old_reader(raw, True, 0, 1)):
         try:
             read()
@@ -330,9 +330,9 @@ def test_any_bytes_are_properties_or_a_peer_error(raw, v2):
 @given(PROPERTIES, st.binary(max_size=50), st.integers(0, 100), st.booleans(), st.booleans())
 def test_closed_application_data_is_opened_to_the_same_values(wanted, unit, times, v2, compress):
     area, payload = properties.encode(wanted, v2), unit * times
-    data, kind = application_data.close_data(area, payload, v2, compress)
+    data, kind = application_data.pack_data(area, payload, v2, compress)
     assert len(data) <= len(area) + len(payload)
-    assert application_data.open_data(data, True, kind, int(v2)) == (area, payload)
+    assert application_data.unpack_data(data, True, kind, int(v2)) == (area, payload)
     assert application_data.for_old_reader(data, True, kind, int(v2)) == (properties.encode(wanted, False) + payload, 0)
 
 

@@ -18,8 +18,8 @@ from kit import codec
 from kit.client import Client
 from kit.memory import MemoryLink, MemoryWorld
 
-from bmqtwist.storage.memory import Died
-from bmqtwist.storage.recovery import UNFINISHED
+from bmqtwist.storage.memory import ProcessKilled
+from bmqtwist.storage.recovery import UNFINISHED_TEXT
 
 APPS = ("foo", "bar")
 QUEUES = tuple(f"bmq://f/q{number}" for number in range(3))  # one in each partition
@@ -153,7 +153,7 @@ def _run_until_crash(run: CrashRun, operation: Operation, step: int) -> bool:
         run.post(*QUEUES, text=b"behind")
         world.run()
         world.advance(1.5)
-    except Died:
+    except ProcessKilled:
         return True
     return False
 
@@ -167,7 +167,7 @@ def judge(run: CrashRun, operation: Operation, step: int, power: bool) -> None:
         world.start()
         world.advance(2)
         news = [line for line in world.log()[told:]
-                if line.startswith(("ALARM", "PANIC", "ERROR")) and UNFINISHED not in line]
+                if line.startswith(("ALARM", "PANIC", "ERROR")) and UNFINISHED_TEXT not in line]
         if start == 1:  # truncations and completed changes are logged once
             news = [line for line in news if not line.startswith(("ALARM [RECOVERY]", "ALARM [CLUSTER]"))]
         assert not news, (step, start, news)

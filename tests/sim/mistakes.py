@@ -18,10 +18,10 @@ from bmqtwist.testing.simulated_node import SimulatedPerformer
 
 # Owner, function, and probability that a call of it raises before it does anything.
 DEFECTS: list[tuple[Any, str, float]] = [
-    (Partition, "flush", 0.0005), (Partition, "wants_sync", 0.0005), (Partition, "synced", 0.001),
-    (Partition, "sync_point", 0.005), (SimulatedPerformer, "write", 0.002),
-    (RootQueue, "ready", 0.001), (RootQueue, "post", 0.001), (Queue, "confirm", 0.001), (RootQueue, "expire", 0.02),
-    (delivery_module, "deliver", 0.003), (delivery_module, "_send", 0.001), (ClientSession, "push", 0.001),
+    (Partition, "flush", 0.0005), (Partition, "begin_sync", 0.0005), (Partition, "on_synced", 0.001),
+    (Partition, "write_sync_point", 0.005), (SimulatedPerformer, "write", 0.002),
+    (RootQueue, "add_to_apps", 0.001), (RootQueue, "post", 0.001), (Queue, "confirm", 0.001), (RootQueue, "expire", 0.02),
+    (delivery_module, "deliver", 0.003), (delivery_module, "_push", 0.001), (ClientSession, "push", 0.001),
     (ClientSession, "ack", 0.001),
     (Session, "take", 0.002), (Session, "receive", 0.001), (Session, "on_lost", 0.05), (client_module, "drop_handle", 0.005)]
 

@@ -138,7 +138,7 @@ class ReplicatingCluster(ElectedCluster):
         record = self.cluster(node.name).metadata.state.queues[uri]
         partition = self.partition(node, record.partition_id)
         queue = partition.state.queues.get(record.key)
-        return [] if queue is None else [partition.payloads.whole(message) for message in queue.messages.values()]
+        return [] if queue is None else [partition.payloads.read(message) for message in queue.messages.values()]
 
     def judge_partitions(self) -> None:
         """Check, after `settle`, that running nodes have equal logs and each acknowledged message once."""

@@ -10,7 +10,7 @@ from bmqtwist.errors import PeerError
 from bmqtwist.link.peer import PeerSession
 from bmqtwist.member import dispatch
 from bmqtwist.testing.simulated_node import SimulatedNode
-from bmqtwist.wire.fast import ACK_MESSAGE, AHEAD, ITEMS_HEADER, RECEIPT, EventType
+from bmqtwist.wire.fast import ACK_EARLY, ACK_MESSAGE, ITEMS_HEADER, RECEIPT, EventType
 from sim.replicated import FANOUT, STRONG, ReplicatingCluster
 
 WAY_BACK_S = 0.4  # delay from a replica to the primary
@@ -103,14 +103,14 @@ def test_malformed_early_acks_are_errors_and_the_number_of_held_ones_is_limited(
     far = RECEIPT.pack(index, 1 << 40, lease)
     for body in b"", far[:-1], far, far + ITEMS_HEADER:
         with pytest.raises(PeerError):
-            members.on_acks(peer, AHEAD, body, nodes.now)
-    members.on_acks(peer, AHEAD, RECEIPT.pack(99, 1, lease) + items, nodes.now)
+            members.on_acks(peer, ACK_EARLY, body, nodes.now)
+    members.on_acks(peer, ACK_EARLY, RECEIPT.pack(99, 1, lease) + items, nodes.now)
     monkeypatch.setattr("bmqtwist.member.member_relays.HELD_ACK_EVENTS_MAX", 5)
     for _ in range(6):
-        members.on_acks(peer, AHEAD, RECEIPT.pack(index, 1 << 40, lease - 1) + items, nodes.now)
+        members.on_acks(peer, ACK_EARLY, RECEIPT.pack(index, 1 << 40, lease - 1) + items, nodes.now)
     assert not any("too many ACKs" in line for line in node.log()), "ACKs of another lease are not held"
     for _ in range(6):
-        members.on_acks(peer, AHEAD, far + items, nodes.now)
+        members.on_acks(peer, ACK_EARLY, far + items, nodes.now)
     assert any("too many ACKs in partition" in line for line in node.log())
     nodes.settle()
     guid = queue.put(b"x")
@@ -154,7 +154,7 @@ def test_an_early_ack_event_names_its_newest_record_and_has_a_limited_size(
     on_ack = dispatch.EVENTS[EventType.ACK]
 
     def spied(to: dispatch.MemberDispatch, peer: PeerSession, kind: EventType, specific: int, body: bytes) -> None:
-        if specific == AHEAD and to.relays is members:
+        if specific == ACK_EARLY and to.relays is members:
             bodies.append(body)
         on_ack(to, peer, kind, specific, body)
     monkeypatch.setitem(dispatch.EVENTS, EventType.ACK, spied)
@@ -194,13 +194,13 @@ def test_a_commit_visits_only_queues_with_uncommitted_messages() -> None:
     reader.confirm(*reader.take(1))
     nodes.run(2.0)
     partition, relays = nodes.partition(primary, index), nodes.cluster(node.name).relays
-    assert not partition.copies.waiters and relays is not None and not relays.incoming._with_waiting
+    assert not partition.copies.listeners and relays is not None and not relays.incoming._with_waiting
     delay_replies(nodes, primary)
     nodes.network.slow(primary.name, node.name, WAY_BACK_S)
     guid = queue.put(b"x")
-    nodes.until(lambda: bool(partition.copies.waiters), 5.0)
-    assert list(partition.copies.waiters) == [nodes.cluster(primary.name).queues[STRONG].uncommitted]
-    assert queue.next_ack(guid).status == 0 and not partition.copies.waiters
+    nodes.until(lambda: bool(partition.copies.listeners), 5.0)
+    assert list(partition.copies.listeners) == [nodes.cluster(primary.name).queues[STRONG].uncommitted]
+    assert queue.next_ack(guid).status == 0 and not partition.copies.listeners
     reader.take(1)
     nodes.run(1.0)
-    assert not partition.copies.waiters and not relays.incoming._with_waiting
+    assert not partition.copies.listeners and not relays.incoming._with_waiting

@@ -32,7 +32,7 @@ def test_row_18_slow_disk_of_a_replica() -> None:
     partition, lease = world.hosted(slow, world.partition_of()).partition, world.lease()
     for _ in range(20):
         world.live(0.5)
-        behind = world.hosted(primary, world.partition_of()).partition.summary.last[1] - partition.durable[1]
+        behind = world.hosted(primary, world.partition_of()).partition.summary.last[1] - partition.durable_psn[1]
         assert behind < 400, "its lag must not grow"
     waits = [wait for producer in world.producers if producer.uri == STRONG for guid, wait in producer.waits.items()
              if producer.posted[guid] > begun]

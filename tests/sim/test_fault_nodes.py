@@ -218,7 +218,7 @@ def test_row_17_restart_and_appointment_of_a_stale_member() -> None:
     assert world.hosted(stale, index).summary.last < tip
     world.propose(other, AssignPartitions([int(stale.name[1:])], []))
     world.until(lambda: world.primaries(0) == world.primaries(1) == [stale])
-    assert world.hosted(stale, index).summary.holds(tip), "it must fetch its missing records before it is active"
+    assert world.hosted(stale, index).summary.contains(tip), "it must fetch its missing records before it is active"
     world.live(3.0)
     world.finish()
     assert not world.refusals()

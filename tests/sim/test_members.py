@@ -341,7 +341,7 @@ def disturb(nodes: Members, load: Load, random: Random) -> None:
     elif kind == "roll" and node.up and not node.paused:
         for hosted in nodes.replication(node).hosted:
             if not hosted.busy:
-                hosted.partition.roll.finish(node.broker.loop.wall(node.local_now))
+                hosted.partition.roll.finish_at_once(node.broker.loop.wall(node.local_now))
     elif kind == "reset" and node.up and node.broker.sessions.open:
         random.choice(list(node.broker.sessions.open)).transport.reset()  # type: ignore[attr-defined]
     elif kind == "move":

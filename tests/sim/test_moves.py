@@ -16,7 +16,7 @@ from bmqtwist.loop.scheduler import Scheduler
 from bmqtwist.member import activation
 from bmqtwist.member.cluster import Cluster
 from bmqtwist.queue import restored
-from bmqtwist.queue.restored import Restored
+from bmqtwist.queue.restored import RestoredMessages
 from bmqtwist.storage.state import StoredQueue
 from bmqtwist.testing.simulated_node import SimulatedNode
 from bmqtwist.wire.cluster_schema import NodeStatus
@@ -317,7 +317,7 @@ def test_a_former_primary_frees_the_message_lists_of_its_apps_in_slices(monkeypa
     index = nodes.record(EVENTUAL).partition_id
     former, target = nodes.primary(index), nodes.replicas(index)[0]
     root = nodes.cluster(former.name).queues[EVENTUAL]
-    kept = [app.fresh for app in root.apps.values()]
+    kept = [app.new_messages for app in root.apps.values()]
     assert sum(map(len, kept)) == 100
     monkeypatch.setattr("bmqtwist.steps.FREED_AT_ONCE", 10)
     sizes, step = list[int](), Scheduler._step
@@ -345,7 +345,7 @@ def test_an_isolated_primary_drops_its_messages_in_memory_when_it_becomes_a_repl
     nodes.isolate(former)
     nodes.run(20.0)
     heal(nodes)
-    nodes.until(lambda: not partition.leading, 5.0)
+    nodes.until(lambda: not partition.is_primary, 5.0)
     assert not partition.state.queues[record.key].messages
 
 
@@ -357,9 +357,9 @@ class SlowActivation:
     node: SimulatedNode
     index: int
     blocked: bool = True
-    restore_queue: Callable[[StoredQueue, int], Generator[int, None, Restored]] = restored.restore
+    restore_queue: Callable[[StoredQueue, int], Generator[int, None, RestoredMessages]] = restored.restore
 
-    def restore(self, store: StoredQueue, wall: int) -> Generator[int, None, Restored]:
+    def restore(self, store: StoredQueue, wall: int) -> Generator[int, None, RestoredMessages]:
         """Replacement of `restored.restore`."""
         while store is self.nodes.partition(self.node, self.index).state.queues.get(store.key) and self.blocked:
             yield RESTORED_AT_ONCE

@@ -289,7 +289,7 @@ def test_test_messages_can_be_posted_at_members_and_proxies() -> None:
     assert not any(nodes.stored(node) for node in nodes.machines)
     for node in nodes.machines:
         queue = nodes.cluster(node.name).queues.get(STRONG)
-        assert queue is None or not queue.writers(), "the local producer has closed the queue"
+        assert queue is None or not queue.writer_count(), "the local producer has closed the queue"
 
 
 def test_an_invalid_test_message_is_refused_with_its_reason() -> None:

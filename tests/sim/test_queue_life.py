@@ -258,7 +258,7 @@ def test_a_former_primary_does_not_write_a_change_of_apps_that_is_committed_late
     append = PartitionLog.append
 
     def checked(log: PartitionLog, record: bytes) -> None:
-        if not log.leading:
+        if not log.is_primary:
             wrong_logs.append(log)
         append(log, record)
     monkeypatch.setattr(PartitionLog, "append", checked)

@@ -61,21 +61,21 @@ def test_confirms_are_replicated_with_the_next_message_or_after_a_delay() -> Non
     reader = nodes.client(primary.name).consume(STRONG)
     pushed = reader.take(10)
     here, there = nodes.partition(primary), nodes.partition(replica)
-    before = there.written
+    before = there.written_psn
     reader.confirm(*pushed[:4])
     nodes.run(DELAY_S * 0.8)
-    assert there.written == before < here.written
+    assert there.written_psn == before < here.written_psn
     nodes.run(DELAY_S)
-    assert there.written == here.written > before
-    before = here.written
+    assert there.written_psn == here.written_psn > before
+    before = here.written_psn
     reader.confirm(*pushed[4:6])
-    while here.written == before:
+    while here.written_psn == before:
         nodes.run(DELAY_S / 50)
-    before, moment = here.written, nodes.now
+    before, moment = here.written_psn, nodes.now
     writer.put(b"another one")
-    while there.written <= before:
+    while there.written_psn <= before:
         nodes.run(DELAY_S / 50)
-    assert there.written == here.written and nodes.now - moment < DELAY_S * 0.9
+    assert there.written_psn == here.written_psn and nodes.now - moment < DELAY_S * 0.9
     assert len(nodes.stored(replica)) == 5
 
 
@@ -281,8 +281,8 @@ def test_a_partition_offers_only_written_records_of_its_log() -> None:
     lease, sequence = partition.summary.last
     partition.log.append_sync_point(SyncPoint.REGULAR, primary.broker.loop.wall(primary.local_now))
     assert partition.log.write()
-    assert partition.offers((lease, sequence)) and not partition.offers((lease, sequence + 100))
-    assert not partition.offers((lease - 1, sequence)) and not partition.offers((lease + 1, 1))
+    assert partition.can_send_after((lease, sequence)) and not partition.can_send_after((lease, sequence + 100))
+    assert not partition.can_send_after((lease - 1, sequence)) and not partition.can_send_after((lease + 1, 1))
 
 
 def test_a_put_repeated_after_a_failover_is_stored_once() -> None:
@@ -462,7 +462,7 @@ def test_an_image_with_an_unreadable_message_raises_a_limited_number_of_alarms(m
     monkeypatch.setattr(replica, "RECENT_BYTES", 0)
     nodes = settled_cluster(5)
     away, primary = make_unreadable_record(nodes)
-    monkeypatch.setattr(image.ImageSource, "part", unreadable)
+    monkeypatch.setattr(image.ImageSource, "next_part", unreadable)
     away.boot()
     nodes.run(10.0)
     alarms = [line for line in primary.log() if "an image cannot be made for node" in line]
@@ -599,7 +599,7 @@ def disturb(nodes: ReplicatingCluster, random: Random, kind: str) -> None:
     elif kind == "rollover" and node.up and not node.paused:
         for hosted in nodes.replication(node).hosted:
             if not hosted.busy:
-                hosted.partition.roll.finish(node.broker.loop.wall(node.local_now))
+                hosted.partition.roll.finish_at_once(node.broker.loop.wall(node.local_now))
     elif kind == "move":
         nodes.move_any(random)
     elif kind == "syncs":

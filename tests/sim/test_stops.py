@@ -15,7 +15,7 @@ from bmqtwist.wire import control
 from bmqtwist.wire.cluster_schema import ClusterMessage, NodeStatus, NodeStatusAdvisory, StopRequest, StopResponse
 from bmqtwist.wire.control import ControlMessage, Encoding, NegotiationMessage
 from bmqtwist.wire.fast import EventType
-from bmqtwist.wire.frames import FrameBuffer, Held
+from bmqtwist.wire.frames import BufferedBytes, FrameBuffer
 from bmqtwist.wire.schema import (
     ClientIdentity,
     ClientType,
@@ -44,7 +44,7 @@ class ScriptedBroker:
         end = world.network.connect(world.node(name).address, LOOPBACK)
         assert end is not None
         self.world, self.link = world, SimulatedLink(world, end)
-        self._frames, self._r_id = FrameBuffer(1 << 30, Held()), 100
+        self._frames, self._r_id = FrameBuffer(1 << 30, BufferedBytes()), 100
         self.control_messages: list[ControlMessage] = []
         self.pushed: list[bytes] = []  # GUIDs
         self.negotiated = False
@@ -202,6 +202,6 @@ def test_the_last_record_of_a_stopping_primary_is_a_sync_point_that_all_replicas
     last = history.previous((following, 1))
     assert last[0] == lease and is_sync_point(RECORD.unpack(history.records[last][0]))
     for node in world.others(primary):
-        assert world.hosted(node, index).summary.holds(last)
+        assert world.hosted(node, index).summary.contains(last)
     world.finish()
     assert not world.refusals()

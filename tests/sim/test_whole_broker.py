@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from bmqtwist.queue.expression import Expression
-from bmqtwist.queue.queue import App, Put, Subscription
-from bmqtwist.queue.restored import Restored
+from bmqtwist.queue.expression import CompiledExpression
+from bmqtwist.queue.queue import App, ConsumerSubscription, Put
+from bmqtwist.queue.restored import RestoredMessages
 from bmqtwist.queue.root import RootQueue
 from bmqtwist.storage.gate import Gate
 from bmqtwist.storage.history import GuidHistory
@@ -69,17 +69,17 @@ def _no_deduplication(patch: pytest.MonkeyPatch) -> None:
 
 
 def _limit_exceeded_by_one(patch: pytest.MonkeyPatch) -> None:
-    original = Subscription.__init__
+    original = ConsumerSubscription.__init__
 
-    def with_larger_limit(self: Subscription, *arguments: Any) -> None:
+    def with_larger_limit(self: ConsumerSubscription, *arguments: Any) -> None:
         original(self, *arguments)
         self.max_messages += 1
 
-    patch.setattr(Subscription, "__init__", with_larger_limit)
+    patch.setattr(ConsumerSubscription, "__init__", with_larger_limit)
 
 
 def _unconfirmed_not_returned(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(App, "give_back", lambda app, messages: None)
+    patch.setattr(App, "add_redeliveries", lambda app, messages: None)
 
 
 def _reversed_order(patch: pytest.MonkeyPatch) -> None:
@@ -89,8 +89,8 @@ def _reversed_order(patch: pytest.MonkeyPatch) -> None:
         original(queue, put, now)
         if put.stored:
             for app in queue.active:
-                if app.fresh and app.fresh[-1] is put.message:
-                    app.fresh.rotate(1)
+                if app.new_messages and app.new_messages[-1] is put.message:
+                    app.new_messages.rotate(1)
 
     patch.setattr(RootQueue, "acknowledge", released)
 
@@ -98,9 +98,9 @@ def _reversed_order(patch: pytest.MonkeyPatch) -> None:
 def _one_message_not_recovered(patch: pytest.MonkeyPatch) -> None:
     restore = RootQueue.restore
 
-    def without_first_message(queue: RootQueue, found: Restored, wall: int) -> None:
+    def without_first_message(queue: RootQueue, found: RestoredMessages, wall: int) -> None:
         if queue.messages:
-            queue.store.drop(next(iter(queue.messages.values())))
+            queue.store.remove_message(next(iter(queue.messages.values())))
         restore(queue, found, wall)
 
     patch.setattr(RootQueue, "restore", without_first_message)
@@ -108,22 +108,22 @@ def _one_message_not_recovered(patch: pytest.MonkeyPatch) -> None:
 
 def _deletions_not_written(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Partition, "append_deletion",
-                  lambda partition, key, message, reason, wall: partition.state.deletion(
+                  lambda partition, key, message, reason, wall: partition.state.apply_deletion(
                       partition.state.queues[key], message))
 
 
 def _expressions_ignored(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Expression, "matches", lambda expression, values: True)
+    patch.setattr(CompiledExpression, "matches", lambda expression, values: True)
 
 
 def _returned_twice(patch: pytest.MonkeyPatch) -> None:
-    drop = App.give_back
+    remove_message = App.add_redeliveries
 
     def twice(app: App, messages: list[Any]) -> None:
         drop(app, messages)
-        app.fresh.extendleft(reversed(messages))
+        app.new_messages.extendleft(reversed(messages))
 
-    patch.setattr(App, "give_back", twice)
+    patch.setattr(App, "add_redeliveries", twice)
 
 
 @pytest.mark.parametrize("mistake, verdicts", [

@@ -12,7 +12,7 @@ from bmqtwist.wire.cluster_schema import ClusterMessage, NodeStatus, NodeStatusA
 from bmqtwist.wire.control import ControlMessage, NegotiationMessage
 from bmqtwist.wire.events import AckMessage, ConfirmMessage, PutMessage
 from bmqtwist.wire.fast import EventType
-from bmqtwist.wire.frames import FrameBuffer, Held
+from bmqtwist.wire.frames import BufferedBytes, FrameBuffer
 from bmqtwist.wire.schema import (
     BrokerResponse,
     ClientIdentity,
@@ -50,7 +50,7 @@ class ScriptedNode(ConnectionHandler):
             "closeQueue": lambda value: ("closeQueueResponse", CloseQueueResponse())}
         self.connections = 0
         self._negotiated = False
-        self._frames = FrameBuffer(1 << 30, Held())
+        self._frames = FrameBuffer(1 << 30, BufferedBytes())
         network.add(self)
 
     @property
@@ -62,7 +62,7 @@ class ScriptedNode(ConnectionHandler):
         """From the network: accept a connection."""
         self.connections += 1
         self.end, self._negotiated, end.handler = end, False, self
-        self._frames = FrameBuffer(1 << 30, Held())
+        self._frames = FrameBuffer(1 << 30, BufferedBytes())
 
     def on_data(self, data: bytes) -> None:
         """From the network: process received bytes."""

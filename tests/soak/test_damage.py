@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bmqtwist.storage.partition import Payloads
+from bmqtwist.storage.partition import PayloadReader
 from soak import damage
 from soak.damage import KINDS, Campaign
 
@@ -21,8 +21,8 @@ def test_a_broker_opens_a_damaged_storage_directory_or_reports_the_damage(tmp_pa
 def test_the_judge_detects_altered_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With reads that alter the first byte."""
     campaign = Campaign(tmp_path, 3)
-    read = Payloads.whole
-    monkeypatch.setattr(Payloads, "whole", lambda self, message: b"?" + read(self, message)[1:])
+    read = PayloadReader.read
+    monkeypatch.setattr(PayloadReader, "read", lambda self, message: b"?" + read(self, message)[1:])
     campaign.run(range(len(KINDS)))
     assert any("bytes that were never stored" in finding for finding in campaign.findings)
 

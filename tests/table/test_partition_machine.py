@@ -393,11 +393,12 @@ def test_the_common_prefix_of_two_logs(one: LogSummary, other: LogSummary, commo
 
 def test_a_summary_follows_its_log() -> None:
     log = EMPTY.extended((2, 1)).extended((2, 5)).extended((4, 1))
-    assert log == LogSummary((4, 1), NO_PSN, ((2, 5), (4, 1))) and log.is_whole
-    assert [log.holds(psn) for psn in ((2, 5), (2, 6), (3, 1), (4, 1), (4, 2), NO_PSN)] == [True, False, False, True, False,
+    assert log == LogSummary((4, 1), NO_PSN, ((2, 5), (4, 1))) and log.is_consistent
+    assert [log.contains(psn)
+            for psn in ((2, 5), (2, 6), (3, 1), (4, 1), (4, 2), NO_PSN)] == [True, False, False, True, False,
                                                                                           True]
     assert (log.distance(NO_PSN), log.distance((2, 3)), log.distance((4, 1))) == (6, 3, 0)
-    assert log.cut((2, 3)) == LogSummary((2, 3), NO_PSN, ((2, 3),)) and log.rebased((4, 1)).leases == ((4, 1),)
+    assert log.truncated((2, 3)) == LogSummary((2, 3), NO_PSN, ((2, 3),)) and log.rebased((4, 1)).leases == ((4, 1),)
 
 
 def test_a_replica_that_lost_its_primary_waits_for_it() -> None:

@@ -26,14 +26,14 @@ class Writer:
         self.partition, _ = start(self.disk, TINY)
         self.partition.queues.create(KEY, "bmq://d/q", DEFAULT, WALL)
         self.partition.flush(WALL)
-        self._token = self.partition.wants_sync() or 0
+        self._token = self.partition.begin_sync() or 0
         assert self._token, "the sync point of the lease wants a sync"
         self._numbers = count()
 
     def be(self, state: WriterState) -> None:
         """Bring the partition from open to a state."""
         if state is WriterState.CLOSED:
-            self.happen(WriterEvent.MISTAKE)
+            self.happen(WriterEvent.EXCEPTION)
         if "full" in state.value:
             self.happen(WriterEvent.NO_ROOM)
         if "failing" in state.value:
@@ -73,17 +73,17 @@ class Writer:
 
     def write_fails(self) -> None:
         self.disk.fail = lambda operation, path: errno.EIO if operation == "write" else None
-        self.partition.sync_point(WALL, force=True)
+        self.partition.write_sync_point(WALL, force=True)
 
     def written(self) -> None:
         self.disk.fail = lambda operation, path: None
         self.partition.flush(WALL)
 
     def sync_fails(self) -> None:
-        self.partition.sync_failed(self._token, OSError(errno.EIO, "Input/output error"))
+        self.partition.on_sync_failed(self._token, OSError(errno.EIO, "Input/output error"))
 
     def mistake(self) -> None:
-        self.partition.fail()
+        self.partition.on_exception()
 
 
 @pytest.mark.parametrize("state", WriterState)

@@ -23,9 +23,9 @@ def test_every_change_in_every_phase(phase: QueuePhase, change: QueueChange) -> 
     engine = Engine()
     queue, lifecycle = engine.queue, engine.queue.lifecycle
     for each in REACHED_BY[phase]:
-        queue.feed(each, 1.0, "before")
+        queue.step_lifecycle(each, 1.0, "before")
     assert lifecycle.phase is phase
-    queue.feed(change, 2.0, "why")
+    queue.step_lifecycle(change, 2.0, "why")
     after = LEADS[phase].get(change, phase)
     assert lifecycle.phase is after
     assert queue.disabled is (after in (P.DISABLED, P.DISABLED_DELETING, P.RETIRED))
@@ -37,4 +37,4 @@ def test_every_change_in_every_phase(phase: QueuePhase, change: QueueChange) -> 
 
 def test_a_queue_that_is_over_stays_so() -> None:
     assert not any(cell.after for phase in (P.RETIRED, P.DELETED) for cell in TABLE[phase].values())
-    assert not QueueLifecycle().is_over
+    assert not QueueLifecycle().has_ended

@@ -108,7 +108,7 @@ class Bench:
 
     @property
     def readers(self) -> int:
-        return self.queue.readers()
+        return self.queue.reader_count()
 
     def left(self) -> bool:
         """Nothing of the session is left in the queue, and nothing is counted as on its way."""

@@ -24,7 +24,7 @@ from bmqtwist.report import ListReport
 from bmqtwist.steps import Steps, at_once
 from bmqtwist.wire.control import AuthenticationMessage, ControlMessage, NegotiationMessage, encode_event
 from bmqtwist.wire.fast import EventType
-from bmqtwist.wire.frames import DROPPED, Held
+from bmqtwist.wire.frames import DROPPED, BufferedBytes
 from bmqtwist.wire.schema import AuthenticationResponse, BrokerResponse, ClientIdentity, ClientType, Status
 
 CONTROL, PUT, CONFIRM, AUTHENTICATION = EventType.CONTROL, EventType.PUT, EventType.CONFIRM, EventType.AUTHENTICATION
@@ -72,7 +72,7 @@ class SessionContext:
 
     def __init__(self) -> None:
         self.report = ListReport()
-        self.held, self.unauthenticated = Held(), UnauthenticatedConnections(0, 1 << 20)
+        self.held, self.unauthenticated = BufferedBytes(), UnauthenticatedConnections(0, 1 << 20)
         self.flushes: list[Session] = []
         self.gone_sessions: list[Session] = []
         self.unfinished: list[Session] = []

@@ -18,7 +18,7 @@ from bmqtwist.sdk.message import typed
 from bmqtwist.sdk.results import ACK_RESULTS, Ack, EventKind, Result, SdkError
 from bmqtwist.sdk.tracing import inject
 from bmqtwist.wire import events, properties
-from bmqtwist.wire.application_data import SCHEMA_ANONYMOUS, close_data, open_data
+from bmqtwist.wire.application_data import SCHEMA_ANONYMOUS, pack_data, unpack_data
 from bmqtwist.wire.fast import ACK_MESSAGE, ITEM_BYTES, MESSAGE_PROPERTIES, put_message
 
 _EXPIRY_STEP_S = 0.1  # minimum interval between two searches for posts older than the deduplication time
@@ -95,7 +95,7 @@ class Posts:
             data = area + payload
         if session_options.compression if post.compress is None else post.compress:
             size = len(payload) if schema_id else len(data)
-            data, cat = close_data(area, payload, schema_id != 0, size >= session_options.compression_threshold_bytes)
+            data, cat = pack_data(area, payload, schema_id != 0, size >= session_options.compression_threshold_bytes)
         if len(data) > APPLICATION_DATA_BYTES_MAX:
             raise SdkError(Result.PAYLOAD_TOO_BIG, f"{len(data)} bytes, more than {APPLICATION_DATA_BYTES_MAX}")
         guid = post.guid or self._make_guid()
@@ -244,8 +244,8 @@ class Posts:
                 message = events.decode_put(post.packed, 0, len(post.packed))[0][0]
                 if not message.flags & MESSAGE_PROPERTIES or not message.schema_id:
                     continue
-                area, payload = open_data(message.data, True, message.compression, message.schema_id)
-                message.data, message.compression = close_data(properties.to_v1(area), payload, False,
+                area, payload = unpack_data(message.data, True, message.compression, message.schema_id)
+                message.data, message.compression = pack_data(properties.to_v1(area), payload, False,
                                                                bool(message.compression))
                 message.schema_id, message.crc = 0, None
                 self.unacked_bytes -= len(post.packed)

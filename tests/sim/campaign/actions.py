@@ -508,7 +508,7 @@ def end_faults(world: CampaignWorld) -> None:
 
 def _repair(world: CampaignWorld, node: SimulatedNode) -> None:
     """Act as an operator: restart a node with a failed partition, else restore the replication factor."""
-    if any(partition.log.broken for partition in world.cluster(node.name).partitions):
+    if any(partition.log.closed for partition in world.cluster(node.name).partitions):
         node.crash(power=False, down=0.5)
     elif len(world.machines) > 1:
         _set_factor(node, len(world.machines) // 2 + 1)

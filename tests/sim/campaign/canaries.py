@@ -78,12 +78,12 @@ _append_records, _append_run = Reception._append_records, ReplicatedPartition.ap
 
 
 def _records_not_compared(self: Reception, event: Any) -> None:
-    holds = LogSummary.holds
+    holds = LogSummary.contains
     try:
-        LogSummary.holds = lambda log, psn: psn == event.run.previous or holds(log, psn)  # type: ignore[method-assign]
+        LogSummary.contains = lambda log, psn: psn == event.run.previous or holds(log, psn)  # type: ignore[method-assign]
         _append_records(self, event)
     finally:
-        LogSummary.holds = holds  # type: ignore[method-assign]
+        LogSummary.contains = holds  # type: ignore[method-assign]
 
 
 def _records_appended_anywhere(self: ReplicatedPartition, run: RecordRun, behind: Psn, wall: int) -> None:
@@ -106,10 +106,10 @@ _advance = ReplicationTargets.advance
 
 def _guids_not_deduplicated(self: Any, queue: StoredQueue, message: Message) -> None:
     _stored(self, queue, message)
-    queue.history.forget({message.guid})
+    queue.history.remove({message.guid})
 
 
-_stored, _begin_image_files = Applier.stored, ImageFiles.__init__
+_stored, _begin_image_files = Applier.on_stored, ImageFiles.__init__
 
 
 def _old_file_set_deleted_first(self: ImageFiles, partition: ReplicatedPartition, wall: int) -> None:
@@ -144,11 +144,11 @@ PARTITION_CANARIES: dict[str, list[tuple[Any, str, Any]]] = {
                                     (ReplicatedPartition, "append_run", _records_appended_anywhere)],
     "older leases counted": [(ReplicationTargets, "advance", _older_leases_counted)],
     "lease expiry ignored": [(ReplicationTargets, "supported_until", property(lambda self: float("inf")))],
-    "deduplication lost": [(Applier, "stored", _guids_not_deduplicated)],
+    "deduplication lost": [(Applier, "on_stored", _guids_not_deduplicated)],
     "old set deleted first": [(ImageFiles, "__init__", _old_file_set_deleted_first)],
     "own copy ignored": [(Replication, "has_safe", lambda self, index, lease, psn: True)],
     "two copies of five": [(HostedPartition, "update_pair_commits", _pair_commits)],
-    "generation check off": [(RelayQueue, "posts_stopped", _puts_not_stopped)],
+    "generation check off": [(RelayQueue, "suspend_posts", _puts_not_stopped)],
 }
 
 

@@ -38,7 +38,7 @@ from bmqtwist.cluster.partition_events import (
 from bmqtwist.member.partition_logs import HostedPartition
 from bmqtwist.storage.partition_log import Batch
 from bmqtwist.storage.psn import NO_PSN, Psn
-from bmqtwist.storage.records import RECORD, RECORD_BYTES, SEQUENCE_MASK, FileType, placed
+from bmqtwist.storage.records import RECORD, RECORD_BYTES, SEQUENCE_MASK, FileType, with_offsets
 from bmqtwist.testing.simulated_node import SimulatedNode
 from bmqtwist.wire.cluster_schema import Promise
 from sim.campaign.judges import Judge, Violation, durable_promises
@@ -118,9 +118,9 @@ class PartitionJudge(Judge):
             return
         key, summary, files = (node.name, hosted.index), hosted.summary, hosted.partition.files
         last = self._inspected.get(key, NO_PSN)
-        if not summary.holds(last):
+        if not summary.contains(last):
             last = self.history(hosted.index).common(last, summary.last)
-            last = last if summary.holds(last) else summary.base
+            last = last if summary.contains(last) else summary.base
         count = summary.distance(last) - len(hosted.partition.tail.journal)
         if count <= 0:
             self._inspected[key] = min(last, summary.last)
@@ -130,7 +130,7 @@ class PartitionJudge(Judge):
             record = journal[at:at + RECORD_BYTES]
             head, lease, *_ = RECORD.unpack(record)
             psn = lease, head & SEQUENCE_MASK
-            self._check_record(node, hosted, psn, placed(record, head, 0, 0), last)
+            self._check_record(node, hosted, psn, with_offsets(record, head, 0, 0), last)
             last = psn
         self._inspected[key] = last
 
@@ -140,7 +140,7 @@ class PartitionJudge(Judge):
             for record in batch.journal:
                 head, lease, *_ = RECORD.unpack(record)
                 psn = lease, head & SEQUENCE_MASK
-                self._check_record(node, hosted, psn, placed(record, head, 0, 0), last)
+                self._check_record(node, hosted, psn, with_offsets(record, head, 0, 0), last)
                 last = psn
 
     def _check_record(self, node: SimulatedNode, hosted: HostedPartition, psn: Psn, record: bytes, previous: Psn) -> None:
@@ -161,7 +161,7 @@ class PartitionJudge(Judge):
 
         Records that are not in the files yet are not found unless the summary of the log contains `psn`.
         """
-        if hosted.summary.holds(psn):
+        if hosted.summary.contains(psn):
             return psn
         return self.history(hosted.index).common(self._inspected[node.name, hosted.index], psn)
 
@@ -170,14 +170,14 @@ class PartitionJudge(Judge):
         summary, files = hosted.summary, hosted.partition.files
         if psn <= summary.base:
             return True
-        if not summary.holds(psn):
+        if not summary.contains(psn):
             return False
         end = files.current.journal.end - RECORD_BYTES * (summary.distance(psn) - len(hosted.partition.tail.journal))
         file = node.disk._durable_names.get(files.directory.path(files.current.base, FileType.JOURNAL))
         if file is None:
             return False
         record = bytes(file.durable[end - RECORD_BYTES:end])
-        return len(record) == RECORD_BYTES and placed(record, int.from_bytes(record[:8], "big"), 0, 0) == self.history(
+        return len(record) == RECORD_BYTES and with_offsets(record, int.from_bytes(record[:8], "big"), 0, 0) == self.history(
             hosted.index).records[psn][0]
 
     # -- machines -----------------------------------------------------------------------------------------------------
@@ -312,7 +312,7 @@ class PartitionJudge(Judge):
         for (name, index), (node, hosted) in self._images.items():
             if node.up:
                 durable = self._durable.get((name, index), NO_PSN)
-                if not hosted.busy and hosted.summary.holds(durable) and not self._is_durable(node, hosted, durable):
+                if not hosted.busy and hosted.summary.contains(durable) and not self._is_durable(node, hosted, durable):
                     raise Violation("R7", f"{name}, partition {index}: {durable} was durable, and is lost before the "
                                           "image is complete")
         needed = len(self.world.machines) // 2 if self._active else 0

@@ -303,7 +303,7 @@ def test_the_predicted_consumer_is_the_one_that_the_router_chooses(consumers: li
     for index, (expression, limit, _) in enumerate(consumers):
         bench.open(read=True, name=f"r{index}", limit=limit, expression=expression)
     app = bench.queue().active[0]
-    router = app.routes()
+    router = app.current_router()
     for _ in range(4):
         predicted = preview_choice(router, {"n": number})
         assert router.choose({"n": number}) == predicted

@@ -314,7 +314,8 @@ def partition_during_sync(tmp_path: Path) -> tuple[MemoryWorld, Any]:
 def test_records_stored_during_a_sync_delay_are_written_at_its_end(partition_during_sync: Any) -> None:
     world, partition = partition_during_sync
     written = partition.files.current.data.end
-    assert partition.gate.newest and not partition.gate.running, "a message waits for a sync that has not begun"
+    gate = partition.gate
+    assert gate.newest_position and not gate.sync_running, "a message waits for a sync that has not begun"
     deadline = world.broker.next_deadline()
     assert deadline is not None and deadline <= world.now + SYNC_DELAY_S
     other = world.producer()
@@ -358,7 +359,7 @@ def test_a_sync_point_writes_all_coalesced_records(partition_during_sync: Any) -
     other = world.producer()
     other.put()
     world.run()
-    partition.sync_point(world.broker.loop.wall(world.now))
+    partition.write_sync_point(world.broker.loop.wall(world.now))
     assert not partition.tail.unwritten_bytes
 
 

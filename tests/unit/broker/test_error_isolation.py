@@ -32,7 +32,7 @@ from bmqtwist.queue.root import RootQueue
 from bmqtwist.report import ListReport
 from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.partition import Partition
-from bmqtwist.storage.rollover import Job, Rollover
+from bmqtwist.storage.rollover import Rollover, RolloverJob
 
 A, B = "bmq://d/a", "bmq://d/b"  # in partitions 0 and 1
 
@@ -623,7 +623,8 @@ def test_an_error_in_the_outcome_of_a_rollover_job_closes_only_its_partition(wor
     to_a, _, to_b, _ = pair(world)
     InjectedError(monkeypatch, Rollover, name, lambda roll, *rest: is_first_partition(roll._files))
     outcome: list[Any] = [OSError(5, "EIO")] if name == "failed" else []
-    getattr(world.broker.storage, report)(world.broker.clusters["c3"].partitions[0], Job(lambda: None), *outcome, world.now)
+    partition = world.broker.clusters["c3"].partitions[0]
+    getattr(world.broker.storage, report)(partition, RolloverJob(lambda: None), *outcome, world.now)
     assert to_b.status_of(b"y") == 0 and to_a.status_of(b"z") == 6
     assert_alarm(world, "Partition [0]")
 
@@ -647,7 +648,7 @@ def test_a_turn_is_limited_in_time_and_steps_during_a_rollover(world: MemoryWorl
     for took, late, expected in ((0.0, False, STEPS_MAX), (0.002, False, 3), (0.002, True, 4)):
         steps[0] = due[0] = 0
         pace[0] = took
-        monkeypatch.setattr(Rollover, "late", late)
+        monkeypatch.setattr(Rollover, "is_late", late)
         world.broker.clusters["c3"].partitions[0].log.roll_due = True
         world.broker.turn(world.now)
         assert (steps[0], due[0] > 0) == (expected, True), "and another turn is due"

@@ -105,7 +105,7 @@ def test_a_purge_removes_a_bounded_number_of_messages_per_turn(memory: MemoryWor
     assert max(turn_counts.counts) <= 2 * STEP and sum(turn_counts.counts) == MANY
     assert len(turn_counts.seen) >= 11 and set(turn_counts.seen) == {(0, 0)}
     live = queue.partition.state.live
-    assert len(live) == (2 if not in_memory else 1) and not queue.partition.state.leaving and not queue.purges
+    assert len(live) == (2 if not in_memory else 1) and not queue.partition.state.purging and not queue.purges
 
 
 def test_producers_and_consumers_use_a_queue_during_its_purge(memory: MemoryWorld) -> None:
@@ -252,7 +252,7 @@ def test_a_purge_includes_messages_that_are_not_durable_yet() -> None:
     next(work)
     engine.turn = turn  # type: ignore[method-assign]
     engine.turn()
-    assert got(reader) == [] and not engine.queue.apps["__default"].fresh
+    assert got(reader) == [] and not engine.queue.apps["__default"].new_messages
 
 
 # -- lost consumers ----------------------------------------------------------------------------------------------------
@@ -272,7 +272,7 @@ def test_messages_of_a_lost_consumer_are_returned_over_several_turns_in_order(cr
     first, second = consumer_with_unconfirmed(engine), engine.reader(m=1 << 20)
     drop_handle(first, crashed, WALL)
     back, default = [], engine.queue.apps["__default"]
-    while default.returning:
+    while default.pending_returns:
         engine.post(b"later")
         assert got(second) == []
         back.append(len(default.redelivery))
@@ -300,7 +300,7 @@ def test_delivery_attempts_of_a_lost_consumer_are_counted_over_several_turns() -
     reader = consumer_with_unconfirmed(engine)
     drop_handle(reader, True, WALL)
     left = [len(engine.queue.messages)]
-    while engine.queue.apps["__default"].returning:
+    while engine.queue.apps["__default"].pending_returns:
         engine.step()
         left.append(len(engine.queue.messages))
     assert left[-1] == 0 and all(before - after <= STEP for before, after in zip(left, left[1:], strict=False))
@@ -330,7 +330,7 @@ def test_a_purge_includes_messages_that_are_being_returned() -> None:
     engine.step()
     engine.scheduler.start(Priority.QUEUE, "a command", engine.queue.purge(None, WALL), engine.job_failed)
     engine.rest()
-    assert got(second) == [] and not engine.queue.messages and not engine.queue.partition.state.leaving
+    assert got(second) == [] and not engine.queue.messages and not engine.queue.partition.state.purging
 
 
 def test_the_loss_of_many_consumers_in_one_turn_runs_one_slice() -> None:
@@ -343,7 +343,7 @@ def test_the_loss_of_many_consumers_in_one_turn_runs_one_slice() -> None:
         drop_handle(reader, False, WALL)
     assert calls == [1]
     engine.rest()
-    assert engine.queue.apps["__default"].returning == 0 and len(engine.queue.apps["__default"].redelivery) == 200
+    assert engine.queue.apps["__default"].pending_returns == 0 and len(engine.queue.apps["__default"].redelivery) == 200
 
 
 # -- very many readers -------------------------------------------------------------------------------------------------
@@ -430,7 +430,7 @@ def test_expiry_counts_a_message_once_for_each_app_against_the_slice() -> None:
     engine.post(*[b"x"] * 500)
     most = MESSAGES_AT_ONCE * 8 // 48
     assert engine.queue.expire(WALL + 5) and len(engine.queue.messages) == 500 - most
-    assert all(len(each.fresh) == 500 - most for each in engine.queue.active)
+    assert all(len(each.new_messages) == 500 - most for each in engine.queue.active)
 
 
 def test_uncommitted_puts_that_time_out_are_refused_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,10 +15,10 @@ from bmqtwist.daemon.assemble import StartFailure
 from bmqtwist.ids import parse_uri
 from bmqtwist.link.admin import AdminSession
 from bmqtwist.queue.handles import OpenRequest
-from bmqtwist.storage.memory import Died
+from bmqtwist.storage.memory import ProcessKilled
 from bmqtwist.storage.partition import PartitionUnavailable
 from bmqtwist.storage.records import RECORD_BYTES
-from bmqtwist.storage.recovery import UNFINISHED
+from bmqtwist.storage.recovery import UNFINISHED_TEXT
 from bmqtwist.storage.store import JOURNAL_HEADER_BYTES
 
 
@@ -233,7 +233,7 @@ def is_killed_after(memory: MemoryWorld, operations: int, action: Callable[[], o
     try:
         action()
         memory.run()
-    except Died:
+    except ProcessKilled:
         return True
     finally:
         memory.disk.stop_after = None
@@ -242,7 +242,7 @@ def is_killed_after(memory: MemoryWorld, operations: int, action: Callable[[], o
 
 def problem_lines(memory: MemoryWorld) -> list[str]:
     """Lines that an operator has to inspect, except about the bytes of an interrupted write."""
-    return [line for line in memory.log() if line.startswith(("ALARM", "PANIC", "ERROR")) and UNFINISHED not in line]
+    return [line for line in memory.log() if line.startswith(("ALARM", "PANIC", "ERROR")) and UNFINISHED_TEXT not in line]
 
 
 def app_ids(memory: MemoryWorld, uri: str) -> tuple[list[str], list[str]]:

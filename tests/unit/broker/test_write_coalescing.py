@@ -232,7 +232,7 @@ def test_a_message_whose_write_is_repeated_is_delivered_once(steady: Steady, mon
         world.broker.output.write_now()
         world.broker.turn(world.now)
     assert not partition.available
-    partition.sync_point(world.broker.loop.wall(world.now))
+    partition.write_sync_point(world.broker.loop.wall(world.now))
     assert partition.available and session_of(producer).delays_acks
     world.broker.turn(world.now)
     assert acked(producer) == POSTED and pushes_received(consumer) == POSTED + 1

@@ -29,7 +29,7 @@ from bmqtwist.ids import DEFAULT_APP_KEY
 from bmqtwist.member.metadata import ClusterMetadata
 from bmqtwist.report import ListReport
 from bmqtwist.storage.ledger_file import LedgerFile, encode_ledger, parse_ledger_file_name, read_ledger
-from bmqtwist.storage.memory import Died, MemoryDisk
+from bmqtwist.storage.memory import MemoryDisk, ProcessKilled
 from bmqtwist.wire.cluster_schema import (
     NO_LSN,
     Acknowledged,
@@ -526,7 +526,7 @@ def test_a_crash_at_any_step_of_a_ledger_rollover_keeps_the_state(power):
                     metadata.perform_jobs(1000)
                     committed, durable = dict(log.state.queues), log.lsn
                     rolled = sum(what == "rename" for what, _ in disk.log)
-            except Died:
+            except ProcessKilled:
                 moments += rolled > 0
             if power:
                 disk.crash(Random(torn))

@@ -266,7 +266,7 @@ def test_a_repeated_member_causes_a_warning():
     app = decode_text(config.BrokerConfig, '{"appConfig": {"hostName": "a", "hostName": "b"}}', "f", notices).app_config
     assert app.host_name == "b"
     assert [str(notice) for notice in notices] == [
-        "f:1: appConfig.hostName: appears more than once; the last one counts"]
+        "f:1: appConfig.hostName: appears more than once; the last one is used"]
 
 
 def test_integers_are_accepted_as_numbers_and_numbers_not_as_integers():

@@ -191,7 +191,7 @@ def test_removing_a_domain_drops_its_cached_redirects():
     domains, source, _ = provider(a={"redirect": "b"}, b=definition(), c=definition())
     for name in "abc":
         domains.load(name, 0)
-    domains.forget("b")
+    domains.drop_domain("b")
     del source.files["b"]
     assert refusal(domains.resolve, "a", 0).code == -1 and refusal(domains.resolve, "b", 0).code == -1
     assert domains.resolve("c", 0).name == "c"
@@ -246,7 +246,7 @@ def test_a_domain_with_an_invalid_first_definition_is_loaded_after_a_correction(
      "'messages' must not be negative, got: -1"),
     ({"subscriptions": [expression("x > 1", "E_UNDEFINED")]},
      'Unsupported version: [ expression: [ version = E_UNDEFINED text = "x > 1" ] ]'),
-    ({"subscriptions": [expression("x > 1"), expression("x < 1")]}, "Two subscriptions are of the same appId"),
+    ({"subscriptions": [expression("x > 1"), expression("x < 1")]}, "Two subscriptions have the same appId"),
     ({"subscriptions": [expression("x > 1", app_id="foo")]},
      "A subscription of a priority domain must have an empty appId"),
     ({"mode": {"broadcast": {}}, "storage": {"config": {"fileBacked": {}}, "domainLimits": limits(),

@@ -17,7 +17,7 @@ from kit.statistics import exposition, stats_tables, stats_tree
 
 from bmqtwist.console.http import status
 from bmqtwist.errors import PeerError
-from bmqtwist.logs.format import LineFormat, Record
+from bmqtwist.logs.format import LineFormat, LogRecord
 from bmqtwist.report import shown
 from bmqtwist.steps import at_once
 from bmqtwist.view import snapshots
@@ -127,11 +127,11 @@ SOURCES: dict[str, Callable[[MemoryWorld, str], None]] = {
 def all_outputs(world: MemoryWorld) -> dict[str, str]:
     """Return the text of every output."""
     state = at_once(snapshots.broker_in_steps(world.broker, world.now))
-    statistics = world.assembled.observe()
-    at_once(world.assembled.sampling(world.now))
+    statistics = world.assembled.start_statistics()
+    at_once(world.assembled.sample_in_steps(world.now))
     layout = LineFormat("%d %s %m\n")
     return {
-        "log": "".join(layout.render(Record(0.0, severity, "c", text)) for severity, text in world.report.lines),
+        "log": "".join(layout.render(LogRecord(0.0, severity, "c", text)) for severity, text in world.report.lines),
         "metrics": exposition(state, statistics), "console": json.dumps(status(state, "")),
         "statistics": stats_tables(state, statistics),
         "statistics in json": at_once(json_in_steps(stats_tree(state, statistics))),

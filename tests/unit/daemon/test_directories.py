@@ -136,6 +136,6 @@ def test_a_directory_that_cannot_be_created_is_reported_by_check_and_start(tmp_p
     partition["location"] = str(tmp_path / "file" / "storage")
     directory.write()
     [problem] = check(str(directory.etc))[0]
-    assert "cannot make it in" in str(problem)
+    assert "cannot create it in" in str(problem)
     [line] = create_missing(load(str(directory.etc)).configuration)
     assert "is missing and cannot be created" in line

@@ -67,7 +67,7 @@ def test_every_file_and_name_in_a_file_that_the_pages_mention_exists() -> None:
 
 
 def test_every_method_and_attribute_that_the_pages_mention_exists() -> None:
-    """`Partition.hold(put)`, `Broker.peers`."""
+    """`Partition.hold_effect(put)`, `Broker.peers`."""
     there = [path.read_text(encoding="utf-8") for path in MODULES]
     wrong = []
     for text in quoted():

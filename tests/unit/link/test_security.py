@@ -14,9 +14,9 @@ from bmqtwist.config.broker import (
     BmqtwistConfig,
     CredentialConfig,
     Disallow,
+    PluginSetting,
+    PluginSettingValue,
     RuleConfig,
-    Setting,
-    SettingValue,
 )
 from bmqtwist.config.broker import AuthenticatorConfig as PluginConfig
 from bmqtwist.config.broker import Authorization as AuthorizationConfig
@@ -71,12 +71,12 @@ class BlockingAuthenticator:
 
 def plugin_config(name: str, settings: dict[str, bool | int | str] | None = None) -> PluginConfig:
     """A plug-in in the configuration."""
-    def value(given: bool | int | str) -> SettingValue:
+    def value(given: bool | int | str) -> PluginSettingValue:
         if isinstance(given, bool):
-            return SettingValue(bool_val=given)
-        return SettingValue(int_val=given) if isinstance(given, int) else SettingValue(string_val=given)
+            return PluginSettingValue(bool_val=given)
+        return PluginSettingValue(int_val=given) if isinstance(given, int) else PluginSettingValue(string_val=given)
 
-    return PluginConfig(name=name, settings=tuple(Setting(key=key, value=value(given))
+    return PluginConfig(name=name, settings=tuple(PluginSetting(key=key, value=value(given))
                                                for key, given in (settings or {}).items()))
 
 
@@ -105,11 +105,11 @@ def build_from(authenticators: list[PluginConfig] | None = None, anonymous: Anon
 
 def basic_authentication(disallow: bool = False) -> Authentication:
     plugins = [plugin_config("BasicAuthenticator", {"alice": "wonder", "bob": "builder"})]
-    return build_from(plugins, anonymous_config(None) if disallow else None).connection("1.2.3.4:5")
+    return build_from(plugins, anonymous_config(None) if disallow else None).new_authentication("1.2.3.4:5")
 
 
 def blocking_authentication() -> Authentication:
-    return build_from([plugin_config("tests.Slow")]).connection("1.2.3.4:5")
+    return build_from([plugin_config("tests.Slow")]).new_authentication("1.2.3.4:5")
 
 
 def run_authenticator(machine: Authentication, effects: list, now: float) -> list:  # type: ignore[type-arg]
@@ -187,10 +187,10 @@ def test_with_an_authenticator_clients_without_credential_need_an_anonymous_sett
     """Anonymous access requires its own setting, and logs a warning."""
     plugins, report = [plugin_config("BasicAuthenticator", {"alice": make_hash("wonder", bytes(16))})], ListReport()
     closed = build_from(plugins, report=report)
-    (close,) = closed.connection("p").identity(0.0)
+    (close,) = closed.new_authentication("p").identity(0.0)
     assert isinstance(close, Close) and not closed.admits_anonymous and not report.lines
     opened = build_from(plugins, anonymous_config(Credential("ANONYMOUS", b"")), report=report)
-    assert opened.connection("p").identity(0.0) == [Proceed()] and opened.admits_anonymous
+    assert opened.new_authentication("p").identity(0.0) == [Proceed()] and opened.admits_anonymous
     [(severity, text)] = report.lines
     assert severity == "WARN" and "admits clients without credentials" in text
 
@@ -198,21 +198,21 @@ def test_with_an_authenticator_clients_without_credential_need_an_anonymous_sett
 @pytest.mark.spec("broker", 236)
 def test_a_client_without_credential_gets_the_anonymous_credential() -> None:
     """Accepted by default; closed without a response if anonymous access is disallowed or the credential is invalid."""
-    machine = build_from().connection("p")
+    machine = build_from().new_authentication("p")
     assert machine.identity(0.0) == [Proceed()]
     assert machine.principal == "anonymous" and machine.deadline is None
     for anonymous, plugins in (
             (anonymous_config(None), [plugin_config("BasicAuthenticator", {"a": "b"})]),
             (anonymous_config(Credential("ANONYMOUS", b"")), [plugin_config("AnonAuthenticator", {"shouldPass": False})]),
             (anonymous_config(Credential("basic", b"a:wrong")), [plugin_config("BasicAuthenticator", {"a": "b"})])):
-        (close,) = build_from(plugins, anonymous).connection("p").identity(0.0)
+        (close,) = build_from(plugins, anonymous).new_authentication("p").identity(0.0)
         assert isinstance(close, Close)
 
 
 def test_an_anonymous_credential_of_another_mechanism_does_not_expire() -> None:
     """The client cannot renew a credential that it did not send."""
     anonymous = anonymous_config(Credential("Basic", b"guest:g"))
-    machine = build_from([plugin_config("BasicAuthenticator", {"guest": "g"})], anonymous).connection("p")
+    machine = build_from([plugin_config("BasicAuthenticator", {"guest": "g"})], anonymous).new_authentication("p")
     assert machine.identity(0.0) == [Proceed()]
     assert machine.principal == "BASIC_USER-guest"
     assert machine.tick(1e9) == []
@@ -241,11 +241,11 @@ def test_reauthentication_renews_for_the_same_user_only() -> None:
 
 def test_anonymous_reauthentication_is_answered_only_after_an_explicit_authentication() -> None:
     """Captured from BlazingMQ."""
-    machine = build_from().connection("p")
+    machine = build_from().new_authentication("p")
     assert machine.request("ANONYMOUS", b"", 0.0) == [AuthenticationResponse()]
     assert machine.identity(0.0) == [Proceed()]
     assert machine.request("anonymous", b"", 1.0) == [AuthenticationResponse()]
-    machine = build_from().connection("p")
+    machine = build_from().new_authentication("p")
     machine.identity(0.0)
     (drop,) = machine.request("ANONYMOUS", b"", 1.0)
     assert drop == Drop("Dropping Authentication event since authentication is in progress")
@@ -254,7 +254,7 @@ def test_anonymous_reauthentication_is_answered_only_after_an_explicit_authentic
 
 def test_a_second_authentication_request_before_the_identity_closes_the_connection() -> None:
     """Captured from BlazingMQ: the first is answered, the second closes the connection."""
-    machine = build_from().connection("p")
+    machine = build_from().new_authentication("p")
     machine.request("ANONYMOUS", b"", 0.0)
     (close,) = machine.request("ANONYMOUS", b"", 0.0)
     assert isinstance(close, Close)

@@ -30,16 +30,16 @@ def test_a_line_names_the_id_of_its_alarm_unless_the_category_identifies_it() ->
 def test_alarm_copies_of_one_source_are_limited_to_one_per_minute() -> None:
     """Many alarms of one source must not hide alarms of other sources."""
     throttle = AlarmThrottle()
-    assert throttle.passes("a", 0.0)
-    assert not throttle.passes("a", 59.9)
-    assert throttle.passes("b", 59.9)
-    assert throttle.passes("a", 60.0)
-    assert not throttle.passes("a", 100.0)
+    assert throttle.admits("a", 0.0)
+    assert not throttle.admits("a", 59.9)
+    assert throttle.admits("b", 59.9)
+    assert throttle.admits("a", 60.0)
+    assert not throttle.admits("a", 100.0)
 
 
 def test_the_number_of_remembered_alarm_sources_is_limited() -> None:
     """Old sources are dropped first; beyond SOURCES_MAX copies are suppressed."""
     throttle = AlarmThrottle()
-    assert all(throttle.passes(number, 0.0) for number in range(SOURCES_MAX))
-    assert not throttle.passes("one more", 1.0)
-    assert throttle.passes("one more", 61.0)
+    assert all(throttle.admits(number, 0.0) for number in range(SOURCES_MAX))
+    assert not throttle.admits("one more", 1.0)
+    assert throttle.admits("one more", 61.0)

@@ -18,7 +18,7 @@ from kit.process import BrokerProcess
 
 from bmqtwist.cli.adminclient import AdminClient
 from bmqtwist.cli.exits import Unreachable
-from bmqtwist.logs.background import BUFFERED_BYTES_MAX, BackgroundStream, unblocked
+from bmqtwist.logs.background import BUFFERED_BYTES_MAX, BackgroundStream, nonblocking_stream
 
 LINE = "x" * 999 + "\n"
 
@@ -84,8 +84,8 @@ def test_a_closed_reader_ends_the_stream_without_an_error() -> None:
 def test_only_pipes_get_a_background_stream(pipe: tuple[int, int], tmp_path: Path) -> None:
     with open(pipe[1], "w", closefd=False) as stalls, open(tmp_path / "err", "w") as file:
         memory = io.StringIO()
-        assert isinstance(unblocked(stalls), BackgroundStream)
-        assert unblocked(file) is file and unblocked(memory) is memory
+        assert isinstance(nonblocking_stream(stalls), BackgroundStream)
+        assert nonblocking_stream(file) is file and nonblocking_stream(memory) is memory
 
 
 def admin_client_of(port: int) -> AdminClient:

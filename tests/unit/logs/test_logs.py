@@ -13,11 +13,11 @@ from twisted.logger import Logger, LogPublisher
 from bmqtwist import alarms
 from bmqtwist.config.broker import LogController
 from bmqtwist.errors import LocalError
-from bmqtwist.logs.format import MESSAGE_CHARS_MAX, SEVERITIES, FileNames, Levels, LineFormat, Record, date_text
+from bmqtwist.logs.format import MESSAGE_CHARS_MAX, SEVERITIES, FileNames, Levels, LineFormat, LogRecord, date_text
 from bmqtwist.logs.observer import LogFile, LogObserver, Logs, TwistedReport
 
 WALL = 1795237237.248  # 21 November 2026, 05:00:37.248
-RECORD = Record(WALL, "INFO", "bmqtwist.link.session", "hello", "/src/session.py", 42, 17, 99)
+RECORD = LogRecord(WALL, "INFO", "bmqtwist.link.session", "hello", "/src/session.py", 42, 17, 99)
 
 
 def test_the_default_line_format_is_that_of_the_original() -> None:
@@ -40,13 +40,13 @@ def test_a_time_just_below_a_second_is_rounded_to_three_digits() -> None:
 
 def test_control_characters_in_messages_are_escaped() -> None:
     """Log messages contain names and texts of clients."""
-    line = LineFormat("%m").render(Record(0.0, "INFO", "c", "a\x1b[2Jb\r\x07\nnext\tline"))
+    line = LineFormat("%m").render(LogRecord(0.0, "INFO", "c", "a\x1b[2Jb\r\x07\nnext\tline"))
     assert line == "a\\x1b[2Jb\\x0d\\x07\nnext\tline"
 
 
 def test_a_long_message_is_truncated() -> None:
     """A text of a peer cannot fill the disk with one line."""
-    line = LineFormat("%m").render(Record(0.0, "INFO", "c", "a" * (20 << 20)))
+    line = LineFormat("%m").render(LogRecord(0.0, "INFO", "c", "a" * (20 << 20)))
     assert len(line) < MESSAGE_CHARS_MAX + 100 and line.endswith("a... (20971520 characters)")
 
 
@@ -56,7 +56,7 @@ def test_the_last_matching_category_determines_the_threshold() -> None:
     assert levels.threshold("bmqtwist.broker.broker") == SEVERITIES["WARN"]
     assert levels.threshold("bmqtwist.link.session") == SEVERITIES["DEBUG"]
     assert levels.threshold("bmqtwist.link.tcp") == SEVERITIES["ERROR"]
-    assert levels.most == SEVERITIES["DEBUG"]
+    assert levels.highest_threshold == SEVERITIES["DEBUG"]
     for broken in ("bmqtwist", "x:LOUD:red", ":INFO:red"):
         with pytest.raises(LocalError):
             Levels("INFO", [broken])
@@ -65,9 +65,9 @@ def test_the_last_matching_category_determines_the_threshold() -> None:
 def test_file_names_contain_time_and_process_id() -> None:
     """The pattern of the original's sample configuration."""
     names = FileNames("logs/logs.%T.%p")
-    assert names.at(WALL, 7) == "logs/logs.20261121_050037.7"
-    assert FileNames("l-%Y%M%D-%h%m%s%%").at(WALL, 7) == "l-20261121-050037%"
-    matcher = names.matcher()
+    assert names.name_at(WALL, 7) == "logs/logs.20261121_050037.7"
+    assert FileNames("l-%Y%M%D-%h%m%s%%").name_at(WALL, 7) == "l-20261121-050037%"
+    matcher = names.pattern()
     assert matcher.fullmatch("logs.20261121_050037.7")
     assert matcher.fullmatch("logs.20261121_050037.7.20261122_000000")
     assert not matcher.fullmatch("logs.txt") and not matcher.fullmatch("other.20261121_050037.7")
@@ -108,7 +108,7 @@ def test_only_old_files_of_this_log_are_deleted(tmp_path: Path) -> None:
         (tmp_path / name).write_text("x")
         os.utime(tmp_path / name, (WALL - days * 86400, WALL - days * 86400))
     file = LogFile(str(tmp_path / "log.%T"), 0, 7, lambda: WALL)
-    assert list(file.clean()) == ["log.20200101_000000"]
+    assert list(file.delete_old_files()) == ["log.20200101_000000"]
     file.close()
     assert {path.name for path in tmp_path.iterdir()} == {
         "log.20200102_000000", "notes.txt", "log.20200103_000000.gz", "log.20261121_050037"}
@@ -125,7 +125,7 @@ def test_a_full_disk_loses_lines_without_an_exception() -> None:
     file = LogFile("/dev/full", 0, 0, lambda: WALL)
     file.write("lost\n")
     file.write("lost\n")
-    assert file.lost == 2
+    assert file.dropped_lines == 2
 
 
 def _observer(console: io.StringIO, threshold: str = "INFO") -> LogPublisher:

@@ -19,7 +19,7 @@ from bmqtwist.loop.scheduler import Priority
 from bmqtwist.member import activation as waking
 from bmqtwist.member.activation import Activations
 from bmqtwist.queue import handover, restored, root
-from bmqtwist.queue.restored import Restored, restore
+from bmqtwist.queue.restored import RestoredMessages, restore
 from bmqtwist.steps import Steps, at_once
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import PartitionUnavailable
@@ -34,10 +34,10 @@ URI = "bmq://d/q"
 def stored_queue(walls: list[int], pending: list[int] | None = None) -> StoredQueue:
     """Return a queue with one message per arrival time, in seconds."""
     store = StoredQueue(KEY, URI)
-    store.join([("a", b"key-a"), ("b", b"key-b")])
+    store.register_apps([("a", b"key-a"), ("b", b"key-b")])
     for index, wall in enumerate(walls):
         message = Message(b"%016d" % index, b"x" * index, wall=wall)
-        store.hold(message)
+        store.add_message(message)
         message.pending = pending[index] if pending is not None else 0b11
     return store
 
@@ -53,13 +53,13 @@ def test_an_activated_queue_has_all_stored_messages(messages: list[tuple[int, in
             try:
                 steps.append(next(work))
             except StopIteration as over:
-                found: Restored = over.value
+                found: RestoredMessages = over.value
                 break
     held = list(store.messages.values())
     assert sum(steps) == found.messages == len(held) and all(step == 4 for step in steps[:-1])
     assert found.bytes == sum(message.size for message in held)
     assert [message.order for message in held] == list(range(len(held)))
-    assert {bit: list(place) for bit, place in found.fresh.items()} == {
+    assert {bit: list(place) for bit, place in found.undelivered.items()} == {
         bit: [message for message in held if message.pending & bit] for bit in (1, 2)}
     for index, message in enumerate(held):  # not younger than now, or than one that came after it
         assert message.wall == min([WALL, *(wall for wall, _ in messages[index:])])
@@ -68,9 +68,9 @@ def test_an_activated_queue_has_all_stored_messages(messages: list[tuple[int, in
 @given(st.lists(st.booleans(), max_size=12))
 def test_messages_held_by_consumers_are_not_new_after_a_handover(held: list[bool]) -> None:
     store = stored_queue([WALL] * len(held))
-    fresh = at_once(restore(store, WALL)).fresh[1]
+    fresh = at_once(restore(store, WALL)).undelivered[1]
     messages = list(fresh)
-    handover._leave_out(fresh, {message.guid: message for message in messages if held[message.order]})
+    handover._remove_unconfirmed(fresh, {message.guid: message for message in messages if held[message.order]})
     assert list(fresh) == [message for message in messages if not held[message.order]]
 
 
@@ -103,7 +103,8 @@ class FakeCluster:
             raise store
         return store
 
-    def on_activated(self, domain: Any, record: QueueRecord, store: StoredQueue, found: Restored, opened: bool) -> None:
+    def on_activated(self, domain: Any, record: QueueRecord, store: StoredQueue, found: RestoredMessages,
+                     opened: bool) -> None:
         assert domain is self.domain and record.uri not in self.activations
         self.results.append((record.uri, found.messages, opened))
 
@@ -246,7 +247,7 @@ def test_activation_deletes_messages_that_all_apps_have_confirmed(
     queue = world.broker.clusters["c3"].queues["bmq://f/q"]
     assert 1 < len(queue.messages) == queue.meter.messages < 9
     if gone == "purged":
-        queue.in_slices(queue.purge(None, WALL), "")  # type: ignore[arg-type]
+        queue.run_in_slices(queue.purge(None, WALL), "")  # type: ignore[arg-type]
     elif gone:
         queue.disabled = True
     before = len(queue.messages)

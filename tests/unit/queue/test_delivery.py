@@ -34,7 +34,7 @@ def test_a_message_is_delivered_only_after_its_records_are_written() -> None:
     engine = Engine()
     reader, producer = engine.reader(), engine.open(write=1)
     engine.queue.post(Put(producer, Message(b"g" * 16, b"x", arrived=engine.now, wall=1), 0, True), engine.now, 1)
-    engine.touch(engine.queue)
+    engine.request_delivery(engine.queue)
     for queue in engine.touched:
         from bmqtwist.queue.delivery import deliver
         deliver(queue, engine.now)
@@ -49,18 +49,18 @@ def test_a_subscription_counts_its_deliveries_since_its_configuration() -> None:
     (substream,) = reader.substreams.values()
     engine.confirm(reader, *engine.post(b"1", b"2"))
     engine.post(b"3")
-    assert [each.given for each in substream.subscriptions] == [3]
+    assert [each.delivered for each in substream.subscriptions] == [3]
     engine.configure(reader, spec_of(2))
-    assert [(each.s_id, each.messages, each.given) for each in substream.subscriptions] == [(2, 1, 0)]
+    assert [(each.s_id, each.messages, each.delivered) for each in substream.subscriptions] == [(2, 1, 0)]
     engine.post(b"4")
-    assert [each.given for each in substream.subscriptions] == [1]
+    assert [each.delivered for each in substream.subscriptions] == [1]
 
 
 def test_broadcast_deliveries_are_counted_for_each_subscription() -> None:
     engine = Engine("broadcast", in_memory=True)
     readers = [engine.reader(), engine.reader(name="other")]
     engine.post(b"1", b"2")
-    assert [each.given for reader in readers for substream in reader.substreams.values()
+    assert [each.delivered for reader in readers for substream in reader.substreams.values()
             for each in substream.subscriptions] == [2, 2]
 
 
@@ -324,7 +324,7 @@ def test_returned_messages_without_matching_subscription_are_sorted_once() -> No
     app = engine.queue.apps["__default"]
     assert calls["sort"] + calls["sorted"] <= 4
     assert app.put_aside_count() == 20_001 and got(other) == []
-    assert app.undelivered()[0].order == 0
+    assert app.oldest_undelivered()[0].order == 0
     engine.configure(other, spec_of(x="v >= 0", m=100_000))
     engine.turn()
     assert len(got(other)) == 20_001 and other.client.got == []

@@ -24,7 +24,7 @@ def _engine(**settings: object) -> Engine:
 def _commit(engine: Engine, records: int) -> None:
     """Commit the next records."""
     engine.partition.copies.committed += records
-    engine.queue.uncommitted.committed(engine.now)
+    engine.queue.uncommitted.on_commit(engine.now)
     engine.turn()
 
 

@@ -45,7 +45,7 @@ def test_each_ack_is_counted_once_independent_of_reads_between_them(acks: list[t
     latency = AckLatency()
     queues = [QueueStats(latency) for _ in range(3)]
     for index, waited in acks:
-        queues[index].acked(waited)
+        queues[index].count_ack(waited)
         if data.draw(st.booleans()):
             latency.counts()
         if data.draw(st.booleans()):
@@ -63,9 +63,9 @@ def test_each_ack_is_counted_once_independent_of_reads_between_them(acks: list[t
 def test_taking_the_maximum_latency_resets_it() -> None:
     stats = QueueStats()
     for waited in (0.5, 0.25, 0.25):
-        stats.acked(waited)
+        stats.count_ack(waited)
     assert stats.take_maxima()["ack_time_max"] == 0.5
-    stats.acked(0.125)
+    stats.count_ack(0.125)
     assert stats.take_maxima()["ack_time_max"] == 0.125
 
 
@@ -82,7 +82,7 @@ def test_consecutive_latencies_of_one_bucket_make_one_update() -> None:
     stats = QueueStats(latency)
     for turn in range(10):
         for number in range(1000):
-            stats.acked(2.0 ** -turn * (1 + number / 10_000))
+            stats.count_ack(2.0 ** -turn * (1 + number / 10_000))
     latency.counts()
     assert updates == [1000] * 10
 
@@ -91,15 +91,15 @@ def test_consecutive_latencies_of_one_bucket_make_one_update() -> None:
 def test_confirm_latencies_count_in_their_bucket(times: list[float]) -> None:
     stats = AppStats()
     for seconds in times:
-        stats.confirmed(0.0, seconds)
+        stats.count_confirm(0.0, seconds)
     assert stats.take_latencies() == Counter(latency_bucket(seconds) for seconds in times)
 
 
 def test_the_number_of_queues_with_uncounted_acks_is_limited() -> None:
     latency = AckLatency()
     for _ in range(3 * counters._OPEN_MAX):
-        QueueStats(latency).acked(0.001)
-    assert len(latency._open) <= counters._OPEN_MAX
+        QueueStats(latency).count_ack(0.001)
+    assert len(latency._uncounted) <= counters._OPEN_MAX
     assert sum(latency.counts()) == 3 * counters._OPEN_MAX
 
 
@@ -107,11 +107,11 @@ def test_percentiles_cover_the_latencies_between_two_readings() -> None:
     latency = AckLatency()
     stats = QueueStats(latency)
     for _ in range(100):
-        stats.acked(10.0)
+        stats.count_ack(10.0)
     before = latency.counts()
     assert samples.percentiles([0] * len(before)) == {"p50": None, "p99": None}
     for number in range(1000):
-        stats.acked(0.001 if number < 980 else 0.1)
+        stats.count_ack(0.001 if number < 980 else 0.1)
     found = samples.percentiles([new - old for old, new in zip(before, latency.counts(), strict=True)])
     assert found["p50"] == pytest.approx(1.0, rel=0.13) and found["p99"] == pytest.approx(100.0, rel=0.13)
     assert samples.percentiles(before)["p50"] == pytest.approx(10_000, rel=0.13)

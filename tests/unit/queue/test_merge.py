@@ -40,6 +40,6 @@ def test_subscription_ids_stay_with_their_expression_and_are_not_reused() -> Non
     first = merge("a", [spec(text="x"), spec()], ids)
     assert merge("a", [spec(4), spec(2, text="x")], ids) == (spec(4, s_id=2), spec(2, text="x", s_id=1))
     assert merge("b", [spec()], ids)[0].s_id == 3 and ids.apps == {1: "a", 2: "a", 3: "b"}
-    ids.keep("a", [""])
+    ids.retain_only("a", [""])
     assert ids.apps == {2: "a", 3: "b"} and first[0].s_id == 1
     assert merge("a", [spec(text="x")], ids)[0].s_id == 4

@@ -51,13 +51,13 @@ def test_a_meter_has_plenty_up_to_a_quarter_of_the_limits_of_queue_and_domain(qu
     seen = []
     for _ in range(3):
         meter.try_add(2)
-        seen.append(meter.has_plenty)
+        seen.append(meter.has_ample_quota)
     assert seen == [True, True, False]
     meter.remove(1, 2)
-    assert meter.has_plenty
+    assert meter.has_ample_quota
     meter.try_add(2)
     meter.disabled = True
-    assert meter.has_plenty
+    assert meter.has_ample_quota
 
 
 def test_the_message_limit_is_checked_before_the_byte_limit():

@@ -25,7 +25,7 @@ def queue_state(engine: Engine) -> Any:
     return ([(id(h), h.flags, h.read_count, h.write_count, h.merges, h.closing,
               [(s.sub_id, s.app_id, s.read_count, list(s.subscriptions), list(s.unconfirmed))
                for s in h.substreams.values()]) for h in queue.handles],
-            [(a.app_id, a.alarmed, list(a.substreams), len(a.routes().subscriptions)) for a in queue.apps.values()],
+            [(a.app_id, a.alarmed, list(a.substreams), len(a.current_router().subscriptions)) for a in queue.apps.values()],
             list(engine.report.lines), list(engine.touched))
 
 
@@ -147,7 +147,7 @@ def test_a_configure_for_an_app_that_is_not_open_is_refused_for_readers_only() -
     reader, writer = engine.open(read=1, app="foo"), engine.open(write=1)
     assert refusal(engine, configure, reader, "bar", [spec_of()]) == ("E_UNKNOWN", 0, "No queue with specified appId")
     configure(writer, "bar", [spec_of()])
-    assert not engine.queue.apps["bar"].routes().groups
+    assert not engine.queue.apps["bar"].current_router().groups
 
 
 @pytest.mark.parametrize("spec", [{"priority": PRIORITY_INVALID, "count": 1}, {"priority": 0, "count": 0}])

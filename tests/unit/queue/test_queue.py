@@ -8,7 +8,7 @@ import pytest
 from kit.engine_kit import PLENTY, WALL, Engine, got
 
 from bmqtwist.errors import AckStatus
-from bmqtwist.queue.domain import Limits
+from bmqtwist.queue.domain import MeterLimits
 from bmqtwist.queue.queue import Handle, Put
 from bmqtwist.steps import at_once
 from bmqtwist.storage.gate import Copies
@@ -63,9 +63,9 @@ def test_without_a_deduplication_time_only_stored_messages_are_duplicates() -> N
 
 
 @pytest.mark.parametrize("limits, status", [
-    (Limits(1, 1 << 40), AckStatus.LIMIT_MESSAGES), (Limits(100, 1), AckStatus.LIMIT_BYTES)])
+    (MeterLimits(1, 1 << 40), AckStatus.LIMIT_MESSAGES), (MeterLimits(100, 1), AckStatus.LIMIT_BYTES)])
 @pytest.mark.parametrize("whose", ["queue_limits", "domain_limits"])
-def test_a_put_refused_by_a_quota_may_be_posted_again(limits: Limits, status: int, whose: str) -> None:
+def test_a_put_refused_by_a_quota_may_be_posted_again(limits: MeterLimits, status: int, whose: str) -> None:
     engine = Engine(**{whose: limits})
     producer, reader = engine.open(write=1), engine.reader()
     assert [post(engine, producer, bytes([0x40, n]) * 8, b"xy") for n in range(3)] == (
@@ -195,11 +195,11 @@ def test_puts_are_released_up_to_the_committed_position() -> None:
     for number in range(3):
         post(engine, producer, bytes([0x40, number]) * 8, b"%d" % number)
     engine.partition.copies.committed += 2
-    engine.queue.uncommitted.committed(engine.now)
+    engine.queue.uncommitted.on_commit(engine.now)
     engine.turn()
     assert [guid[1] for guid, _ in acks(producer)] == [0, 1] and got(reader) == [b"0", b"1"]
     engine.partition.copies.committed += 1
-    engine.queue.uncommitted.committed(engine.now)
+    engine.queue.uncommitted.on_commit(engine.now)
     engine.turn()
     assert got(reader) == [b"2"] and not engine.queue.uncommitted.puts
 
@@ -215,7 +215,7 @@ def test_messages_stay_in_order_when_the_consistency_of_the_domain_changes() -> 
     post(engine, producer, bytes([0x40, 1]) * 8, b"strong")
     assert got(reader) == [] and acks(producer) == []
     engine.partition.copies.committed = COMMITTED_ALL
-    engine.queue.uncommitted.committed(engine.now)
+    engine.queue.uncommitted.on_commit(engine.now)
     engine.turn()
     assert got(reader) == [b"strong", b"eventual"] and [guid[1] for guid, _ in acks(producer)] == [1, 2, 1]
 

@@ -11,7 +11,7 @@ from kit.engine_kit import Client
 from bmqtwist.config.engine_settings import relayed_settings
 from bmqtwist.errors import AckStatus
 from bmqtwist.queue.counters import AckLatency
-from bmqtwist.queue.domain import DomainRules, Limits, Throttle
+from bmqtwist.queue.domain import DomainRules, MeterLimits, Throttle
 from bmqtwist.queue.handles import OpenRequest, configure, drop_handle, open_queue
 from bmqtwist.queue.mode import QueueMode
 from bmqtwist.queue.queue import ConsumerSpec, Handle, Put
@@ -33,8 +33,8 @@ class FakeUpstream:
         self.queue = RelayQueue("bmq://d/q", "q", domain, self, self)  # type: ignore[arg-type]
         self.opened = 0
 
-    def touch(self, queue: RelayQueue) -> None:
-        queue.touched = True
+    def request_delivery(self, queue: RelayQueue) -> None:
+        queue.delivery_requested = True
 
     def client_failed(self, client: Client, error: Exception) -> None:
         raise error
@@ -48,17 +48,17 @@ class FakeUpstream:
     def reject(self, queue: RelayQueue, app_id: str, guid: bytes) -> None:
         self.sent.append(("reject", guid))
 
-    def give_back(self, queue: RelayQueue, app_id: str, guids: list[bytes]) -> bool:
+    def return_messages(self, queue: RelayQueue, app_id: str, guids: list[bytes]) -> bool:
         self.sent += [("back", guid) for guid in guids] if self.takes_back else []
         return self.takes_back
 
-    def keep(self, put: Put) -> None:
+    def count_pending(self, put: Put) -> None:
         self.kept += put.message.size
 
-    def let_go(self, put: Put) -> None:
+    def uncount_pending(self, put: Put) -> None:
         self.kept -= put.message.size
 
-    def post_again_at(self, queue: RelayQueue, when: float) -> None:
+    def retry_pending_at(self, queue: RelayQueue, when: float) -> None:
         self.again_at = when
 
     def open(self, read: int = 0, write: int = 0, app_id: str = "") -> Handle:
@@ -76,7 +76,7 @@ class FakeUpstream:
 
     def push(self, *guids: bytes, late: bool = False) -> None:
         for guid in guids:
-            self.queue.pushed(message(guid), [("__default", None)], late)
+            self.queue.on_push(message(guid), [("__default", None)], late)
         self.queue.deliver(START)
 
 
@@ -101,13 +101,13 @@ def test_puts_are_forwarded_once_in_each_generation_in_order() -> None:
     upstream.post(writer, b"1", b"2")
     assert not upstream.sent and upstream.kept == 8
     for _ in range(2):
-        upstream.queue.posts_open(1)
+        upstream.queue.resume_posts(1)
     upstream.post(writer, b"3")
     assert upstream.sent == [("put", b"1"), ("put", b"2"), ("put", b"3")]
-    upstream.queue.acked(b"2", 0, START)
-    upstream.queue.posts_stopped()
+    upstream.queue.on_ack(b"2", 0, START)
+    upstream.queue.suspend_posts()
     upstream.sent.clear()
-    upstream.queue.posts_open(2)
+    upstream.queue.resume_posts(2)
     assert upstream.sent == [("put", b"1"), ("put", b"3")] and upstream.kept == 8 and len(acks(writer)) == 1
 
 
@@ -115,12 +115,12 @@ def test_puts_are_forwarded_once_in_each_generation_in_order() -> None:
 def test_a_not_ready_ack_makes_all_puts_be_forwarded_again() -> None:
     upstream = FakeUpstream()
     writer = upstream.open(write=1)
-    upstream.queue.posts_open(1)
+    upstream.queue.resume_posts(1)
     upstream.post(writer, b"1", b"2")
-    upstream.queue.acked(b"1", AckStatus.NOT_READY, START)
+    upstream.queue.on_ack(b"1", AckStatus.NOT_READY, START)
     upstream.post(writer, b"3")
     assert len(upstream.sent) == 2 and upstream.again_at > START and not acks(writer)
-    upstream.queue.post_again(1)
+    upstream.queue.retry_pending(1)
     assert upstream.sent[2:] == [("put", b"1"), ("put", b"2"), ("put", b"3")]
 
 
@@ -141,10 +141,10 @@ def test_a_broadcast_put_is_forwarded_once_and_acknowledged_by_the_relay() -> No
     writer = upstream.open(write=1)
     upstream.post(writer, b"1")
     assert not acks(writer)
-    upstream.queue.posts_open(1)
+    upstream.queue.resume_posts(1)
     upstream.post(writer, b"2")
-    upstream.queue.posts_stopped()
-    upstream.queue.posts_open(2)
+    upstream.queue.suspend_posts()
+    upstream.queue.resume_posts(2)
     assert upstream.sent == [("put", b"1"), ("put", b"2")] and len(acks(writer)) == 2 and not upstream.kept
 
 
@@ -153,7 +153,7 @@ def test_undelivered_messages_are_dropped_at_the_loss_of_the_upstream_and_delive
     reader = upstream.open(read=1)
     upstream.push(*[b"%d" % number for number in range(12)])
     assert len(guids(reader)) == 10 and len(upstream.queue.messages) == 12
-    upstream.queue.confirms_stopped("__default")
+    upstream.queue.suspend_confirms("__default")
     assert len(upstream.queue.messages) == 10
     for guid in guids(reader)[:5]:
         upstream.queue.confirm(reader.substreams[0], guid, START, 0)
@@ -169,7 +169,7 @@ def test_confirms_without_an_upstream_are_forwarded_later_in_order() -> None:
     for guid in (b"2", b"1"):
         upstream.queue.confirm(reader.substreams[0], guid, START, 0)
     assert not upstream.sent
-    upstream.queue.confirms_open("__default")
+    upstream.queue.resume_confirms("__default")
     upstream.queue.confirm(reader.substreams[0], b"3", START, 0)
     assert upstream.sent == [("confirm", b"2"), ("confirm", b"1"), ("confirm", b"3")] and not upstream.queue.messages
 
@@ -185,7 +185,7 @@ def test_a_message_of_the_last_consumer_is_kept_until_the_upstream_confirms_the_
     upstream.queue.deliver(START)
     assert guids(second) == [b"1"]
     drop_handle(second, True, 0)
-    upstream.queue.app_closed("__default")
+    upstream.queue.on_app_closed("__default")
     assert not upstream.queue.messages and not upstream.queue.apps
 
 
@@ -193,12 +193,12 @@ def test_a_relay_has_plenty_below_a_quarter_of_a_known_limit() -> None:
     upstream = FakeUpstream()
     upstream.open(read=1)
     upstream.push(b"1", b"2")
-    assert upstream.queue.has_plenty
+    assert upstream.queue.has_ample_quota
     domain = upstream.queue.domain
-    domain.settings = replace(domain.settings, queue_limits=Limits(11, 0))
-    assert upstream.queue.has_plenty
+    domain.settings = replace(domain.settings, queue_limits=MeterLimits(11, 0))
+    assert upstream.queue.has_ample_quota
     upstream.push(b"3")
-    assert not upstream.queue.has_plenty
+    assert not upstream.queue.has_ample_quota
 
 
 def test_a_message_without_matching_subscription_is_returned_upstream_if_supported() -> None:
@@ -216,11 +216,11 @@ def test_a_message_without_matching_subscription_is_returned_upstream_if_support
 def test_a_put_repeated_by_a_second_client_is_acknowledged_to_both() -> None:
     upstream = FakeUpstream()
     first, second = upstream.open(write=1), upstream.open(write=1)
-    upstream.queue.posts_open(1)
+    upstream.queue.resume_posts(1)
     upstream.post(first, b"1")
     upstream.post(second, b"1")
     assert upstream.sent == [("put", b"1")]
-    upstream.queue.acked(b"1", 0, START)
+    upstream.queue.on_ack(b"1", 0, START)
     assert len(acks(first)) == len(acks(second)) == 1 and not upstream.queue.repeated
 
 
@@ -235,10 +235,10 @@ def test_an_older_message_delivered_late_has_the_out_of_order_flag() -> None:
     upstream = FakeUpstream()
     reader = upstream.open(read=1)
     for guid, sequence in ((b"4", 4), (b"8", 8)):
-        upstream.queue.pushed(message_with_psn(guid, sequence), [("__default", None)], False)
+        upstream.queue.on_push(message_with_psn(guid, sequence), [("__default", None)], False)
         upstream.queue.deliver(START)
     for guid, sequence, lease in ((b"5", 5, 1), (b"9", 9, 1), (b"2", 2, 2)):  # a new primary delivers its messages
-        upstream.queue.pushed(message_with_psn(guid, sequence, lease), [("__default", None)], False)
+        upstream.queue.on_push(message_with_psn(guid, sequence, lease), [("__default", None)], False)
     upstream.queue.deliver(START)
     client: Any = reader.client
     assert [(payload, late) for payload, _, late in client.got] == [
@@ -251,12 +251,12 @@ def test_messages_repeated_for_a_second_app_keep_their_order() -> None:
     foo, bar = upstream.open(read=1, app_id="foo"), upstream.open(read=1, app_id="bar")
     numbers = range(1, 6)
     for number in numbers:
-        upstream.queue.pushed(message_with_psn(b"%d" % number, number), [("foo", None)], True)
+        upstream.queue.on_push(message_with_psn(b"%d" % number, number), [("foo", None)], True)
     upstream.queue.deliver(START)
     substream = foo.substreams[1]
     for guid in (b"1", b"2"):
         upstream.queue.confirm(substream, guid, START, 0)
     for number in numbers:
-        upstream.queue.pushed(message_with_psn(b"%d" % number, number), [("bar", None)], True)
+        upstream.queue.on_push(message_with_psn(b"%d" % number, number), [("bar", None)], True)
     upstream.queue.deliver(START)
     assert guids(bar) == [b"%d" % number for number in numbers]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bmqtwist.queue.expression import compile_expression
-from bmqtwist.queue.queue import PUT_ASIDE, STOP, ConsumerSpec, Router, Subscription
+from bmqtwist.queue.queue import PUT_ASIDE, STOP, ConsumerSpec, ConsumerSubscription, Router
 from bmqtwist.queue.window import DeliveryWindow
 
 
@@ -26,9 +26,9 @@ class Stream:
 
 
 def subscription(x: str = "", priority: int = 0, count: int = 1, m: int = 100, b: int = 100, full: bool = False,
-                 handle: object = None) -> Subscription:
+                 handle: object = None) -> ConsumerSubscription:
     stream: Any = Stream(handle or Handle())
-    made = Subscription(stream, ConsumerSpec(1, 1, x, priority, count, m, b), compile_expression(x) if x else None)
+    made = ConsumerSubscription(stream, ConsumerSpec(1, 1, x, priority, count, m, b), compile_expression(x) if x else None)
     made.full = full or made.full
     return made
 
@@ -127,17 +127,17 @@ def test_the_resume_thresholds_of_a_downstream_broker_are_just_below_its_limits(
     below = SimpleNamespace(client=SimpleNamespace(is_member=False, is_broker=True, window=DeliveryWindow()))
     made = subscription(m=100, b=50, handle=below)
     assert (made.low_messages, made.low_bytes) == (99, 49)
-    made.become(subscription(m=10, b=5))
+    made.copy_parameters(subscription(m=10, b=5))
     assert (made.low_messages, made.low_bytes) == (9, 4)
 
 
 def test_carried_over_unconfirmed_messages_count_against_the_limits() -> None:
     made = subscription(m=3, b=100)
-    made.carry_over(2, 50)
+    made.set_unconfirmed(2, 50)
     assert not made.full
-    made.carry_over(3, 50)
+    made.set_unconfirmed(3, 50)
     assert made.full
-    made.carry_over(0, 100)
+    made.set_unconfirmed(0, 100)
     assert made.full
 
 

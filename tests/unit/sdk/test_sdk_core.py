@@ -29,7 +29,7 @@ from bmqtwist.sdk._core.outbox import PostGroup
 from bmqtwist.sdk._core.posts import Post
 from bmqtwist.sdk._core.states import QueueState, State
 from bmqtwist.wire import properties, schema
-from bmqtwist.wire.application_data import open_data
+from bmqtwist.wire.application_data import unpack_data
 from bmqtwist.wire.fast import sub_queue_ids
 from bmqtwist.wire.options import SubQueueIds, SubQueueInfo, SubQueueInfos
 
@@ -131,7 +131,7 @@ def test_properties_and_payload_are_encoded_in_both_styles_with_and_without_comp
     bench.post(queue, b"payload " * 500, values=values, types=types, compress=compress)
     put = bench.puts()[0]
     assert bool(put.schema_id) is v2 and bool(put.compression) is compress
-    area, payload = open_data(put.data, True, put.compression, put.schema_id)
+    area, payload = unpack_data(put.data, True, put.compression, put.schema_id)
     found = properties.decode(area, v2)
     assert payload == b"payload " * 500 and {name: value for name, (_, value) in found.items()} == values
     assert {name: found[name][0] for name in types} == types and list(found) == sorted(values)
@@ -155,7 +155,7 @@ def test_pending_posts_are_converted_for_a_broker_with_old_style_properties() ->
     bench.lose()
     bench.come_back()
     put = bench.puts()[-1]
-    area, payload = open_data(put.data, True, put.compression, put.schema_id)
+    area, payload = unpack_data(put.data, True, put.compression, put.schema_id)
     assert (put.guid, put.schema_id, payload) == (guid, 0, b"payload")
     assert properties.decode(area, False) == {"n": (PropertyType.INT64, 1)}
 

@@ -17,7 +17,7 @@ from bmqtwist.sdk import SessionOptions, tracing
 from bmqtwist.sdk.prometheus import Collector
 from bmqtwist.sdk.tracing import TraceContext
 from bmqtwist.wire import properties
-from bmqtwist.wire.application_data import open_data
+from bmqtwist.wire.application_data import unpack_data
 from bmqtwist.wire.fast import sub_queue_ids
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -83,7 +83,7 @@ def test_span_ids_are_made_by_the_given_random_source_and_are_not_zero() -> None
 def posted_properties(bench: Bench) -> properties.Properties:
     """Return the properties of the last PUT."""
     put = bench.puts()[-1]
-    area, _ = open_data(put.data, bool(put.flags & 2), put.compression, put.schema_id)
+    area, _ = unpack_data(put.data, bool(put.flags & 2), put.compression, put.schema_id)
     return properties.decode(area, put.schema_id != 0) if area else {}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bmqtwist.storage.partition_log import Batch, joined
+from bmqtwist.storage.partition_log import Batch, merge_batches
 
 
 def confirm_batch(first: int, count: int) -> Batch:
@@ -25,7 +25,7 @@ def message_batch(first: int) -> Batch:
 ])
 def test_batches_of_confirms_are_merged_with_the_next_message_up_to_a_limit(batches: list[Batch],
                                                                             whole: list[tuple[int, int]]) -> None:
-    found = joined(batches, records_max=4)
+    found = merge_batches(batches, records_max=4)
     assert [(batch.first, len(batch.journal)) for batch in found] == whole
     for what in ("journal", "data", "qlist"):
         assert sum((getattr(batch, what) for batch in found), []) == sum((getattr(batch, what) for batch in batches), [])

@@ -9,7 +9,7 @@ import pytest
 
 from bmqtwist.storage.files import RealDisk
 from bmqtwist.storage.ledger_file import LedgerFile
-from bmqtwist.storage.memory import Died, MemoryDisk
+from bmqtwist.storage.memory import MemoryDisk, ProcessKilled
 
 WALL = 1795237237
 A, B, C = b"AAAAA", b"BBBBB", b"CCCCC"
@@ -66,7 +66,7 @@ def test_a_replacement_interrupted_by_a_crash_leaves_the_old_or_the_new_file() -
         disk.stop_after = disk.steps + operations
         try:
             ledger.replace(B, b"new", WALL + 1)
-        except Died:
+        except ProcessKilled:
             pass
         disk.crash(Random(operations))
         again = LedgerFile(disk, "d")
@@ -99,7 +99,7 @@ def test_a_new_file_read_by_a_new_process_is_durable_though_its_name_was_not_syn
     ledger.open()
     ledger.replace(A, b"old", WALL)
     disk.stop_after = disk.steps + 4  # create, write, sync, rename
-    with pytest.raises(Died):
+    with pytest.raises(ProcessKilled):
         ledger.replace(B, b"new", WALL + 1)
     disk.kill()
     again = LedgerFile(disk, "/storage")

@@ -10,7 +10,7 @@ from kit import codec
 from kit.client import Queue
 from kit.memory import MemoryWorld
 
-from bmqtwist.storage.partition import Payloads
+from bmqtwist.storage.partition import PayloadReader
 from bmqtwist.storage.store import BEGINNING_BYTES
 
 LONG = bytes(8 * BEGINNING_BYTES)
@@ -28,15 +28,15 @@ def world(tmp_path: Path) -> MemoryWorld:
 @pytest.fixture
 def read_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Record the size of each read."""
-    read, found = Payloads.beginning, list[int]()
+    read, found = PayloadReader.read_beginning, list[int]()
 
-    def record_read(self: Payloads, *arguments: Any) -> bytes:
+    def record_read(self: PayloadReader, *arguments: Any) -> bytes:
         data = read(self, *arguments)
         found.append(len(data))
         return data
 
-    monkeypatch.setattr(Payloads, "beginning", record_read)
-    monkeypatch.setattr(Payloads, "whole", lambda self, message: pytest.fail("the whole message was read"))
+    monkeypatch.setattr(PayloadReader, "read_beginning", record_read)
+    monkeypatch.setattr(PayloadReader, "read", lambda self, message: pytest.fail("the read message was read"))
     return found
 
 

@@ -103,7 +103,7 @@ def test_two_damaged_slots_are_reported() -> None:
     file.write(stored_promises(2))
     disk.flip(f"{DIRECTORY}/{PromiseFile.name}", 24)
     assert PromiseFile(disk, DIRECTORY).read()[1] is False
-    disk.flip(f"{DIRECTORY}/{PromiseFile.name}", PromiseFile.distance + 24)
+    disk.flip(f"{DIRECTORY}/{PromiseFile.name}", PromiseFile.slot_distance + 24)
     assert PromiseFile(disk, DIRECTORY).read() == ((), True)
 
 

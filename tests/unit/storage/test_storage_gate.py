@@ -28,7 +28,7 @@ def test_each_effect_is_released_once_in_order_when_its_records_are_durable(step
             position += 1
             matter = position
         elif step == "hold":
-            gate.waiting.append(NumberedEffect(held, position))
+            gate.effects.append(NumberedEffect(held, position))
             held += 1
             needs.append(matter)
         elif step == "write":
@@ -41,7 +41,7 @@ def test_each_effect_is_released_once_in_order_when_its_records_are_durable(step
         elif step == "release":
             out = gate.release_durable()
         elif step == "want":
-            gate.due = True
+            gate.sync_due = True
         elif step == "begin":
             begun = gate.begin_sync()
             assert begun is None or token is None
@@ -69,11 +69,11 @@ def test_a_written_position_releases_only_the_effects_up_to_it(steps: list[int],
     gate, position = Gate(), 0
     for number, more in enumerate(steps):
         position += more
-        gate.waiting.append(NumberedEffect(number, position))
+        gate.effects.append(NumberedEffect(number, position))
     gate.written = min(mark, position)
     first = gate.release_written()
     assert all(effect.position <= mark for effect in first)
     gate.written = position
     rest = gate.release_written()
     assert all(effect.position > min(mark, position) for effect in rest)
-    assert [effect.number for effect in first + rest] == list(range(len(steps))) and not gate.waiting
+    assert [effect.number for effect in first + rest] == list(range(len(steps))) and not gate.effects

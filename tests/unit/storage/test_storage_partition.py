@@ -75,11 +75,11 @@ def test_with_durability_none_the_flush_releases_effects() -> None:
     disk = MemoryDisk()
     partition = started_partition(disk, durability="none")
     append(partition, 1)
-    partition.hold(Held("a"))
-    partition.hold(Held("b"))
+    partition.hold_effect(Held("a"))
+    partition.hold_effect(Held("b"))
     assert partition.flush(WALL) == ["a", "b"]
     assert partition.flush(WALL) == []
-    assert partition.wants_sync() is None
+    assert partition.begin_sync() is None
 
 
 def test_with_durability_always_the_flush_syncs_data_before_journal() -> None:
@@ -87,10 +87,10 @@ def test_with_durability_always_the_flush_syncs_data_before_journal() -> None:
     partition = started_partition(disk, durability="always")
     take_operations(disk)
     append(partition, 1)
-    partition.hold(Held("a"))
+    partition.hold_effect(Held("a"))
     assert partition.flush(WALL) == ["a"]
     assert take_operations(disk) == ["write data", "write journal", "sync data", "sync journal"]
-    partition.hold(Held("nothing to write"))
+    partition.hold_effect(Held("nothing to write"))
     assert partition.flush(WALL) == ["nothing to write"]
     assert take_operations(disk) == []
 
@@ -99,22 +99,22 @@ def test_with_durability_group_effects_wait_for_a_sync_started_after_their_write
     disk = MemoryDisk()
     partition = started_partition(disk)
     append(partition, 1)
-    partition.hold(Held("first"))
+    partition.hold_effect(Held("first"))
     assert partition.flush(WALL) == []
-    token = partition.wants_sync()
-    assert token is not None and partition.wants_sync() is None, "one sync at a time"
+    token = partition.begin_sync()
+    assert token is not None and partition.begin_sync() is None, "one sync at a time"
     append(partition, 2)
-    partition.hold(Held("second"))
-    assert partition.flush(WALL) == [] and partition.wants_sync() is None
+    partition.hold_effect(Held("second"))
+    assert partition.flush(WALL) == [] and partition.begin_sync() is None
     partition.sync()
-    assert partition.synced(token, WALL) == ["first"]
-    assert partition.synced(token, WALL) == []
-    second = partition.wants_sync()
+    assert partition.on_synced(token, WALL) == ["first"]
+    assert partition.on_synced(token, WALL) == []
+    second = partition.begin_sync()
     assert second is not None and second != token
     partition.sync()
-    assert partition.synced(second, WALL) == ["second"]
-    assert partition.wants_sync() is None
-    partition.hold(Held("no records"))
+    assert partition.on_synced(second, WALL) == ["second"]
+    assert partition.begin_sync() is None
+    partition.hold_effect(Held("no records"))
     assert partition.flush(WALL) == ["no records"]
 
 
@@ -122,10 +122,10 @@ def test_an_effect_without_records_waits_for_the_sync_of_earlier_records() -> No
     partition = started_partition(MemoryDisk())
     append(partition, 1)
     partition.flush(WALL)
-    partition.hold(Held("later"))
+    partition.hold_effect(Held("later"))
     assert partition.flush(WALL) == []
-    token = partition.wants_sync()
-    assert partition.synced(token or 0, WALL) == ["later"]
+    token = partition.begin_sync()
+    assert partition.on_synced(token or 0, WALL) == ["later"]
 
 
 def test_acknowledged_messages_survive_a_loss_of_power() -> None:
@@ -133,11 +133,11 @@ def test_acknowledged_messages_survive_a_loss_of_power() -> None:
     partition = started_partition(disk)
     for number in range(1, 6):
         append(partition, number)
-    partition.hold(Held("acks"))
+    partition.hold_effect(Held("acks"))
     partition.flush(WALL)
-    token = partition.wants_sync()
+    token = partition.begin_sync()
     partition.sync()
-    assert partition.synced(token or 0, WALL) == ["acks"]
+    assert partition.on_synced(token or 0, WALL) == ["acks"]
     append(partition, 6)
     partition.flush(WALL)
     disk.crash()
@@ -150,12 +150,12 @@ def test_a_sync_point_is_written_only_after_other_records() -> None:
     append(partition, 1)
     partition.flush(WALL)
     before = partition.sequence
-    partition.sync_point(WALL + 1)
-    partition.sync_point(WALL + 2)
+    partition.write_sync_point(WALL + 1)
+    partition.write_sync_point(WALL + 2)
     assert partition.sequence == before + 1
-    partition.sync_point(WALL + 3, force=True)
+    partition.write_sync_point(WALL + 3, force=True)
     assert partition.sequence == before + 2
-    assert partition.wants_sync() is not None, "a sync point makes what it covers durable"
+    assert partition.begin_sync() is not None, "a sync point makes what it covers durable"
 
 
 def test_a_lease_must_be_newer_than_the_last_one() -> None:
@@ -173,7 +173,7 @@ def test_a_stop_truncates_the_files_and_ends_the_journal_with_a_sync_point() -> 
     disk = MemoryDisk()
     partition = started_partition(disk)
     append(partition, 1)
-    partition.hold(Held("ack"))
+    partition.hold_effect(Held("ack"))
     assert partition.stop(WALL) == ["ack"]
     journal = disk.content(path_of(disk, "journal"))
     assert entries(journal)[-1][1] >> 60 == 5
@@ -222,10 +222,10 @@ def test_payloads_beyond_the_cache_limit_are_dropped_and_read_from_data() -> Non
     messages = [make_message(number, bytes([number]) * 100, options=b"opt!") for number in range(5)]
     for message in messages:
         partition.append_message(KEY, message, WALL)
-    assert [partition.payloads.whole(message)[0] for message in messages] == [0, 1, 2, 3, 4], "before the flush"
+    assert [partition.payloads.read(message)[0] for message in messages] == [0, 1, 2, 3, 4], "before the flush"
     partition.flush(WALL)
     assert [message.payload is None for message in messages] == [False, False, True, True, True]
-    assert [partition.payloads.whole(message) for message in messages] == [bytes([n]) * 100 for n in range(5)]
+    assert [partition.payloads.read(message) for message in messages] == [bytes([n]) * 100 for n in range(5)]
     for message in messages:
         partition.append_deletion(KEY, message, 0, WALL)
     again = append(partition, 9, b"z" * 250)
@@ -352,13 +352,13 @@ def test_effects_wait_for_the_retry_of_a_failed_write() -> None:
     disk = MemoryDisk()
     partition = started_partition(disk, durability="none")
     message = append(partition, 1)
-    partition.hold(Held("ack"))
+    partition.hold_effect(Held("ack"))
     fail_operations(disk, "write", code=errno.ENOSPC)
     assert partition.flush(WALL) == [] and partition.flush(WALL) == []
     assert [kind.category for kind, _ in partition.take_alarms()] == ["FILE_IO"]
     with pytest.raises(PartitionUnavailable):
         append(partition, 2)
-    assert partition.payloads.whole(message) == b"payload"
+    assert partition.payloads.read(message) == b"payload"
     fail_operations(disk)
     assert partition.flush(WALL) == ["ack"]
     append(partition, 2)
@@ -383,15 +383,15 @@ def test_after_a_failed_sync_no_effect_is_released() -> None:
     disk = MemoryDisk()
     partition = started_partition(disk)
     append(partition, 1)
-    partition.hold(Held("ack"))
+    partition.hold_effect(Held("ack"))
     partition.flush(WALL)
-    token = partition.wants_sync()
+    token = partition.begin_sync()
     fail_operations(disk, "sync")
     with pytest.raises(OSError) as caught:
         partition.sync()
-    partition.sync_failed(token or 0, caught.value)
+    partition.on_sync_failed(token or 0, caught.value)
     fail_operations(disk)
-    assert partition.flush(WALL) == [] and partition.wants_sync() is None
+    assert partition.flush(WALL) == [] and partition.begin_sync() is None
     assert not partition.available
     assert [kind.category for kind, _ in partition.take_alarms()] == ["FILE_IO"]
     assert partition.stop(WALL) == []
@@ -401,7 +401,7 @@ def test_with_durability_always_a_failed_sync_closes_the_partition() -> None:
     disk = MemoryDisk()
     partition = started_partition(disk, durability="always")
     append(partition, 1)
-    partition.hold(Held("ack"))
+    partition.hold_effect(Held("ack"))
     fail_operations(disk, "sync")
     assert partition.flush(WALL) == []
     fail_operations(disk)
@@ -412,7 +412,7 @@ def test_with_durability_always_a_failed_sync_closes_the_partition() -> None:
 def test_a_rollover_without_disk_space_keeps_the_old_file_set() -> None:
     disk = MemoryDisk()
     partition = started_partition(disk, TINY, durability="none")
-    disk.capacity = 2 * sum(TINY.each) - 1
+    disk.capacity = 2 * sum(TINY.as_tuple) - 1
     message, refused_at = None, 0
     for number in range(1, 1000):
         try:
@@ -459,17 +459,17 @@ def test_a_large_message_is_written_in_slices_and_its_record_last(small_steps: N
     take_operations(disk)
     append(partition, 1)
     append(partition, 2, b"x" * 3500)
-    partition.hold(Held("a"))
+    partition.hold_effect(Held("a"))
     assert partition.flush(WALL) == [] and partition.tail.large and take_operations(disk) == ["write data"]
     append(partition, 3)  # while the large batch is in progress
-    partition.hold(Held("b"))
+    partition.hold_effect(Held("b"))
     assert partition.flush(WALL) == [] and take_operations(disk) == ["write data"]
     while not (released := partition.flush(WALL)):
-        assert partition.busy() and partition.tail.large
+        assert partition.has_work() and partition.tail.large
     assert released == ["a", "b"] and not partition.tail.large
     assert take_operations(disk)[-2:] == ["write data", "write journal"]
     assert guids(reread(disk)) == [make_message(number, b"").guid.hex().upper() for number in (1, 2, 3)]
-    assert partition.payloads.whole(next(iter(reread(disk).queues[KEY].messages.values()))) == b"payload"
+    assert partition.payloads.read(next(iter(reread(disk).queues[KEY].messages.values()))) == b"payload"
 
 
 def test_a_sync_point_waits_for_a_large_batch_in_progress(small_steps: None) -> None:
@@ -478,12 +478,12 @@ def test_a_sync_point_waits_for_a_large_batch_in_progress(small_steps: None) -> 
     append(partition, 1, b"x" * 3500)
     assert partition.flush(WALL) == [] and partition.tail.large
     take_operations(disk)
-    partition.sync_point(WALL)
+    partition.write_sync_point(WALL)
     assert take_operations(disk) == [] and partition.tail.large
-    while partition.busy():
+    while partition.has_work():
         partition.flush(WALL)
     assert take_operations(disk)[-2:] == ["write data", "write journal"]
-    partition.sync_point(WALL)
+    partition.write_sync_point(WALL)
     assert take_operations(disk) == ["write journal"]
     assert guids(reread(disk)) == [make_message(1, b"").guid.hex().upper()]
 
@@ -503,7 +503,7 @@ def test_a_crash_or_error_during_a_large_batch_loses_no_other_message(small_step
     append(partition, 3)
     partition.flush(WALL)
     fail_operations(disk)
-    while partition.busy():
+    while partition.has_work():
         partition.flush(WALL)
     assert len(guids(reread(disk))) == 3
 
@@ -523,4 +523,5 @@ def test_only_the_requested_beginning_of_a_long_message_is_read() -> None:
     long, short = append(partition, 1, b"x" * 3500), append(partition, 2, b"y" * 100)
     partition.flush(WALL)
     assert long.payload is None and short.payload is None
-    assert partition.payloads.beginning(long, 100) == b"x" * 100 and partition.payloads.beginning(short, 101) == b"y" * 100
+    assert partition.payloads.read_beginning(long, 100) == b"x" * 100
+    assert partition.payloads.read_beginning(short, 101) == b"y" * 100

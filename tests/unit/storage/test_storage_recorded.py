@@ -41,7 +41,7 @@ def test_a_recorded_file_set_recovers_without_alarms_up_to_its_end(path: Path) -
     disk = disk_with(path)
     files = open_files(disk, pid)
     recovered = recover(files, partition_id=pid)
-    assert (recovered.alarms, recovered.damaged, files.reports.take()) == ([], False, [])
+    assert (recovered.alarms, recovered.damaged, files.reports.take_alarms()) == ([], False, [])
     ends = recovered.journal_end, recovered.data_end, recovered.qlist_end
     for kind, end in zip(KINDS, ends, strict=True):
         content = path.with_suffix(f".bmq_{kind}").read_bytes()
@@ -99,7 +99,7 @@ def test_recovered_payloads_and_properties_are_as_stored() -> None:
     recovered = recover(files)
     partition = Partition(1, files, recovered)
     big, small = stored(recovered)
-    assert (big.size, len(partition.payloads.whole(big)), len(partition.payloads.whole(small))) == (61440, 61440, 5)
+    assert (big.size, len(partition.payloads.read(big)), len(partition.payloads.read(small))) == (61440, 61440, 5)
     path = next(RECORDED.joinpath("props-zlib/n1").glob("*.bmq_journal"))
     recovered = recover(open_files(disk_with(path)))
     messages = stored(recovered)
@@ -157,7 +157,7 @@ class JournalReplay:
         elif kind == 5 and lease > partition.lease:
             partition.activate(lease, wall)
         elif kind == 5 and record.sync_point_type == 1:
-            partition.sync_point(wall, force=True)
+            partition.write_sync_point(wall, force=True)
         elif kind == 5:
             partition.flush(wall)
             return  # the next append detects that the journal is full

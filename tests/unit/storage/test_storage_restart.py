@@ -38,7 +38,7 @@ def test_a_recovered_message_survives_a_loss_of_power_after_the_restart(durabili
     disk, guid = killed_disk(durability)
     partition, recovered = start(disk, lease=None, durability=durability)
     assert guids(recovered) == [guid.hex().upper()]
-    partition.hold(Held("the ACK of the repeated PUT"))
+    partition.hold_effect(Held("the ACK of the repeated PUT"))
     assert partition.flush(WALL) == ["the ACK of the repeated PUT"]
     disk.crash()
     assert guids(reread(disk)) == [guid.hex().upper()]
@@ -57,5 +57,5 @@ def test_a_partition_is_unavailable_if_its_first_sync_fails() -> None:
     partition, _ = start(disk, lease=None, durability="group")
     assert not partition.available
     assert [category for category, _ in partition.take_alarms() if category == "FILE_IO"]
-    partition.hold(Held("an ACK"))
+    partition.hold_effect(Held("an ACK"))
     assert partition.flush(WALL) == []

@@ -27,7 +27,7 @@ from kit.storage_kit import (
 )
 
 from bmqtwist.steps import at_once
-from bmqtwist.storage.memory import Died, MemoryDisk
+from bmqtwist.storage.memory import MemoryDisk, ProcessKilled
 from bmqtwist.storage.partition import Partition, PartitionUnavailable
 from bmqtwist.storage.recovery import recover
 
@@ -59,7 +59,7 @@ def prepare_partition() -> tuple[MemoryDisk, Partition]:
 
 def payloads_by_guid(partition: Partition, recovered: Any) -> dict[bytes, bytes]:
     """Return GUID -> payload of the outstanding messages."""
-    return {message.guid: partition.payloads.whole(message) for message in stored(recovered)}
+    return {message.guid: partition.payloads.read(message) for message in stored(recovered)}
 
 
 def test_a_rollover_copies_only_live_records() -> None:
@@ -101,7 +101,7 @@ def test_unwritten_records_are_part_of_the_rollover() -> None:
     disk, partition = prepare_partition()
     message = make_message(99, b"z" * 30)
     partition.append_message(KEY, message, WALL)
-    partition.hold(Held("ack"))
+    partition.hold_effect(Held("ack"))
     partition.rollover(WALL + 1)
     assert partition.flush(WALL + 1) == ["ack"], "a rollover syncs"
     disk.crash()
@@ -121,7 +121,7 @@ STEPS = steps_of_a_rollover()
 def disk_after_crash(step: int) -> MemoryDisk:
     disk, partition = prepare_partition()
     disk.stop_after = disk.steps + step
-    with pytest.raises(Died):
+    with pytest.raises(ProcessKilled):
         partition.rollover(WALL + 1)
     return disk
 

@@ -16,11 +16,11 @@ from bmqtwist.storage import rollover
 from bmqtwist.storage import state as stored_state
 from bmqtwist.storage.compaction import LiveCopy
 from bmqtwist.storage.fileset import FileSet
-from bmqtwist.storage.memory import Died, MemoryDisk
+from bmqtwist.storage.memory import MemoryDisk, ProcessKilled
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import Partition, PartitionUnavailable
 from bmqtwist.storage.recovery import recover
-from bmqtwist.storage.rollover import Job, Phase, RolloverEvent
+from bmqtwist.storage.rollover import RolloverEvent, RolloverJob, RolloverPhase
 from bmqtwist.storage.state import MessageSteps
 from bmqtwist.storage.store import FileSizes
 
@@ -55,9 +55,9 @@ class Workload:
         self.messages: list[Message] = []
         self.acked: dict[bytes, Message] = {}
         self.states: list[Any] = [{}]
-        self.job: Job | None = None
+        self.job: RolloverJob | None = None
         self.token: int | None = None
-        self.phases: Counter[Phase] = Counter()
+        self.phases: Counter[RolloverPhase] = Counter()
         self._write, self.partition.log.write = self.partition.log.write, self.write  # type: ignore[method-assign]
         self.keys: list[bytes] = []
         self.steps: list[MessageSteps] = []  # of purges in progress
@@ -86,7 +86,7 @@ class Workload:
         self.messages.append(message)
         effect = Held(message.guid.hex())
         effect.message = message  # type: ignore[attr-defined]
-        self.partition.hold(effect)
+        self.partition.hold_effect(effect)
 
     def delete(self) -> None:
         """Delete a message."""
@@ -136,7 +136,7 @@ class Workload:
             else:
                 self.put()
             if drawn > 0.98:
-                self.partition.sync_point(WALL)
+                self.partition.write_sync_point(WALL)
 
     def write(self, awaited: bool = True) -> bool:
         """Write a batch, and note the state before and after it."""
@@ -150,7 +150,7 @@ class Workload:
         partition = self.partition
         self.release(partition.flush(WALL))
         if self.token is None:
-            self.token = partition.wants_sync()
+            self.token = partition.begin_sync()
         for _ in range(self.slices):
             more = partition.roll.step(WALL)
             self.job = partition.roll.take_job() or self.job
@@ -172,17 +172,17 @@ class Workload:
             try:
                 self.partition.sync()
             except OSError as error:
-                self.partition.sync_failed(token, error)
+                self.partition.on_sync_failed(token, error)
             else:
-                self.release(self.partition.synced(token, WALL))
+                self.release(self.partition.on_synced(token, WALL))
         if self.job is not None and self.random.random() < likely:
             job, self.job = self.job, None
             try:
                 job.run()
             except OSError as error:
-                self.partition.roll.failed(job, error, WALL)
+                self.partition.roll.on_job_failed(job, error, WALL)
             else:
-                self.partition.roll.done(job, WALL)
+                self.partition.roll.on_job_done(job, WALL)
 
     def round(self) -> None:
         """Run one round of everything."""
@@ -194,7 +194,7 @@ class Workload:
         self.phases[self.partition.roll.phase] += 1
         self.turn()
 
-    def until(self, phase: Phase, rounds: int = 3000) -> None:
+    def until(self, phase: RolloverPhase, rounds: int = 3000) -> None:
         """Run until the rollover has reached a phase."""
         for _ in range(rounds):
             if self.partition.roll.phase is phase:
@@ -213,13 +213,13 @@ class Workload:
             self.partition.log.write()
         for message in self.messages:
             message.payload, kept = None, message.payload
-            assert self.partition.payloads.whole(message) == message.guid[-1:] * message.size
+            assert self.partition.payloads.read(message) == message.guid[-1:] * message.size
             message.payload = kept
 
 
 def payloads_by_guid(partition: Partition, recovered: Any) -> dict[bytes, bytes]:
     """Return GUID -> payload of all recovered messages; check each payload."""
-    found = {message.guid: partition.payloads.whole(message) for queue in recovered.queues.values()
+    found = {message.guid: partition.payloads.read(message) for queue in recovered.queues.values()
              for message in queue.messages.values()}
     assert all(payload == guid[-1:] * len(payload) for guid, payload in found.items())
     return found
@@ -229,30 +229,30 @@ def payloads_by_guid(partition: Partition, recovered: Any) -> dict[bytes, bytes]
 
 
 @pytest.mark.parametrize("event", RolloverEvent)
-@pytest.mark.parametrize("phase", Phase)
-def test_the_partition_continues_after_any_rollover_event_in_any_phase(phase: Phase, event: RolloverEvent) -> None:
+@pytest.mark.parametrize("phase", RolloverPhase)
+def test_the_partition_continues_after_any_rollover_event_in_any_phase(phase: RolloverPhase, event: RolloverEvent) -> None:
     workload = Workload(3)
     workload.until(phase)
     partition, roll = workload.partition, workload.partition.roll
     if event is RolloverEvent.STEP:
         roll.step(WALL)
     elif event is RolloverEvent.DONE:
-        job, workload.job = workload.job or Job(lambda: None), None
+        job, workload.job = workload.job or RolloverJob(lambda: None), None
         job.run()
-        roll.done(job, WALL)
+        roll.on_job_done(job, WALL)
     elif event is RolloverEvent.FAILED:
-        roll.failed(workload.job or Job(lambda: None), OSError(errno.EIO, "EIO"), WALL)
+        roll.on_job_failed(workload.job or RolloverJob(lambda: None), OSError(errno.EIO, "EIO"), WALL)
     elif event is RolloverEvent.FINISH:
-        assert partition.log.write() and roll.finish(WALL) and roll.phase is Phase.IDLE
+        assert partition.log.write() and roll.finish_at_once(WALL) and roll.phase is RolloverPhase.IDLE
     elif event is RolloverEvent.UNMIRRORED:
-        roll._on(event, WALL)
-        assert roll.phase is phase or not partition.files.rolling
+        roll._process(event, WALL)
+        assert roll.phase is phase or not partition.files.has_next
     elif event is RolloverEvent.BEGIN:
         roll.begin(WALL)
-        assert roll.phase is (Phase.CREATING if phase is Phase.IDLE else phase) and partition.log.roll_due
+        assert roll.phase is (RolloverPhase.CREATING if phase is RolloverPhase.IDLE else phase) and partition.log.roll_due
     else:
         roll.stop(WALL)
-        assert roll.phase is Phase.IDLE and not partition.files.rolling
+        assert roll.phase is RolloverPhase.IDLE and not partition.files.has_next
     for _ in range(60):
         workload.round()
     workload.check_payloads()
@@ -265,13 +265,13 @@ def test_a_requested_rollover_runs_in_slices_only_for_a_large_partition(monkeypa
     workload = Workload(3)
     base = workload.partition.files.current.base
     workload.partition.rollover(WALL)
-    assert workload.partition.files.current.base != base and workload.partition.roll.phase is Phase.IDLE
+    assert workload.partition.files.current.base != base and workload.partition.roll.phase is RolloverPhase.IDLE
     base = workload.partition.files.current.base
     monkeypatch.setattr("bmqtwist.storage.rollover.SMALL_RECORDS", 0)
     workload.partition.rollover(WALL)
-    assert workload.partition.files.current.base == base and workload.partition.roll.phase is Phase.CREATING
+    assert workload.partition.files.current.base == base and workload.partition.roll.phase is RolloverPhase.CREATING
     workload.partition.rollover(WALL)  # a second request during the rollover has no effect
-    workload.until(Phase.IDLE)
+    workload.until(RolloverPhase.IDLE)
     assert workload.partition.files.current.base != base
     workload.check_payloads()
 
@@ -284,36 +284,36 @@ def test_a_requested_rollover_runs_in_slices_only_for_a_large_partition(monkeypa
 def test_state_and_payloads_are_unchanged_by_rollovers_in_slices(seed: int, durability: Any) -> None:
     workload = Workload(seed, durability)
     lines: list[str] = []
-    workload.partition.files.reports.listener = lambda text: lines.append(text) if "PURGE" not in text else None
+    workload.partition.files.reports.on_line = lambda text: lines.append(text) if "PURGE" not in text else None
     workload.slices = 16
     for _ in range(5):
-        workload.until(Phase.RETIRING)
+        workload.until(RolloverPhase.RETIRING)
         assert "Partition [0]: ROLLOVER COMPLETE: " in lines[-1] and "Partition [0]: Initiating rollover: " in lines[-2]
         workload.check_payloads()
-        workload.until(Phase.IDLE)
+        workload.until(RolloverPhase.IDLE)
         workload.check_payloads()
     assert all("Initiating" in text for text in lines[::2]) and all("COMPLETE" in text for text in lines[1::2])
     assert len(lines[1::2]) >= 5, "a rollover may be complete at once"
-    assert set(workload.phases) == set(Phase), "every phase occurred"
+    assert set(workload.phases) == set(RolloverPhase), "every phase occurred"
     workload.turn()
     expected, psn = state(workload.partition.state), (workload.partition.lease, workload.partition.sequence)  # type: ignore[arg-type]
     recovered = reread(workload.disk, SIZES)
     assert state(recovered) == expected and not recovered.alarms and (recovered.lease, recovered.sequence) == psn
     while workload.steps:
         at_once(workload.steps.pop())
-    assert not workload.partition.state.leaving
+    assert not workload.partition.state.purging
     assert len(recovered.state.live) == len(workload.partition.state.live)
     assert (recovered.state.data_bytes, recovered.state.qlist_bytes) == workload.partition.state.outstanding()[1:]
     workload.partition.stop(WALL)
     partition, recovered = start(workload.disk, SIZES, lease=None)
     assert state(recovered) == expected and len(payloads_by_guid(partition, recovered)) == len(workload.messages)
-    assert not [text for category, text in workload.partition.take_alarms() if "failed" in text]
+    assert not [text for category, text in workload.partition.take_alarms() if "on_job_failed" in text]
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_sequence_numbers_increase_before_the_mark_and_are_contiguous_after_it(seed: int) -> None:
     workload = Workload(seed)
-    workload.until(Phase.RETIRING)
+    workload.until(RolloverPhase.RETIRING)
     for _ in range(30):
         workload.round()
     journal = workload.disk.content(path_of(workload.disk, "journal"))
@@ -327,11 +327,11 @@ def test_sequence_numbers_increase_before_the_mark_and_are_contiguous_after_it(s
 
 def test_both_file_sets_hold_the_same_state_while_both_are_written() -> None:
     workload = Workload(5)
-    workload.until(Phase.MARKING)
+    workload.until(RolloverPhase.MARKING)
     for _ in range(10):
         workload.traffic()
         workload.turn()
-    assert workload.partition.roll.phase is Phase.MARKING
+    assert workload.partition.roll.phase is RolloverPhase.MARKING
     found = []
     for base in sorted({path.split(".")[1] for path in workload.disk.paths() if path.startswith("/l/")}):
         alone = MemoryDisk()
@@ -347,7 +347,7 @@ def test_both_file_sets_hold_the_same_state_while_both_are_written() -> None:
 def test_messages_acknowledged_during_marking_are_durable_in_both_file_sets() -> None:
     """The old set may be archived before the next sync of the new one."""
     workload = Workload(16)
-    workload.until(Phase.MARKING)
+    workload.until(RolloverPhase.MARKING)
     marking, workload.job = workload.job, None
     assert marking is not None
     marking.run()  # the mark is durable, but not reported yet
@@ -356,10 +356,10 @@ def test_messages_acknowledged_during_marking_are_durable_in_both_file_sets() ->
     while message.guid not in workload.acked:
         workload.turn()
         workload.perform(1.0)
-    workload.partition.roll.done(marking, WALL)
+    workload.partition.roll.on_job_done(marking, WALL)
     workload.turn()
     retiring, workload.job = workload.job, None
-    assert retiring is not None and workload.partition.roll.phase is Phase.RETIRING
+    assert retiring is not None and workload.partition.roll.phase is RolloverPhase.RETIRING
     retiring.run()
     workload.disk.crash()
     partition, recovered = start(workload.disk, SIZES, lease=None)
@@ -372,7 +372,8 @@ def test_a_small_partition_rolls_over_in_one_step_when_a_record_does_not_fit(mon
     workload = Workload(6, live=8)
     for _ in range(2000):
         workload.round()
-    assert set(workload.phases) == {Phase.IDLE} and [path for path in workload.disk.paths() if path.startswith("/a/")]
+    assert set(workload.phases) == {RolloverPhase.IDLE}
+    assert [path for path in workload.disk.paths() if path.startswith("/a/")]
 
 
 def test_a_rollover_that_would_free_too_little_does_not_start() -> None:
@@ -382,18 +383,18 @@ def test_a_rollover_that_would_free_too_little_does_not_start() -> None:
             workload.put(10)
             if workload.number % 7 == 0:
                 workload.turn()
-    assert workload.partition.roll.phase is Phase.IDLE
+    assert workload.partition.roll.phase is RolloverPhase.IDLE
     assert not [path for path in workload.disk.paths() if path.startswith("/a/")]
 
 
 def test_a_slice_is_limited_in_records_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     workload = Workload(8)
-    workload.until(Phase.CREATING)
+    workload.until(RolloverPhase.CREATING)
     written: list[tuple[int, int]] = []
     append = FileSet.append
 
     def recording_step(files: FileSet, journal: list[bytes], data: list[bytes], qlist: list[bytes]) -> None:
-        if workload.partition.files.rolling and files is workload.partition.files.coming:
+        if workload.partition.files.has_next and files is workload.partition.files.next_set:
             written.append((len(journal), sum(map(len, data))))
         append(files, journal, data, qlist)
 
@@ -404,17 +405,17 @@ def test_a_slice_is_limited_in_records_and_bytes(monkeypatch: pytest.MonkeyPatch
         workload.perform()
         before = len(written)
         workload.turn()
-        if workload.partition.roll.phase is Phase.MARKING:
+        if workload.partition.roll.phase is RolloverPhase.MARKING:
             break
         assert sum(records for records, _ in written[before:]) <= 9 + 1, "a slice and the sync point after the last one"
         assert sum(size for _, size in written[before:]) < 900 + 900 + 32
-    assert workload.partition.roll.phase is Phase.MARKING
+    assert workload.partition.roll.phase is RolloverPhase.MARKING
     assert any(size == 900 for _, size in written), "a large message is written in parts"
 
 
 def test_a_large_message_deleted_during_its_copy_leaves_a_complete_data_record() -> None:
     workload = Workload(9, live=60)
-    workload.until(Phase.CREATING)
+    workload.until(RolloverPhase.CREATING)
     workload.put(20_000)
     large, workload.slices = workload.messages[-1], 1
     while not (workload.partition.roll.copy is not None and workload.partition.roll.copy._large is not None
@@ -425,7 +426,7 @@ def test_a_large_message_deleted_during_its_copy_leaves_a_complete_data_record()
     workload.acked.pop(large.guid, None)
     workload.partition.append_deletion(large.queue_key, large, 0, WALL)
     workload.slices = 16
-    workload.until(Phase.RETIRING)
+    workload.until(RolloverPhase.RETIRING)
     workload.turn()
     recovered = reread(workload.disk, SIZES)
     assert state(recovered) == workload.states[-1] and not recovered.alarms
@@ -434,8 +435,9 @@ def test_a_large_message_deleted_during_its_copy_leaves_a_complete_data_record()
 # -- in the way of it
 
 
-@pytest.mark.parametrize("phase", [Phase.CREATING, Phase.COPYING, Phase.MARKING, Phase.SWITCHING, Phase.RETIRING])
-def test_a_file_full_during_a_rollover_in_slices_is_rolled_over_at_once(phase: Phase) -> None:
+@pytest.mark.parametrize("phase", [RolloverPhase.CREATING, RolloverPhase.COPYING, RolloverPhase.MARKING,
+                                   RolloverPhase.SWITCHING, RolloverPhase.RETIRING])
+def test_a_file_full_during_a_rollover_in_slices_is_rolled_over_at_once(phase: RolloverPhase) -> None:
     workload = Workload(10)
     workload.until(phase)
     archived = len([path for path in workload.disk.paths() if path.startswith("/a/")])
@@ -443,23 +445,24 @@ def test_a_file_full_during_a_rollover_in_slices_is_rolled_over_at_once(phase: P
         workload.put(100)  # without turns and jobs the rollover does not continue
         if len(workload.messages) > 150:
             workload.delete()
-    assert workload.partition.roll.phase is Phase.IDLE
+    assert workload.partition.roll.phase is RolloverPhase.IDLE
     assert len([path for path in workload.disk.paths() if path.startswith("/a/")]) > archived
-    if phase in (Phase.COPYING, Phase.MARKING):
-        assert any("done at once" in text for _, text in workload.partition.take_alarms())
+    if phase in (RolloverPhase.COPYING, RolloverPhase.MARKING):
+        assert any("on_job_done at once" in text for _, text in workload.partition.take_alarms())
     job, workload.job = workload.job, None
     if job is not None:  # its result is ignored
         steps = workload.disk.steps
         job.run()
-        workload.partition.roll.done(job, WALL)
-        assert workload.disk.steps == steps and workload.partition.roll.phase is Phase.IDLE
+        workload.partition.roll.on_job_done(job, WALL)
+        assert workload.disk.steps == steps and workload.partition.roll.phase is RolloverPhase.IDLE
     workload.turn()
     workload.check_payloads()
     assert state(reread(workload.disk, SIZES)) == workload.states[-1]
 
 
-@pytest.mark.parametrize("phase", [Phase.CREATING, Phase.COPYING, Phase.MARKING, Phase.SWITCHING, Phase.RETIRING])
-def test_a_partition_can_stop_in_any_phase_of_a_rollover(phase: Phase) -> None:
+@pytest.mark.parametrize("phase", [RolloverPhase.CREATING, RolloverPhase.COPYING, RolloverPhase.MARKING,
+                                   RolloverPhase.SWITCHING, RolloverPhase.RETIRING])
+def test_a_partition_can_stop_in_any_phase_of_a_rollover(phase: RolloverPhase) -> None:
     workload = Workload(11)
     workload.until(phase)
     expected = state(workload.partition.state)  # type: ignore[arg-type]
@@ -475,9 +478,9 @@ def test_a_partition_can_stop_in_any_phase_of_a_rollover(phase: Phase) -> None:
 def compute_rollover_steps(seed: int) -> tuple[int, int]:
     """Return the first and last disk operation of a rollover in slices, traffic included."""
     workload = Workload(seed, live=90)
-    workload.until(Phase.CREATING)
+    workload.until(RolloverPhase.CREATING)
     first = workload.disk.steps
-    workload.until(Phase.IDLE)
+    workload.until(RolloverPhase.IDLE)
     return first, workload.disk.steps
 
 
@@ -498,9 +501,9 @@ def test_a_crash_before_any_step_of_a_rollover_in_slices_keeps_the_state(part: i
         workload = None
         try:
             workload = Workload(12, disk=disk, live=90)
-            workload.until(Phase.CREATING)
-            workload.until(Phase.IDLE)
-        except Died:
+            workload.until(RolloverPhase.CREATING)
+            workload.until(RolloverPhase.IDLE)
+        except ProcessKilled:
             pass
         assert workload is not None
         if how == "killed":
@@ -543,7 +546,7 @@ def test_a_disk_error_at_any_step_of_a_rollover_in_slices_keeps_the_state(part: 
         acked = dict(workload.acked)
         workload.partition.stop(WALL)
         alarms = [text for _, text in workload.partition.take_alarms()]
-        interrupted = workload.partition.log.broken or any("could not write" in text for text in alarms)
+        interrupted = workload.partition.log.closed or any("could not write" in text for text in alarms)
         partition, recovered = start(workload.disk, SIZES, lease=None)
         found = payloads_by_guid(partition, recovered)
         assert not [guid for guid in acked if guid not in found] and not recovered.quarantined, (step, failed)
@@ -561,25 +564,25 @@ def test_a_copy_of_few_live_records_lists_their_keys() -> None:
         workload.put(0)
         workload.delete()
         workload.turn()
-    workload.partition.files.begin_roll(WALL)
+    workload.partition.files.create_next(WALL)
     copy = LiveCopy(workload.partition.files, state_)
     assert isinstance(copy._keys, list) and len(copy._keys) == len(state_.live)
-    copy.run()
+    copy.copy_rest()
     assert copy.progress == 1.0
-    workload.partition.files.abandon_roll()
+    workload.partition.files.discard_next()
 
 
 def test_recovery_prefers_the_current_file_set_until_the_next_one_is_marked() -> None:
     """The last record of the current set is copied, too: both sets have the same PSN, but only one is complete."""
     workload = Workload(15)
-    workload.until(Phase.COPYING)
+    workload.until(RolloverPhase.COPYING)
     while len(entries(workload.disk.content(next(path for path in workload.disk.paths() if path.endswith("journal"))))) < 2:
         workload.turn()
     copy = workload.partition.roll.copy
     assert copy is not None
     workload.put(10)
     workload.turn()
-    copy.run()
+    copy.copy_rest()
     journals = sorted(path for path in workload.disk.paths() if path.endswith("journal") and path.startswith("/l/"))
     reach = [entries(workload.disk.content(path))[-1][1] & (1 << 48) - 1 for path in journals]
     assert reach[0] == reach[1]

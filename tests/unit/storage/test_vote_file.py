@@ -41,7 +41,7 @@ def test_a_slot_has_the_literal_bytes() -> None:
     disk = MemoryDisk()
     file = open_vote_file(disk)
     file.write((7, 2))
-    slot = disk.open(f"{DIRECTORY}/{VoteFile.name}").read(VoteFile.distance, SLOT.size + VOTE.size)
+    slot = disk.open(f"{DIRECTORY}/{VoteFile.name}").read(VoteFile.slot_distance, SLOT.size + VOTE.size)
     assert slot.hex(" ", 4) == "424d5156 00000001 00000000 00000001 00000000 00000007 00000002"
 
 
@@ -69,7 +69,7 @@ def test_a_file_without_a_valid_slot_reports_lost_votes() -> None:
     content = disk.open(f"{DIRECTORY}/{VoteFile.name}")
     content.write(0, [b"\x01"])
     assert open_vote_file(disk).read() == ((1, 3), False)
-    content.write(VoteFile.distance + 10, [b"\x01"])
+    content.write(VoteFile.slot_distance + 10, [b"\x01"])
     assert open_vote_file(disk).read() == ((0, None), True)
 
 

@@ -383,7 +383,7 @@ def test_queues_and_apps_of_a_qlist_are_listed(tmp_path: Path) -> None:
     (("missing.bmq_journal",), "cannot be opened: No such file"),
     (("missing*",), "no storage file begins with missing"),
     (("notes.txt",), "there is no notes.txt"),
-    ((__file__,), "is no storage file"),
+    ((__file__,), "is not a storage file"),
     ((JOURNAL, files_of("ttl.n1")[0]), "two journal files"),
     ((JOURNAL, "--dump-payload"), "needs the DATA file"),
     ((JOURNAL, "--queue-name", "bmq://d/q"), "needs the ledger"),

@@ -36,7 +36,7 @@ def build_directory(directory: Path, *, stop: bool = True) -> Path:
         partition.append_message(KEY, message, WALL)
     for message in messages[:2]:
         partition.append_deletion(KEY, message, 0, WALL)
-    partition.sync_point(WALL + 1)
+    partition.write_sync_point(WALL + 1)
     partition.flush(WALL + 1)
     if stop:
         partition.stop(WALL + 2)
@@ -107,7 +107,7 @@ MIDDLE, LAST, FIRST = data_offset("middle"), data_offset("last"), data_offset("f
 END = {"zeroed lease": (8, bytes(4)), "sequence + 1": (7, b"\x0f"), "magic flipped": (56, b"\xd5")}
 
 CLEAN = {
-    "journal cut inside the last record": (truncate("journal", -7), "ends without a sync point|continue nothing"),
+    "journal cut inside the last record": (truncate("journal", -7), "ends without a sync point|belong to no record"),
     "journal cut inside a middle MESSAGE": (truncate("journal", field_offset("middle", 30)), "ends without a sync point"),
     "journal cut after its headers": (truncate("journal", 44), "ends without a sync point"),
     "record words 14": (overwrite_file("journal", 33, b"\x0e"), "record words 14"),
@@ -121,7 +121,7 @@ CLEAN = {
     "journal file magic flipped": (flip_byte("journal", 0), "JOURNAL: file magic is wrong"),
     "DATA file magic flipped": (flip_byte("data", 0), "DATA: file magic is wrong"),
     "partition id changed": (overwrite_file("data", 23, b"\x07"), "partition id is 7, not 0"),
-    **{f"last record: {name}": (overwrite_journal("end", *where), "continue nothing") for name, where in END.items()},
+    **{f"last record: {name}": (overwrite_journal("end", *where), "belong to no record") for name, where in END.items()},
     "last MESSAGE: magic flipped": (overwrite_journal("last", 56, b"\xd5"), "unreadable"),
     "middle MESSAGE: magic flipped": (overwrite_journal("middle", 56, b"\xd5"), "unreadable"),
     "middle MESSAGE: type 0": (overwrite_journal("middle", 0, b"\x00"), "unreadable"),
@@ -140,15 +140,15 @@ CLEAN = {
                                                  "outside of the file"),
     "CRC field": (overwrite_journal("middle", 52, b"\0\0\0\0"), "does not match its checksum"),
     "a payload byte of a live message": (flip_byte("data", MIDDLE + 20), "does not match its checksum"),
-    "a payload byte of a dead message": (flip_byte("data", FIRST + 20), "that are gone are damaged"),
-    "DataHeader of a dead message": (overwrite_file("data", FIRST, bytes(12)), "that are gone are damaged"),
+    "a payload byte of a dead message": (flip_byte("data", FIRST + 20), r"deleted message\(s\) are damaged"),
+    "DataHeader of a dead message": (overwrite_file("data", FIRST, bytes(12)), r"deleted message\(s\) are damaged"),
     "DataHeader zeroed": (overwrite_file("data", MIDDLE, bytes(12)), "header of its DATA record is wrong"),
     "message words + 1": (overwrite_file("data", MIDDLE + 3, b"\x0f"), "DATA record is wrong"),
     "pad byte 9": (overwrite_file("data", LAST + 63, b"\x09"), "padding of its DATA record is wrong"),
     "DATA cut in the middle": (truncate("data", MIDDLE), "outside of (DATA|the file)|is unreadable"),
     "DATA 8 bytes short": (truncate("data", -8), "but the sync point"),
     "DATA record without a MESSAGE": (overwrite_journal("middle", 0, b"\x90"), "belong to no message of the journal"),
-    "sync point: inner sequence": (overwrite_journal("end", 35, b"\x77"), "outside and 1-119 inside"),
+    "sync point: inner sequence": (overwrite_journal("end", 35, b"\x77"), "in its header and 1-119 in its body"),
     "sync point: DATA position": (overwrite_journal("end", 47, b"\x10"), "says that DATA ends at 128"),
     "QLIST: URI byte": (flip_byte("qlist", 36 + 20 + 6), "QLIST"),
     "QLIST: queue key byte": (flip_byte("qlist", 36 + 20 + 12), "wrong queue key or end mark"),
@@ -165,15 +165,15 @@ CLEAN = {
 }
 
 IMAGE = {
-    "last MESSAGE: magic flipped": (overwrite_journal("end", 60 + 56, b"\xd5"), "continue nothing"),
-    "last record: lease zeroed": (overwrite_journal("end", 60 + 8, bytes(4)), "continue nothing"),
+    "last MESSAGE: magic flipped": (overwrite_journal("end", 60 + 56, b"\xd5"), "belong to no record"),
+    "last record: lease zeroed": (overwrite_journal("end", 60 + 8, bytes(4)), "belong to no record"),
     "last but one: magic flipped": (overwrite_journal("end", 56, b"\xd5"), "unreadable"),
     "DataHeader of the last MESSAGE zero": (lambda path: change(one(path, "data"), data_offset("last") + 64 + 24,
                                                                 bytes(12)), "header of its DATA record is wrong"),
     "an old MESSAGE behind the end": (
         lambda path: change(one(path, "journal"), field_offset("end", 180),
                             one(path, "journal").read_bytes()[field_offset("first"):][:60]),
-        "continue nothing"),
+        "belong to no record"),
 }
 
 
@@ -239,7 +239,7 @@ def test_zeros_after_a_ledger_are_a_note(tmp_path: Path) -> None:
     ledger = one(directory, "csl")
     ledger.write_bytes(ledger.read_bytes() + bytes(4096))
     outcome = bmq("verify", directory)
-    assert outcome.code == 0 and "4096 B of zeros" in outcome.out
+    assert outcome.code == 0 and "4096 zero bytes" in outcome.out
 
 
 def test_a_journal_ahead_of_the_ledger_is_found(tmp_path: Path) -> None:
@@ -248,7 +248,7 @@ def test_a_journal_ahead_of_the_ledger_is_found(tmp_path: Path) -> None:
     one(directory, "csl").unlink()
     write_ledger(directory, WALL, [(URI, KEY, DEFAULT)], lease=0)
     outcome = bmq("verify", directory)
-    assert outcome.code == 1 and "the journal has lease 1, the ledger knows of 0 at most" in outcome.out
+    assert outcome.code == 1 and "the journal has lease 1, the highest in the ledger is 0" in outcome.out
 
 
 def test_findings_in_json_have_location_and_severity(tmp_path: Path) -> None:
@@ -331,11 +331,11 @@ def test_data_of_messages_appended_during_the_verification_is_a_note(tmp_path: P
     journal = one(directory, "journal")
     complete = journal.read_bytes()
     change(journal, field_offset("end", 60), bytes(60))  # the second of the two late messages
-    assert ": they were being written when the broker died" in bmq("verify", directory).out
+    assert ": they were being written when the broker crashed" in bmq("verify", directory).out
     with ExitStack() as stack:
         view = SetView(file_sets(str(directory))[0], stack)
-        assert [each.severity for each in verify_set(view, None, 0)[0] if "behind offset" in each.text] == [WARNING]
+        assert [each.severity for each in verify_set(view, None, 0)[0] if "after offset" in each.text] == [WARNING]
         change(journal, 0, complete)  # the missing record
-        findings = [each for each in verify_set(view, None, 0)[0] if "behind offset" in each.text]
+        findings = [each for each in verify_set(view, None, 0)[0] if "after offset" in each.text]
     assert [each.severity for each in findings] == [NOTE]
-    assert findings[0].text.endswith("they were written meanwhile")
+    assert findings[0].text.endswith("they were appended during this check")

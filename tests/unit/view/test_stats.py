@@ -59,20 +59,20 @@ class FanoutStats:
         for _ in range(count):
             self.counters.put_msgs += 1
             self.counters.put_bytes += 3
-            self.counters.acked(0.001)
+            self.counters.count_ack(0.001)
         self.stored += count
         self.unconfirmed = {name: before + count for name, before in self.unconfirmed.items()}
 
     def push(self, count: int) -> None:
         for app in self.apps.values():
             for _ in range(count):
-                app.pushed(3, 0.5)
-                self.counters.pushed(3, 0.5)
+                app.count_push(3, 0.5)
+                self.counters.count_push(3, 0.5)
 
     def confirm(self, name: str, count: int) -> None:
         for _ in range(count):
-            self.apps[name].confirmed(0.25, 0.5)
-            self.counters.confirmed(0.25, 0.5)
+            self.apps[name].count_confirm(0.25, 0.5)
+            self.counters.count_confirm(0.25, 0.5)
         self.unconfirmed[name] -= count
 
 
@@ -271,13 +271,13 @@ def test_the_confirm_latency_histogram_counts_each_message_once() -> None:
     lab = FanoutStats()
     for after in (0.001, 0.001, 0.004, 0.001):
         for counters in (lab.counters, lab.apps["foo"]):
-            counters.confirmed(0.0, after)
+            counters.count_confirm(0.0, after)
     assert "confirmLatency" not in stats_tree(lab.broker(), lab.statistics)["domainQueues"]["domains"]["d.~lcl"][URI]
     taken = {URI: lab.counters.take_latencies(), (URI, "foo"): lab.apps["foo"].take_latencies()}
     tree = stats_tree(lab.broker(), lab.statistics, taken)["domainQueues"]["domains"]["d.~lcl"][URI]
     assert tree["confirmLatency"] == tree["appIds"]["foo"]["confirmLatency"] == {"1098633": 3, "4394531": 1}
     assert "confirmLatency" not in tree["appIds"]["bar"]
-    lab.counters.confirmed(0.0, 0.001)
+    lab.counters.count_confirm(0.0, 0.001)
     assert list(lab.counters.take_latencies().values()) == [1] and not lab.counters.take_latencies()
 
 
@@ -303,7 +303,7 @@ def test_queues_may_be_created_and_purged_during_a_snapshot_in_slices(tmp_path: 
     world.domain("d")
     for number in range(70):
         world.producer(f"bmq://d/many{number}")
-    statistics = world.assembled.observe()
+    statistics = world.assembled.start_statistics()
     samplings = (statistics.sampling(world.now, snapshots.sources(world.broker)),
                  snapshots.broker_in_steps(world.broker, world.now), snapshots.latencies_in_steps(world.broker))
     for each in samplings:

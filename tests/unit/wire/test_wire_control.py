@@ -205,8 +205,8 @@ def test_a_truncated_message_is_refused(cut):
     ("3080 a080 0000 0000", "primitive where constructed"),
     ("3080 8101 00 0000", "primitive where constructed"),
     ("3080 8089 ffffffffffffffffff 0000", "length too long"),
-    ("3080 8004 01", "longer than what holds it"),
-    ("3003 800401", "longer than what holds it"),
+    ("3080 8004 01", "longer than its container"),
+    ("3003 800401", "longer than its container"),
     ("3080 9fffffffffffffffffff01 00 0000", "tag too long"),
 ])
 def test_malformed_messages_are_refused_with_a_reason(raw, why):

@@ -69,8 +69,8 @@ def test_an_incomplete_event_is_held_until_its_rest_arrives(count):
 def test_an_event_in_many_chunks_is_parsed_once(monkeypatch):
     """Joining at every piece would take quadratic time for a large message."""
     parsed = []
-    original = FrameBuffer._cut
-    monkeypatch.setattr(FrameBuffer, "_cut", lambda self, data: parsed.append(len(data)) or original(self, data))
+    original = FrameBuffer._split
+    monkeypatch.setattr(FrameBuffer, "_split", lambda self, data: parsed.append(len(data)) or original(self, data))
     event = event_header(EventType.PUT, 100_000) + bytes(100_000)
     found, _ = split_stream(event, [100])
     assert found == [(EventType.PUT, 0, bytes(100_000))]

@@ -154,9 +154,9 @@ def test_the_checksum_is_crc32c():
 @pytest.mark.parametrize("size", [0, 5, 5000])
 def test_closed_application_data_is_opened_to_the_same_properties_and_payload(v2, compress, size):
     area = V2 if v2 else V1
-    data, kind = application_data.close_data(area, bytes(size), v2, compress)
+    data, kind = application_data.pack_data(area, bytes(size), v2, compress)
     assert kind == (compress and size == 5000)
-    assert application_data.open_data(data, True, kind, int(v2)) == (area, bytes(size))
+    assert application_data.unpack_data(data, True, kind, int(v2)) == (area, bytes(size))
     assert application_data.properties_area(data, kind, int(v2)) == (area, v2)
     if v2:
         assert data[:60] == V2  # stays readable
@@ -165,20 +165,20 @@ def test_closed_application_data_is_opened_to_the_same_properties_and_payload(v2
 @pytest.mark.parametrize("v2", [False, True])
 @pytest.mark.parametrize("compress", [False, True])
 def test_an_old_client_receives_old_style_properties_and_an_inflated_payload(v2, compress):
-    data, kind = application_data.close_data(V2 if v2 else V1, bytes(5000), v2, compress)
+    data, kind = application_data.pack_data(V2 if v2 else V1, bytes(5000), v2, compress)
     assert application_data.for_old_reader(data, True, kind, int(v2)) == (V1 + bytes(5000), 0)
 
 
 def test_an_old_client_receives_a_message_without_properties_unchanged():
     data, kind = application_data.deflate(bytes(5000))
     assert application_data.for_old_reader(data, False, kind, 0) == (data, 1)
-    assert application_data.open_data(data, False, kind, 0) == (b"", bytes(5000))
+    assert application_data.unpack_data(data, False, kind, 0) == (b"", bytes(5000))
 
 
 def test_a_compressed_old_style_message_is_stored_inflated_with_a_new_checksum():
-    data, kind = application_data.close_data(V1, bytes(5000), False, True)
+    data, kind = application_data.pack_data(V1, bytes(5000), False, True)
     assert kind == 1
-    inflation = application_data.inflation(data, True, 0)
+    inflation = application_data.inflation_of_put(data, True, 0)
     assert inflation is not None and inflation.keeps
     while not inflation.step(1000):
         pass
@@ -187,7 +187,7 @@ def test_a_compressed_old_style_message_is_stored_inflated_with_a_new_checksum()
 
 def test_an_unknown_compression_is_refused():
     with pytest.raises(PeerError):
-        application_data.open_data(b"x", False, 2, 0)
+        application_data.unpack_data(b"x", False, 2, 0)
 
 
 def test_the_conversion_of_styles_equals_that_of_the_original_broker():
@@ -207,7 +207,7 @@ def test_the_conversion_of_styles_equals_that_of_the_original_broker():
         has_properties = bool(put.flags & MESSAGE_PROPERTIES)
         stored = put.data, put.compression
         if has_properties and put.compression and not put.schema_id:
-            inflation = application_data.inflation(put.data, True, 0)
+            inflation = application_data.inflation_of_put(put.data, True, 0)
             assert inflation is not None and inflation.step()
             stored = inflation.data(), 0
         old = application_data.for_old_reader(*stored[:1], has_properties, stored[1], put.schema_id)
@@ -222,7 +222,8 @@ def test_the_conversion_of_styles_equals_that_of_the_original_broker():
 
 def test_messages_compressed_by_the_original_client_are_inflated():
     for stem in ("producer_v1props_zlib", "producer_v2props_zlib"):
-        opened = [application_data.open_data(put.data, bool(put.flags & MESSAGE_PROPERTIES), put.compression, put.schema_id)
+        opened = [application_data.unpack_data(put.data, bool(put.flags & MESSAGE_PROPERTIES), put.compression,
+                                               put.schema_id)
                   for event in good_events(CLIENT / f"{stem}.c2b.bin") if event.kind == EventType.PUT
                   for put in events.decode_put(event.raw, 8, len(event.raw))[0]]
         assert len(opened) >= 2 and max(len(payload) for _, payload in opened) >= 1024
