@@ -117,7 +117,7 @@ def _expressions_ignored(patch: pytest.MonkeyPatch) -> None:
 
 
 def _returned_twice(patch: pytest.MonkeyPatch) -> None:
-    remove_message = App.add_redeliveries
+    drop = App.add_redeliveries
 
     def twice(app: App, messages: list[Any]) -> None:
         drop(app, messages)
