@@ -128,7 +128,7 @@ class LocalQueues:
         flows = _cached(self._flows, uri, FlowSampler).sample(now, part.pop("flows"))
         part["rates"] = flows[""]
         for each in (*part["consumers"], *part["producers"]):
-            each.update(flows.get(flow_name(each), {}))
+            each.update(flows.get(flow_name(each["ident"], each["client"]), {}))
             for subscription in each.get("subscriptions", ()):
                 subscription["givenRate"] = flows[subscription.pop("flow")]["pushRate"]
         rows = self.book.rows([uri], now, wall)

@@ -1,4 +1,4 @@
-"""Rows of the console's documents: members, elector, partitions, domains, proxies and clients.
+"""Rows of the console's documents: members, elector, partitions, domains, proxies, clients, and the clients of a queue.
 
 A field is the member of the JSON object with the same name in camel case, in the order of declaration; a field that is UNSET
 is omitted. `msgspec.to_builtins` renders a row. Sizes are bytes, counts without a unit are messages, times are seconds since
@@ -128,3 +128,49 @@ class ClientRow(Struct, frozen=True, kw_only=True, rename="camel"):
     push_messages: float
     bytes_in: float
     bytes_out: float
+
+
+class QueueAppRow(Struct, frozen=True, kw_only=True, rename="camel"):
+    """App of a queue at its primary. `aside`: messages on the put-aside list."""
+
+    app: str
+    messages: int
+    bytes: int
+    unconfirmed: int
+    consumers: int
+    redelivery: int
+    aside: int
+    registered: bool
+
+
+class SubscriptionRow(Struct, frozen=True, kw_only=True, rename="camel"):
+    """Subscription of a consumer. `given`: messages delivered to it; `flow`: key of its flow."""
+
+    expression: str
+    unconfirmed: int
+    full: bool
+    given: int
+    flow: str
+
+
+class QueueClientRow(Struct, frozen=True, kw_only=True, rename="camel"):
+    """Client that has a queue open at `node`. `ident`: of a downstream broker, else ""; `queues`: all its open queues, which
+    its rates cover."""
+
+    client: str
+    ident: str
+    node: str
+    proxy: bool
+    broker: bool
+    queues: int
+
+
+class ConsumerRow(QueueClientRow, frozen=True, kw_only=True, rename="camel"):
+    """Consumer of an app of a queue. `stuck`: its oldest unconfirmed message is older than `queue_facts.STUCK_S`."""
+
+    app: str
+    unconfirmed: int
+    unconfirmed_max: int
+    priority: int
+    stuck: bool
+    subscriptions: list[SubscriptionRow]

@@ -149,17 +149,17 @@ def _state(peer: PeerSession) -> str:
     return "behind" if peer.window.lagging else "connected"
 
 
-def downstream_broker(client: Any, cluster: Cluster | None) -> Document:
-    """Return `ident` and `name` of a downstream broker, for a proxy also `proxy`; empty for an application."""
+def downstream_broker(client: Any, cluster: Cluster | None) -> tuple[str, str, ProxyRow | None]:
+    """Return identifier and name of a client, and its row if it is a proxy. An application has no identifier, ""."""
     if not client.is_broker:
-        return {}
+        return "", client.description, None
     if client.is_member:
         identity = client.session.remote.identity
         nodes = cluster.definition.nodes if cluster is not None and cluster.name == identity.cluster_name else ()
         name = next((node.name for node in nodes if node.id == identity.cluster_node_id), client.description)
-        return {"ident": name, "name": name}
+        return name, name, None
     found = proxy_of(client.session)
-    return {"ident": found.ident, "name": found.name, "proxy": to_builtins(found)}
+    return found.ident, found.name, found
 
 
 def session_state(session: Session, offset: float) -> state.SessionState:

@@ -7,10 +7,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from msgspec import to_builtins
+from msgspec.structs import asdict
+
 from bmqtwist.ids import DEFAULT_APP_ID
 from bmqtwist.queue.mode import QueueMode
 from bmqtwist.view import snapshot as state
 from bmqtwist.view.cluster_facts import cluster_of, name_of, own_ident, proxied_of
+from bmqtwist.view.documents import ConsumerRow, ProxyRow, QueueAppRow, QueueClientRow, SubscriptionRow
 from bmqtwist.view.node_facts import downstream_broker
 
 if TYPE_CHECKING:
@@ -178,30 +182,30 @@ def queue_part(broker: Broker, uri: str, now: float) -> Document:
     name = name_of(broker)
     root, relayed = local_queue(broker, uri)
     cluster, proxied = cluster_of(broker), proxied_of(broker) is not None
-    consumers: list[Document] = []
-    producers: list[Document] = []
-    proxies: dict[str, Document] = {}
+    consumers: list[ConsumerRow] = []
+    producers: list[QueueClientRow] = []
+    proxies: dict[str, ProxyRow] = {}
     flows: dict[str, Flow] = {"": _flow_of(queue.stats for queue in [root, *relayed] if queue is not None)}
     for queue in ([root] if root is not None else []) + relayed:
         for handle in list(queue.handles)[:HANDLES_MAX]:
-            other = downstream_broker(handle.client, cluster)
-            if "proxy" in other:
-                proxies[other["ident"]] = other["proxy"]
-            user: Document = {"client": other.get("name", handle.client.description), "ident": other.get("ident", ""),
-                              "node": name, "proxy": proxied, "broker": handle.client.is_broker,
-                              "queues": len(getattr(handle.client, "handles", (handle,)))}  # rates cover all of them
+            ident, client_name, proxy = downstream_broker(handle.client, cluster)
+            if proxy is not None:
+                proxies[ident] = proxy
+            user = QueueClientRow(client=client_name, ident=ident, node=name, proxy=proxied, broker=handle.client.is_broker,
+                                  queues=len(getattr(handle.client, "handles", (handle,))))
             stats = getattr(handle.client, "stats", None)  # the producer of test messages has no session
             if stats is not None:
-                flows[flow_name(user)] = _flow_of([stats])
+                flows[flow_name(ident, client_name)] = _flow_of([stats])
             for substream in handle.substreams.values():
                 if substream.read_count:
-                    consumers.append({**user, **_consumer(substream, now)})
+                    consumers.append(_consumer(user, substream, now))
                     flows.update((_subscription_flow(each), (0, 0, each.delivered, 0)) for each in substream.subscriptions)
             if handle.write_count:
                 producers.append(user)
-    return {"node": name, "ident": own_ident(broker), "proxy": proxied, "leads": root is not None, "consumers": consumers,
-            "producers": producers, "flows": flows, "proxies": list(proxies.values()),
-            "apps": [_app(app_state(root, app)) for app in root.apps.values()] if root is not None else []}
+    apps = [_app(app_state(root, app)) for app in root.apps.values()] if root is not None else []
+    return {"node": name, "ident": own_ident(broker), "proxy": proxied, "leads": root is not None,
+            "consumers": to_builtins(consumers), "producers": to_builtins(producers), "flows": flows,
+            "proxies": to_builtins(list(proxies.values())), "apps": to_builtins(apps)}
 
 
 def primary_queues(broker: Broker) -> Iterable[RootQueue]:
@@ -210,9 +214,9 @@ def primary_queues(broker: Broker) -> Iterable[RootQueue]:
     return cluster.queues.values() if cluster is not None else ()
 
 
-def flow_name(user: Document) -> str:
-    """Return the key of the flow of a consumer or producer."""
-    return str(user["ident"] or user["client"])
+def flow_name(ident: str, client: str) -> str:
+    """Return the key of the flow of a client."""
+    return ident or client
 
 
 def _flow_of(stats: Iterable[Any]) -> Flow:
@@ -221,21 +225,22 @@ def _flow_of(stats: Iterable[Any]) -> Flow:
             sum(each.push_msgs for each in found), sum(each.push_bytes for each in found))
 
 
-def _app(app: state.AppState) -> Document:
-    return {"app": app.app_id, "messages": app.messages, "bytes": app.bytes, "unconfirmed": app.unconfirmed,
-            "consumers": app.consumers, "redelivery": app.redelivery, "aside": app.aside,
-            "registered": app.status != "unauthorized"}
+def _app(app: state.AppState) -> QueueAppRow:
+    return QueueAppRow(app=app.app_id, messages=app.messages, bytes=app.bytes, unconfirmed=app.unconfirmed,
+                       consumers=app.consumers, redelivery=app.redelivery, aside=app.aside,
+                       registered=app.status != "unauthorized")
 
 
-def _consumer(substream: Substream, now: float) -> Document:
+def _consumer(user: QueueClientRow, substream: Substream, now: float) -> ConsumerRow:
     oldest = next(iter(substream.unconfirmed.values()), None)
     subscriptions = substream.subscriptions
-    return {"app": substream.app_id or DEFAULT_APP_ID, "unconfirmed": len(substream.unconfirmed),
-            "unconfirmedMax": sum(each.max_messages for each in subscriptions),
-            "priority": max((each.priority for each in subscriptions), default=0),
-            "stuck": oldest is not None and now - oldest[2] > STUCK_S,
-            "subscriptions": [{"expression": each.text, "unconfirmed": each.messages, "full": each.full,
-                               "given": each.delivered, "flow": _subscription_flow(each)} for each in subscriptions]}
+    return ConsumerRow(**asdict(user), app=substream.app_id or DEFAULT_APP_ID, unconfirmed=len(substream.unconfirmed),
+                       unconfirmed_max=sum(each.max_messages for each in subscriptions),
+                       priority=max((each.priority for each in subscriptions), default=0),
+                       stuck=oldest is not None and now - oldest[2] > STUCK_S,
+                       subscriptions=[SubscriptionRow(expression=each.text, unconfirmed=each.messages, full=each.full,
+                                                      given=each.delivered, flow=_subscription_flow(each))
+                                      for each in subscriptions])
 
 
 def _subscription_flow(subscription: ConsumerSubscription) -> str:
