@@ -87,16 +87,16 @@ class AlarmState(Struct, frozen=True):
 
 
 class AlarmBook:
-    """Alarms of one node. `wall` returns the present time (seconds since the epoch); `note` receives each change as an
+    """Alarms of one node. `wall` returns the present time (seconds since the epoch); `record` receives each change as an
     event."""
 
-    def __init__(self, wall: Callable[[], float], note: Callable[[str, dict[str, object]], None]) -> None:
-        self._wall, self._note = wall, note
+    def __init__(self, wall: Callable[[], float], record: Callable[[str, dict[str, object]], None]) -> None:
+        self._wall, self._record = wall, record
         self._alarms: dict[int, AlarmState] = {}
         self._active: dict[tuple[str, str, str], int] = {}  # (kind, category, subject) -> number of the alarm not cleared
         self._newest = 0
 
-    def raised(self, kind: AlarmKind, text: str) -> None:
+    def raise_alarm(self, kind: AlarmKind, text: str) -> None:
         """Add an alarm, or count the repetition of an active one."""
         now, subject, category = self._wall(), subject_of(text), kind.category
         key = kind.id, category, subject
@@ -110,8 +110,8 @@ class AlarmBook:
         self._newest += 1
         self._alarms[self._newest] = AlarmState(self._newest, kind.id, kind.severity, category, subject, text, now, now)
         self._active[key] = self._newest
-        self._note(f"[{category}] {text.partition(chr(10))[0]}",
-                   {"id": str(self._newest), "kind": kind.id, "category": category, "subject": subject, "state": "raised"})
+        self._record(f"[{category}] {text.partition(chr(10))[0]}",
+                     {"id": str(self._newest), "kind": kind.id, "category": category, "subject": subject, "state": "raised"})
         if len(self._alarms) > ALARMS_MAX:
             self._drop_least_relevant()
 
@@ -142,7 +142,7 @@ class AlarmBook:
         known = self._find(alarm_id)
         if not known.acknowledged_by:
             known = self._alarms[known.number] = replace(known, acknowledged_by=by, acknowledged_at=self._wall())
-            self._note_change(known, "acknowledged", by)
+            self._record_change(known, "acknowledged", by)
         return known
 
     def clear(self, alarm_id: str, by: str) -> AlarmState:
@@ -159,13 +159,13 @@ class AlarmBook:
     def _clear(self, number: int, by: str) -> AlarmState:
         known = self._alarms[number] = replace(self._alarms[number], cleared_by=by, cleared_at=self._wall())
         self._active.pop(known.key, None)
-        self._note_change(known, "cleared", by)
+        self._record_change(known, "cleared", by)
         return known
 
-    def _note_change(self, alarm: AlarmState, state: str, by: str) -> None:
-        self._note(f"[{alarm.category}] {alarm.subject}: {state}{f' by {by}' if by else ''}",
-                   {"id": str(alarm.number), "kind": alarm.kind, "category": alarm.category, "subject": alarm.subject,
-                    "state": state, "by": by})
+    def _record_change(self, alarm: AlarmState, state: str, by: str) -> None:
+        self._record(f"[{alarm.category}] {alarm.subject}: {state}{f' by {by}' if by else ''}",
+                     {"id": str(alarm.number), "kind": alarm.kind, "category": alarm.category, "subject": alarm.subject,
+                      "state": state, "by": by})
 
 
 def ended_alarms(broker: Broker, alarms: Iterable[AlarmState], wall: float) -> list[AlarmState]:

@@ -49,7 +49,7 @@ class EventLog:
         self._rings = {kind: deque[NodeEvent]() for kind in KINDS}
         self._chars = dict.fromkeys(KINDS, 0)
 
-    def note(self, kind: str, text: str, detail: Mapping[str, object] | None = None) -> None:
+    def record(self, kind: str, text: str, detail: Mapping[str, object] | None = None) -> None:
         """Add an event; an unknown kind is stored among those of kind `config`."""
         text = text if len(text) <= TEXT_CHARS_MAX else f"{text[:TEXT_CHARS_MAX]}..."
         encoded = json.dumps(detail or {}, default=str)
@@ -85,12 +85,12 @@ class NodeHistory:
 
     def __init__(self, node: str, wall: Callable[[], float]) -> None:
         self.events = EventLog(node, wall)
-        self.alarms = AlarmBook(wall, lambda text, detail: self.events.note("alarm", text, detail))
+        self.alarms = AlarmBook(wall, lambda text, detail: self.events.record("alarm", text, detail))
 
     def on_event(self, kind: str, text: str, detail: Mapping[str, object]) -> None:
         """Called by the report for an event."""
-        self.events.note(kind, text, detail)
+        self.events.record(kind, text, detail)
 
     def on_alarm(self, kind: AlarmKind, text: str) -> None:
         """Called by the report for an alarm."""
-        self.alarms.raised(kind, text)
+        self.alarms.raise_alarm(kind, text)

@@ -55,7 +55,7 @@ def log(wall: ManualClock) -> EventLog:
 def test_events_of_all_kinds_are_numbered_dated_and_listed_in_order(log: EventLog, wall: ManualClock) -> None:
     for number, kind in enumerate(KINDS):
         wall.now = 1000.0 + number
-        log.note(kind, f"text {number}", {"number": number})
+        log.record(kind, f"text {number}", {"number": number})
     assert [(each.n, each.at, each.kind, each.text, each.detail) for each in log.after()] == [
         (number + 1, 1000.0 + number, kind, f"text {number}", {"number": number}) for number, kind in enumerate(KINDS)]
     assert log.newest == len(KINDS)
@@ -66,9 +66,9 @@ def test_events_of_all_kinds_are_numbered_dated_and_listed_in_order(log: EventLo
 
 
 def test_events_of_one_kind_do_not_displace_events_of_another_kind(log: EventLog) -> None:
-    log.note("election", "node n2 leads")
+    log.record("election", "node n2 leads")
     for number in range(2 * EVENTS_MAX):
-        log.note("queue", f"queue {number}")
+        log.record("queue", f"queue {number}")
     assert [each.text for each in log.after(0, ("election",))] == ["node n2 leads"]
     assert len(log.after(0, ("queue",), limit=10 * EVENTS_MAX)) == EVENTS_MAX
     assert log.last(1)[0].text == f"queue {2 * EVENTS_MAX - 1}"
@@ -79,7 +79,7 @@ def test_events_of_one_kind_do_not_displace_events_of_another_kind(log: EventLog
 def test_the_event_log_is_bounded_in_events_and_characters_for_each_kind(found: list[tuple[str, int, int]]) -> None:
     log = EventLog("n1", lambda: 0.0)
     for kind, text, detail in found:
-        log.note(kind, "x" * text, {"detail": "y" * detail})
+        log.record(kind, "x" * text, {"detail": "y" * detail})
     for kind in KINDS:
         kept = log.after(0, (kind,), limit=10_000)
         assert len(kept) <= EVENTS_MAX
@@ -89,9 +89,9 @@ def test_the_event_log_is_bounded_in_events_and_characters_for_each_kind(found: 
 
 
 def test_an_event_detail_that_is_not_json_is_shown_as_text(log: EventLog) -> None:
-    log.note("config", "x", {"state": {1, 2}.__class__, "n": 1})
+    log.record("config", "x", {"state": {1, 2}.__class__, "n": 1})
     assert log.last(1)[0].tree()["detail"] == {"state": "<class 'set'>", "n": 1}
-    log.note("unheard of", "x")
+    log.record("unheard of", "x")
     assert [each.kind for each in log.after(1, ("config",))] == ["unheard of"]
 
 
@@ -100,7 +100,7 @@ def test_an_event_detail_that_is_not_json_is_shown_as_text(log: EventLog) -> Non
 
 @pytest.fixture
 def book(wall: ManualClock, log: EventLog) -> AlarmBook:
-    return AlarmBook(wall, lambda text, detail: log.note("alarm", text, detail))
+    return AlarmBook(wall, lambda text, detail: log.record("alarm", text, detail))
 
 
 @pytest.mark.parametrize(("text", "subject"), [
@@ -117,16 +117,16 @@ def test_the_subject_of_an_alarm_is_parsed_from_its_text(text: str, subject: str
 
 
 def test_a_repeated_alarm_is_counted_until_it_is_cleared(book: AlarmBook, wall: ManualClock, log: EventLog) -> None:
-    book.raised(alarms.QUEUE_STUCK, "Queue 'bmq://d/q' is stuck: 5")
+    book.raise_alarm(alarms.QUEUE_STUCK, "Queue 'bmq://d/q' is stuck: 5")
     wall.now += 5
-    book.raised(alarms.QUEUE_STUCK, "Queue 'bmq://d/q' is stuck: 7")
-    book.raised(replace(alarms.QUEUE_STUCK, severity="PANIC"), "Queue 'bmq://d/other' is stuck")
+    book.raise_alarm(alarms.QUEUE_STUCK, "Queue 'bmq://d/q' is stuck: 7")
+    book.raise_alarm(replace(alarms.QUEUE_STUCK, severity="PANIC"), "Queue 'bmq://d/other' is stuck")
     other, first = book.alarms()
     assert (first.count, first.raised_at, first.last_at, first.text) == (2, 1000.0, 1005.0, "Queue 'bmq://d/q' is stuck: 7")
     assert (other.count, other.severity, count_unacknowledged(book)) == (1, "PANIC", 2)
     book.clear_ended([first])
     assert count_unacknowledged(book) == 1 and book.alarms()[1].cleared_at == 1005.0 and not book.alarms()[1].cleared_by
-    book.raised(alarms.QUEUE_STUCK, "Queue 'bmq://d/q' is stuck again")
+    book.raise_alarm(alarms.QUEUE_STUCK, "Queue 'bmq://d/q' is stuck again")
     assert [(each.number, each.count) for each in book.alarms()] == [(3, 1), (2, 1), (1, 2)]
     book.clear_ended([first])
     assert count_unacknowledged(book) == 2, "a cleared alarm is not cleared again"
@@ -134,12 +134,12 @@ def test_a_repeated_alarm_is_counted_until_it_is_cleared(book: AlarmBook, wall: 
 
 
 def test_an_alarm_is_acknowledged_once_and_cleared_once(book: AlarmBook, wall: ManualClock, log: EventLog) -> None:
-    book.raised(alarms.POISON_PILL, "bmq://d/q")
+    book.raise_alarm(alarms.POISON_PILL, "bmq://d/q")
     assert book.acknowledge("1", "anna").acknowledged_by == "anna"
     wall.now += 1
     assert book.acknowledge("1", "bert").acknowledged_by == "anna"
     assert count_unacknowledged(book) == 0 and len(book.active) == 1
-    book.raised(alarms.POISON_PILL, "bmq://d/q")
+    book.raise_alarm(alarms.POISON_PILL, "bmq://d/q")
     assert count_unacknowledged(book) == 0 and book.alarms()[0].count == 2, "it stays acknowledged"
     assert book.clear("1", "bert").cleared_by == "bert" and book.clear("1", "carl").cleared_by == "bert"
     assert book.active == []
@@ -152,17 +152,17 @@ def test_an_alarm_is_acknowledged_once_and_cleared_once(book: AlarmBook, wall: M
 
 
 def test_a_full_alarm_book_drops_cleared_then_acknowledged_then_the_oldest_alarms(book: AlarmBook) -> None:
-    book.raised(alarms.OPERATOR, "bmq://d/open")
+    book.raise_alarm(alarms.OPERATOR, "bmq://d/open")
     for number in range(ALARMS_MAX - 1):
-        book.raised(alarms.OPERATOR, f"bmq://d/{number}")
+        book.raise_alarm(alarms.OPERATOR, f"bmq://d/{number}")
     book.clear("100", "x")
     book.acknowledge("50", "x")
     for number in range(3):
-        book.raised(alarms.OPERATOR, f"bmq://d/new{number}")
+        book.raise_alarm(alarms.OPERATOR, f"bmq://d/new{number}")
     numbers = [each.number for each in book.alarms()]
     assert len(numbers) == ALARMS_MAX and not {100, 50, 1} & set(numbers)
     assert len(book.active) == ALARMS_MAX
-    book.raised(alarms.OPERATOR, "bmq://d/open")
+    book.raise_alarm(alarms.OPERATOR, "bmq://d/open")
     assert book.alarms()[0].count == 1, "the dropped alarm is raised as a new one"
 
 
