@@ -25,7 +25,7 @@ BROKER_PORT = 30141
 BROKER_IDS = (bytes.fromhex("7C05BA466163"), b"broker")  # last bytes of GUIDs made by the brokers: recorded, actual
 
 DOMAINS: dict[str, dict[str, Any]] = {
-    "t.prio": {}, "t.prio.~lab": {}, "t.fan": {"mode": "fanout"}, "t.set_fanadd_apps": {"mode": "fanout"},
+    "t.prio": {}, "t.prio.~lab": {}, "t.fan": {"mode": "fanout"}, "t.fanadd": {"mode": "fanout"},
     "t.bc": {"mode": "broadcast", "in_memory": True}, "t.bcs": {"mode": "broadcast", "in_memory": True, "strong": True},
     "t.mem": {"in_memory": True}, "t.sc": {"strong": True}, "t.ttl": {"messageTtl": 1}, "t.q3": {"queue_messages": 3},
     "t.b10": {"queue_bytes": 10}, "t.maxc": {"maxConsumers": 1, "maxProducers": 1}, "t.maxq": {"maxQueues": 5},
@@ -41,8 +41,8 @@ SETTING = {"app": {"heartbeats": {"client": 10, "downstreamBroker": 0, "upstream
 
 def set_fanadd_apps(world: MemoryWorld, *apps: str) -> None:
     """Reconfigure the domain of app_added_live with other apps."""
-    world.domain("t.set_fanadd_apps", "fanout", apps=apps)
-    assert world.broker.commands.run_at_once("DOMAINS RECONFIGURE t.set_fanadd_apps", "operator").text == "SUCCESS"
+    world.domain("t.fanadd", "fanout", apps=apps)
+    assert world.broker.commands.run_at_once("DOMAINS RECONFIGURE t.fanadd", "operator").text == "SUCCESS"
 
 
 def post_unrecorded(world: MemoryWorld) -> None:

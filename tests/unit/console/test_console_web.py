@@ -297,7 +297,7 @@ def test_stopping_a_node_requires_its_name_and_a_reason(console: ConsoleWorld) -
     assert console.post("/api/v1/nodes/n1/stop", {"confirm": "n1", "reason": "r"}).json == {"ok": True}
     assert console.host.stops == [("r", "local")]
     again = console.post("/api/v1/nodes/n1/stop", {"confirm": "n1", "reason": "r"})
-    assert (again.status, again.json["error"]) == (409, "it stops already")
+    assert (again.status, again.json["error"]) == (409, "the broker is stopping")
     assert "quorumSurvives" in console.ask("/api/v1/nodes/n1/preflight").json
 
 

@@ -166,8 +166,8 @@ def test_a_failed_start_is_logged_with_its_reason() -> None:
     bench = Bench(SessionOptions(brokers=parse_brokers("tcp://a:1")))
     bench.refuse["clientIdentity"] = Category.E_REFUSED
     bench.start()
-    assert log_texts(bench, logging.WARNING) == ["tcp://a:1 refused the session: REFUSED go away",
-                                                 "the session did not start: tcp://a:1: go away"]
+    assert log_texts(bench, logging.WARNING) == ["tcp://a:1 refused the session: REFUSED refused",
+                                                 "the session did not start: tcp://a:1: refused"]
 
 
 def test_the_log_is_silent_until_it_is_configured(caplog: pytest.LogCaptureFixture,

@@ -78,7 +78,7 @@ def test_a_start_refused_by_all_brokers_names_each_with_its_reason() -> None:
     bench.refuse["clientIdentity"] = Category.E_REFUSED
     bench.start()
     assert bench.done["start"].result is Result.REFUSED
-    assert bench.done["start"].message == "tcp://a:1: go away; tcp://b:2: go away"
+    assert bench.done["start"].message == "tcp://a:1: refused; tcp://b:2: refused"
 
 
 def test_a_start_without_a_response_names_the_broker() -> None:

@@ -146,7 +146,7 @@ def test_an_unreferenced_blocking_session_warns_of_lost_and_refused_posts() -> N
     with pytest.warns(UserWarning) as found:
         session.__del__()
     texts = [str(each.message) for each in found]
-    assert len(texts) == 2 and "was not stopped" in warnings[0] and not session.running
+    assert len(texts) == 2 and "was not stopped" in texts[0] and not session.running
     assert "has lost posts: LIMIT_MESSAGES: 1 post(s) failed" in texts[1]
 
 
