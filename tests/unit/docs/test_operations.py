@@ -9,6 +9,7 @@ from kit.layers import MODULES, ROOT, dotted, tree
 
 from bmqtwist import alarms
 from bmqtwist.alarms import AlarmKind
+from bmqtwist.errors import AckStatus
 
 PAGE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
 
@@ -20,6 +21,12 @@ def test_every_declared_alarm_is_raised() -> None:
     used = {node.attr for path in MODULES if dotted(path) != "alarms" for node in ast.walk(tree(path))
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "alarms"}
     assert names - used - {"OPERATOR"} == set(), "declared, and not raised"
+
+
+def test_every_status_of_an_ack_is_explained() -> None:
+    page = (ROOT / "docs" / "alarms.md").read_text(encoding="utf-8")
+    missing = [status.name for status in AckStatus if status and f"| {status.value} | `{status.name}` |" not in page]
+    assert not missing
 
 
 def test_the_page_of_alarms_is_up_to_date() -> None:
