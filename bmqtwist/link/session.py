@@ -22,7 +22,6 @@ docs/architecture.md, "A message's way", shows when this module is called.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import chain
 from typing import ClassVar, Final, Protocol, assert_never
 
 from bmqtwist.config.broker import Heartbeats
@@ -223,14 +222,14 @@ class Session:
             self.close("#TCP_READ_ERROR %s: %s", self.description, error)
             return
         if len(buffer) > SLICE_BYTES or len(frames) > _EVENTS_AT_ONCE:
-            self.context.start_input(self, _process_chunk(self, _slices(self, buffer, frames)))
+            self.context.start_input(self, _process_chunk(self, buffer, frames))
             return
         for index in range(len(frames)):
             event, specific, start, end = frames[index]
             kind = self.kind
             work = kind.handlers[event](kind, event, buffer, specific, start, end)
             if work is not None:
-                self.context.start_input(self, _process_chunk(self, chain(work, _slices(self, buffer, frames[index + 1:]))))
+                self.context.start_input(self, _process_chunk(self, buffer, frames[index + 1:], work))
                 return
         self.finish_chunk()
 
@@ -345,8 +344,7 @@ class Session:
 
     def process_deferred(self, events: Iterable[tuple[int, bytes, int, int, int]]) -> None:
         """Process deferred events, before all later input."""
-        self.context.start_input(self, _in_turns(self, chain.from_iterable(
-            _slices(self, buffer, ((kind, specific, start, end),)) for kind, buffer, specific, start, end in events)), True)
+        self.context.start_input(self, _in_turns(self, _process_events(self, events)), True)
 
     def introduce(self, identity: ClientIdentity) -> None:
         """Take the identity that the peer has sent."""
@@ -425,7 +423,7 @@ def _process_later(session: Session, chunk: bytes) -> Steps[None]:
     except PeerError as error:
         session.close("#TCP_READ_ERROR %s: %s", session.description, error)
         return
-    yield from _process_chunk(session, _slices(session, buffer, frames))
+    yield from _process_chunk(session, buffer, frames)
 
 
 def _in_turns(session: Session, steps: Iterable[None]) -> Steps[None]:
@@ -435,22 +433,33 @@ def _in_turns(session: Session, steps: Iterable[None]) -> Steps[None]:
         session.update_time()
 
 
-def _process_chunk(session: Session, steps: Iterable[None]) -> Steps[None]:
-    yield from _in_turns(session, steps)
-    session.finish_chunk()
-
-
-def _slices(session: Session, buffer: bytes, frames: Iterable[Span]) -> Steps[None]:
+def _process_chunk(session: Session, buffer: bytes, frames: Iterable[Span], work: Steps[None] | None = None) -> Steps[None]:
+    """Process events in slices of SLICE_BYTES, after the rest of an event that is in progress."""
+    if work is not None:
+        yield from _in_turns(session, work)
+    else:
+        session.update_time()
     left = SLICE_BYTES
     for event, specific, start, end in frames:
         kind = session.kind
         work = kind.handlers[event](kind, event, buffer, specific, start, end)
         if work is not None:
-            yield from work
+            yield from _in_turns(session, work)
         left -= end - start + (_CONTROL_BYTES if event == _CONTROL else SLICE_EVENT_BYTES)
         if left < 0:
             left = SLICE_BYTES
             yield
+            session.update_time()
+    session.finish_chunk()
+
+
+def _process_events(session: Session, events: Iterable[tuple[int, bytes, int, int, int]]) -> Steps[None]:
+    for event, buffer, specific, start, end in events:
+        kind = session.kind
+        work = kind.handlers[event](kind, event, buffer, specific, start, end)
+        if work is not None:
+            yield from work
+        yield
 
 
 class SessionKind:

@@ -16,7 +16,7 @@ class Performer(Protocol):
         """Request a turn: an event occurred outside of one."""
 
     def clock(self) -> float:
-        """The present moment, in seconds, monotonic; used to limit the work of a turn."""
+        """Seconds from any origin, for the budgets of a turn: processor time of the event loop's thread in a process."""
 
     def in_thread(self, work: Callable[[], None], done: Callable[[float], None],
                   failed: Callable[[OSError, float], None]) -> None:

@@ -3,10 +3,11 @@
 A job is a generator that pauses about every millisecond. It belongs to a priority class and to an owner: the session, queue,
 partition, domain or operator command that it works for. The jobs of one owner run in order; owners of a class take turns.
 
-    start       run the first steps now, if the owner has no other job and the class has time left (one step in half of that
-                time, if other jobs are pending); add the rest
+    start       run the first steps now, if the owner has no other job and the class has time left (half of that time, if
+                other jobs are pending); add the rest
     add         run the job in a later turn, after (or before) the other jobs of its owner
-    run         continue the jobs of one class, once in each turn: at least one step, then as many as its budget allows
+    run         continue the jobs of one class, once in each turn: at least one step, then as many as its budget allows;
+                an owner runs for up to QUANTUM_S before the next one
     end_turn    renew all budgets; request another turn if a job is pending
     cancel      drop the jobs of an owner, including the running one
 
@@ -50,7 +51,8 @@ BUDGETS: Final = {  # seconds of one turn
 }
 ROLLOVER_LATE_S: Final = 0.008  # of ROLLOVER, if a file fills faster
 BURST_S: Final = 0.002  # of one job that starts, to leave time for the next one
-STEPS_MAX: Final = 32  # of a class in one turn, for tests whose clock stands still
+QUANTUM_S: Final = 0.001  # of one owner while other owners wait: input of few sessions per turn means few writes per turn
+STEPS_MAX: Final = 128  # of a class in one turn, for tests whose clock stands still
 
 Failed = Callable[[Exception], None]
 Done = Callable[[Any], None]
@@ -110,7 +112,7 @@ class Scheduler:
         left = min((jobs.budget / 2 if others else jobs.budget) - jobs.spent, TURN_S - self._spent)
         if runs and left > 0.0:
             jobs.all_stepped = not others
-            began, left = self._clock(), 0.0 if others else min(left, BURST_S)
+            began, left = self._clock(), min(left, QUANTUM_S if others else BURST_S)
             while jobs.steps < STEPS_MAX and self._step(jobs, entry, job) and self._clock() - began < left:
                 pass
             self._charge(jobs, began)
@@ -136,16 +138,20 @@ class Scheduler:
         left = min((budget or jobs.budget) - jobs.spent, TURN_S - self._spent)
         if jobs.all_stepped and (left <= 0.0 or jobs.steps >= STEPS_MAX):
             return
-        began = self._clock()
+        began = now = self._clock()
+        until = began + left
         while waiting:
             entry = waiting.popleft()
             entry.waits = False
-            if not entry.jobs:  # cancelled
-                continue
-            self._step(jobs, entry, entry.jobs[0])
+            next_owner = now + QUANTUM_S
+            while entry.jobs:
+                self._step(jobs, entry, entry.jobs[0])
+                now = self._clock()
+                if jobs.steps >= STEPS_MAX or now >= until or now >= next_owner:
+                    break
             if entry.jobs:
                 self._wait(jobs, entry)
-            if jobs.steps >= STEPS_MAX or self._clock() - began >= left:
+            if jobs.steps >= STEPS_MAX or now >= until:
                 break
         self._charge(jobs, began)
 

@@ -35,6 +35,7 @@ from bmqtwist.reactor.admission import Admission
 from bmqtwist.reactor.disk_threads import DiskThreads
 from bmqtwist.reactor.epoll_round import ReactorRounds, Rounds, rounds_of
 from bmqtwist.reactor.loop_lag import LoopLag
+from bmqtwist.reactor.processor_time import ProcessorTime
 from bmqtwist.reactor.tcp import Connection, DialFactory
 from bmqtwist.reactor.watchdog import SLOW_S, Watchdog
 from bmqtwist.report import LineLimiter, Report
@@ -62,6 +63,7 @@ class ReactorPerformer:
                  warn_after_s: float, alarm_after_s: float) -> None:
         self.reactor, self.report = reactor, report
         self._clock: Callable[[], float] = time.monotonic
+        self._processor_time = ProcessorTime(time.monotonic, time.thread_time)
         self.lag = LoopLag(reactor, report, self._clock, warn_after_s, alarm_after_s)
         self.admission = Admission(reactor, report, connections_max)
         self.watchdog = Watchdog(report)
@@ -258,7 +260,7 @@ class ReactorPerformer:
     # -- loop.performer.Performer -----------------------------------------------------------------------------------
 
     def clock(self) -> float:
-        return self._clock()
+        return self._processor_time()
 
     def in_thread(self, work: Callable[[], None], done: Callable[[float], None],
                   failed: Callable[[OSError, float], None]) -> None:

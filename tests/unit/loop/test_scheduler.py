@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
-from itertools import count
+from itertools import count, groupby
 from typing import Any
 
 import pytest
 
-from bmqtwist.loop.scheduler import BUDGETS, STEPS_MAX, TURN_S, Priority, Scheduler
+from bmqtwist.loop.scheduler import BUDGETS, QUANTUM_S, STEPS_MAX, TURN_S, Priority, Scheduler
 from bmqtwist.steps import Steps
 
 MS = 0.001
@@ -273,3 +273,17 @@ def test_the_same_jobs_and_the_same_clock_give_the_same_steps() -> None:
         world.rest()
         logs.append(world.log)
     assert logs[0] == logs[1]
+
+
+def test_an_owner_with_short_steps_runs_for_a_quantum_before_the_next_owner(world: SchedulerBench) -> None:
+    """Input of few sessions per turn means few writes per turn."""
+    for owner in ("a", "b", "c"):
+        world.add(owner, world.job(owner, 100, QUANTUM_S / 8))
+    turn = [(name, sum(1 for _ in steps)) for name, steps in groupby(world.turn())]
+    assert [name for name, _ in turn] == ["a", "b"] and all(8 <= steps <= 9 for _, steps in turn)
+
+
+def test_a_job_that_starts_while_another_owner_waits_runs_for_a_quantum(world: SchedulerBench) -> None:
+    world.add("waits", world.job("waits", 20))
+    world.start("new", world.job("new", 100, QUANTUM_S / 8))
+    assert 8 <= world.log.count("new") <= 9

@@ -38,6 +38,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Any:
     reactor, report = Reactor(), ListReport()
     reactor.rightNow = 1000.0
     monkeypatch.setattr(module.time, "monotonic", reactor.seconds)
+    monkeypatch.setattr(module.time, "thread_time", reactor.seconds)
     performer = ReactorPerformer(reactor, report, 2, (1, 1), 0.0, 0.0)
     performer.watchdog._clock = reactor.seconds
     performer.broker = broker = SlowBroker(reactor)  # type: ignore[assignment]
