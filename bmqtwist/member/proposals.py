@@ -166,4 +166,4 @@ def _request_of(number: int, change: Change) -> MetadataRequest:
                                [(app_id, b"") for app_id in change.removed])
     if isinstance(change, AssignQueue):
         return MetadataRequest(number, change.uri, False, False, [(app_id, b"") for app_id in change.app_ids])
-    raise TypeError(f"nobody asks for {change}")
+    raise TypeError(f"{change} cannot be requested from the leader")

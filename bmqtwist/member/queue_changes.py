@@ -190,7 +190,7 @@ class QueueChanges:
             self.propose(change, partial(self._on_updated, queue), wall)
 
     def _on_updated(self, queue: RootQueue, outcome: Outcome, wall: int) -> None:
-        """Handle the outcome of a change of apps; another node may be primary by now."""
+        """Handle the outcome of a change of apps; another node may have become primary."""
         self.log_failure(outcome, wall)
         if not isinstance(outcome, NotDone) and self._cluster.queues.get(queue.uri) is queue:
             self.apply_apps(queue, outcome.value, wall)

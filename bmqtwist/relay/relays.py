@@ -140,7 +140,7 @@ class Relays:
     def _on_open_response(self, opened: UpstreamQueue, answer: Callable[[Queue | Refused], None], value: object) -> None:
         if isinstance(value, OpenQueueResponse):
             answer(opened.relay or self._create_relay(opened, value))
-        elif isinstance(value, Queue):  # this node is primary by now
+        elif isinstance(value, Queue):  # this node has become primary
             answer(value)
             return
         else:

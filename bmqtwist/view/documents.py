@@ -131,7 +131,7 @@ class ClientRow(Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class QueueAppRow(Struct, frozen=True, kw_only=True, rename="camel"):
-    """App of a queue at its primary. `aside`: messages on the put-aside list."""
+    """App of a queue at its primary. `put_aside`: messages on the put-aside list."""
 
     app: str
     messages: int
@@ -139,7 +139,7 @@ class QueueAppRow(Struct, frozen=True, kw_only=True, rename="camel"):
     unconfirmed: int
     consumers: int
     redelivery: int
-    aside: int
+    put_aside: int = field(name="aside")
     registered: bool
 
 

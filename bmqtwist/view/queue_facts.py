@@ -227,7 +227,7 @@ def _flow_of(stats: Iterable[Any]) -> Flow:
 
 def _app(app: state.AppState) -> QueueAppRow:
     return QueueAppRow(app=app.app_id, messages=app.messages, bytes=app.bytes, unconfirmed=app.unconfirmed,
-                       consumers=app.consumers, redelivery=app.redelivery, aside=app.aside,
+                       consumers=app.consumers, redelivery=app.redelivery, put_aside=app.put_aside,
                        registered=app.status != "unauthorized")
 
 

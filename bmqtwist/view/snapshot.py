@@ -113,7 +113,7 @@ class AppState(Struct, frozen=True):
     bytes: int
     consumers: int = 0
     redelivery: int = 0
-    aside: int = 0
+    put_aside: int = 0
     at_end: bool = True
     router: tuple[RouterEntry, ...] = ()
     unconfirmed: int = 0
