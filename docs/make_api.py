@@ -329,7 +329,7 @@ def undocumented() -> list[str]:
 
 
 def main() -> None:
-    """Write what has changed, delete what is gone."""
+    """Write changed pages, and delete pages without a module."""
     API.mkdir(exist_ok=True)
     made = pages()
     for path in API.glob("*.md"):
