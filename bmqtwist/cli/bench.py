@@ -248,7 +248,7 @@ def result_text(uri: str, result: dict[str, Any]) -> str:
     lines.append(f"  client    {result['clientCpuPercent']} % of a core"
                  + ("; the client is the limit here" if result["clientCpuPercent"] >= _BUSY_PERCENT else ""))
     lines += [f"  {count} refused: {status}" for status, count in result["refusals"].items()]
-    lines += [f"  {count} {text}" for count, text in ((result["missing"], "did not arrive"),
-                                                     (result["otherMessages"], "messages of other producers, not confirmed"))
-              if count]
+    unexpected = ((result["missing"], "did not arrive"),
+                  (result["otherMessages"], "messages of other producers, not confirmed"))
+    lines += [f"  {count} {text}" for count, text in unexpected if count]
     return "\n".join(lines)

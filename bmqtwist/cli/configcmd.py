@@ -182,7 +182,7 @@ Change = tuple[str, str, ConfigValue | None, ConfigValue | None]  # file, path, 
 
 
 def find_differences(left: EffectiveConfiguration, right: EffectiveConfiguration,
-                with_ignored: bool = False) -> tuple[list[str], list[str], list[Change]]:
+                     with_ignored: bool = False) -> tuple[list[str], list[str], list[Change]]:
     """Return domains only in `right`, domains only in `left`, and the different values; with `with_ignored`
     also those of members without effect."""
     added = [name for name in right.domains if name not in left.domains]

@@ -60,7 +60,7 @@ class OutputFormat:
         after = self.delimiter.replace("{", "{{").replace("}", "}}")
         template = "{json}\\n" if self.as_json else "{hex}\\n" if self.as_hex else self.template
         return compile_template(f"{{payload}}{after}" if template is None else template,
-                       lambda text: click.echo(f"bmq: {text}", err=True))
+                                lambda text: click.echo(f"bmq: {text}", err=True))
 
 
 printing_options = grouped_options(
@@ -102,21 +102,23 @@ class ConsumerOptions:
 @click.command()
 @connection_options
 @click.argument("uri")
-@grouped_options("limits", ConsumeLimits,
-          click.option("-n", "--count", type=click.IntRange(1), help="Stop after this number of messages."),
-          click.option("--duration", type=click.FloatRange(0, min_open=True), help="Stop after this number of seconds."),
-          click.option("--idle", type=click.FloatRange(0, min_open=True),
-                       help="Stop when no message has arrived for this number of seconds."))
+@grouped_options(
+    "limits", ConsumeLimits,
+    click.option("-n", "--count", type=click.IntRange(1), help="Stop after this number of messages."),
+    click.option("--duration", type=click.FloatRange(0, min_open=True), help="Stop after this number of seconds."),
+    click.option("--idle", type=click.FloatRange(0, min_open=True),
+                 help="Stop when no message has arrived for this number of seconds."))
 @click.option("--no-confirm", "--peek", "peek", is_flag=True,
               help="Print without confirming: all messages return to the queue. Prints at most --max-unconfirmed messages.")
-@grouped_options("consumer", ConsumerOptions,
-          click.option("-s", "--subscription", "expressions", multiple=True, metavar="EXPRESSION",
-                       help="Consume only messages whose properties match. Repeatable: a message must match one of them."),
-          click.option("--priority", default=0, show_default=True, help="Consumer priority."),
-          click.option("--max-unconfirmed", default=MAX_UNCONFIRMED_MESSAGES, show_default=True, type=click.IntRange(1),
-                       help="Maximum number of unconfirmed messages."),
-          click.option("--max-unconfirmed-bytes", default=MAX_UNCONFIRMED_BYTES, show_default=True,
-                       type=click.IntRange(1), help="Maximum size of unconfirmed messages, in bytes."))
+@grouped_options(
+    "consumer", ConsumerOptions,
+    click.option("-s", "--subscription", "expressions", multiple=True, metavar="EXPRESSION",
+                 help="Consume only messages whose properties match. Repeatable: a message must match one of them."),
+    click.option("--priority", default=0, show_default=True, help="Consumer priority."),
+    click.option("--max-unconfirmed", default=MAX_UNCONFIRMED_MESSAGES, show_default=True, type=click.IntRange(1),
+                 help="Maximum number of unconfirmed messages."),
+    click.option("--max-unconfirmed-bytes", default=MAX_UNCONFIRMED_BYTES, show_default=True,
+                 type=click.IntRange(1), help="Maximum size of unconfirmed messages, in bytes."))
 @printing_options
 @click.option("-q", "--quiet", is_flag=True, help="Print no progress and no summary.")
 def consume(connection: ConnectionOptions, uri: str, limits: ConsumeLimits, peek: bool, consumer: ConsumerOptions,

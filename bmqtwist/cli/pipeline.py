@@ -124,12 +124,13 @@ def package(target: str) -> None:
 @pipeline.command()
 @click.argument("source")
 @click.option("--to", "target", default="", help="Target queue. Default: the queue of each message.")
-@grouped_options("wanted", dict,
-          click.option("--queue", "queues", multiple=True, help="Only messages of this queue. Repeatable."),
-          click.option("--since", default="", help="Only messages at or after this ISO time (UTC)."),
-          click.option("--until", default="", help="Only messages before this ISO time (UTC)."),
-          click.option("--where", "expression", default="",
-                       help="Only messages that match this SQL condition; p['name'] is a property."))
+@grouped_options(
+    "wanted", dict,
+    click.option("--queue", "queues", multiple=True, help="Only messages of this queue. Repeatable."),
+    click.option("--since", default="", help="Only messages at or after this ISO time (UTC)."),
+    click.option("--until", default="", help="Only messages before this ISO time (UTC)."),
+    click.option("--where", "expression", default="",
+                 help="Only messages that match this SQL condition; p['name'] is a property."))
 @click.option("--name", default="replay", show_default=True, help="Name of this replay. GUIDs depend on it: a repeated "
               "replay under the same name is deduplicated.")
 @click.option("--rate", default=0.0, type=click.FloatRange(0), help="Messages per second; 0 = no limit.")

@@ -166,7 +166,7 @@ def show(path: tuple[str, ...], journal_path: str | None, journal_file: str | No
             found = _show_journal(paths, options)
         elif paths.csl:
             _refuse_options(options, ("record_type", "guid", "outstanding", "confirmed", "partially_confirmed",
-                              "dump_payload"), "a ledger")
+                                      "dump_payload"), "a ledger")
             found = _show_ledger(paths.csl, options)
         else:
             raise click.UsageError("Name a .bmq_journal, a .bmq_csl, a directory with them, or 'prefix*'.")
@@ -318,7 +318,7 @@ def _make_selection(options: dict[str, Any], queues: dict[bytes, LedgerQueue], w
     elif "all" in types:
         types = frozenset(RECORD_TYPES)
     return RecordSelection(types, keys, within, statuses[0] if statuses else "", options["guid"], options["seqnum"],
-                     options["offset"])
+                           options["offset"])
 
 
 def _queue_keys(options: dict[str, Any], queues: dict[bytes, LedgerQueue], with_ledger: bool) -> frozenset[bytes]:

@@ -103,7 +103,7 @@ class StorageFollower:
             stack.callback(data.close)
             payloads = DataFile(data.read, data.size)
             new = (record for record in self._new_records(journal, files.stamp)
-                     if record.type == MESSAGE and self._is_new(record) and record.queue_key == key)
+                   if record.type == MESSAGE and self._is_new(record) and record.queue_key == key)
             if not self._stamp:
                 return self._read_messages(deque(new, maxlen=self._lines), payloads)
             return self._read_messages(new, payloads)
@@ -159,16 +159,17 @@ class TailLimits(ConsumeLimits):
 @click.command()
 @connection_options
 @click.argument("uri")
-@grouped_options("limits", TailLimits,
-          click.option("-n", "--lines", default=10, show_default=True, type=click.IntRange(0, POLL_MESSAGES_MAX),
-                       help="Number of stored messages to print first."),
-          click.option("--follow/--no-follow", default=True, help="Follow the queue, or exit after the stored messages."),
-          click.option("--count", type=click.IntRange(1), help="Stop after this number of messages."),
-          click.option("--duration", type=click.FloatRange(0, min_open=True), help="Stop after this number of seconds."),
-          click.option("--idle", type=click.FloatRange(0, min_open=True),
-                       help="Stop when no message has arrived for this number of seconds."),
-          click.option("--interval", default=0.5, show_default=True, type=click.FloatRange(0.01),
-                       help="Seconds between two polls."))
+@grouped_options(
+    "limits", TailLimits,
+    click.option("-n", "--lines", default=10, show_default=True, type=click.IntRange(0, POLL_MESSAGES_MAX),
+                 help="Number of stored messages to print first."),
+    click.option("--follow/--no-follow", default=True, help="Follow the queue, or exit after the stored messages."),
+    click.option("--count", type=click.IntRange(1), help="Stop after this number of messages."),
+    click.option("--duration", type=click.FloatRange(0, min_open=True), help="Stop after this number of seconds."),
+    click.option("--idle", type=click.FloatRange(0, min_open=True),
+                 help="Stop when no message has arrived for this number of seconds."),
+    click.option("--interval", default=0.5, show_default=True, type=click.FloatRange(0.01),
+                 help="Seconds between two polls."))
 @click.option("-s", "--subscription", "expressions", multiple=True, metavar="EXPRESSION",
               help="Broadcast queues: print only messages whose properties match. Repeatable.")
 @click.option("--storage", "directory", type=click.Path(exists=True, file_okay=False), metavar="DIR",

@@ -100,7 +100,7 @@ class QueryEngine:
         options = self._options
         return [to_ipc(part) for each in contents if each is not None
                 for part in split_batch(from_ipc(each), options.partitions_min, options.partition_messages_max,
-                                   options.partition_bytes_max)]
+                                        options.partition_bytes_max)]
 
     def commit(self, end: Offset) -> None:
         if self._started:

@@ -125,7 +125,7 @@ def _equals_previous(columns: Mapping[str, Array], *names: str) -> Array:
 
 
 def _make_lines(columns: Mapping[str, Array], starts: Array, partition: int, names: KeyNames,
-           endings: list[tuple[int, int, int, int]]) -> pa.RecordBatch:
+                endings: list[tuple[int, int, int, int]]) -> pa.RecordBatch:
     count = len(columns["kind"])
     if not count:
         return pa.RecordBatch.from_pylist([], SCHEMA)

@@ -68,7 +68,7 @@ confirms = _reader_of(RecordType.CONFIRM, [*_POSITION, *_QUEUE, *_APP, "guid", "
 deletions = _reader_of(RecordType.DELETION, [*_POSITION, *_QUEUE, "guid", "reason"])
 queue_ops = _reader_of(RecordType.QUEUE_OP, [*_POSITION, *_QUEUE, *_APP, "op", "qlistOffset", "startLease", "startSequence"])
 sync_points = _reader_of(RecordType.JOURNAL_OP, [*_POSITION, "op", "syncPointType", "syncPointLease", "syncPointSequence",
-                                                  "node", "dataOffset", "qlistOffset"])
+                                                 "node", "dataOffset", "qlistOffset"])
 
 
 def lifelines(spark: SparkSession, path: str, **options: Any) -> DataFrame:

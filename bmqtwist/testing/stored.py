@@ -84,7 +84,7 @@ def put(node: ImmediateNode, uri: str, guid: bytes, payload: bytes, values: Mapp
         raise LocalError(f"{uri} refused the message: {AckStatus(refused).name}")
     node.turn_requested = True
     return ContentEvent(time=now, uri=parsed.canonical, guid=guid, data=data, has_properties=bool(area),
-                   compression=compression, schema_id=schema_id)
+                        compression=compression, schema_id=schema_id)
 
 
 def messages(node: ImmediateNode, uri: str, started_at: float) -> list[Stored]:

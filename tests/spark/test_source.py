@@ -57,7 +57,7 @@ def drained(rows: DataFrame, place: Path) -> Any:
 
 
 def test_draining_a_queue_moves_its_messages_to_the_table(spark: SparkSession, broker: BrokerProcess, uri: str,
-                                                   tmp_path: Path) -> None:
+                                                          tmp_path: Path) -> None:
     """With all columns, in order of arrival."""
     post(broker, uri, b"one", b"two", properties={"n": 7, "s": "text", "b": b"\x01\xff", "t": True})
     query = drained(source(spark, broker, uri, tmp_path, minPartitions="2"), tmp_path)
@@ -74,7 +74,7 @@ def test_draining_a_queue_moves_its_messages_to_the_table(spark: SparkSession, b
 
 
 def test_a_second_run_continues_after_the_first_one(spark: SparkSession, broker: BrokerProcess, uri: str,
-                                                        tmp_path: Path) -> None:
+                                                    tmp_path: Path) -> None:
     for number in range(2):
         post(broker, uri, b"%d" % number)
         drained(source(spark, broker, uri, tmp_path), tmp_path)
@@ -93,7 +93,7 @@ def test_a_batch_has_at_most_the_configured_number_of_messages_and_only_selected
 
 
 def test_a_failed_batch_is_not_confirmed_and_is_repeated_unchanged(spark: SparkSession, broker: BrokerProcess, uri: str,
-                                                                       tmp_path: Path) -> None:
+                                                                   tmp_path: Path) -> None:
     """The error is in the query after the source; later messages are in a later batch."""
     post(broker, uri, b"a", b"b")
     got: dict[int, list[bytes]] = {}
@@ -118,7 +118,7 @@ def test_a_failed_batch_is_not_confirmed_and_is_repeated_unchanged(spark: SparkS
 
 
 def test_a_query_stopped_after_all_batches_has_confirmed_all_messages(spark: SparkSession, broker: BrokerProcess, uri: str,
-                                                              tmp_path: Path) -> None:
+                                                                      tmp_path: Path) -> None:
     post(broker, uri, *(b"%d" % number for number in range(50)))
     query = source(spark, broker, uri, tmp_path, maxOffsetsPerTrigger="10").writeStream.format("noop").option(
         "checkpointLocation", str(tmp_path / "checkpoint")).start()
@@ -137,7 +137,7 @@ def test_several_receivers_share_a_queue(spark: SparkSession, broker: BrokerProc
 
 
 def test_app_id_and_subscription_expression_select_messages(spark: SparkSession, broker: BrokerProcess,
-                                                          tmp_path: Path) -> None:
+                                                            tmp_path: Path) -> None:
     uri = f"bmq://d.fan/q{next(_numbers)}"
     with Session(broker.url) as session:
         session.open(f"{uri}?id=b", read=True).close()
@@ -164,7 +164,7 @@ def test_an_invalid_option_fails_the_planning_of_the_query(spark: SparkSession, 
 
 
 def test_a_queue_that_cannot_be_opened_fails_the_query_with_the_reason(spark: SparkSession, broker: BrokerProcess,
-                                                                      tmp_path: Path) -> None:
+                                                                       tmp_path: Path) -> None:
     with pytest.raises(Exception, match="unknown.domain|UNKNOWN|REFUSED|NOT_"):
         drained(source(spark, broker, "bmq://unknown.domain/q", tmp_path), tmp_path)
 
@@ -206,7 +206,7 @@ def test_rows_that_are_written_again_are_in_the_queue_once(spark: SparkSession, 
 
 
 def test_a_repeated_task_posts_each_row_once(broker: BrokerProcess, spark: SparkSession, uri: str,
-                                                         tmp_path: Path) -> None:
+                                             tmp_path: Path) -> None:
     """The first attempt of each task posts all rows and ends before it reports to Spark, as with speculation."""
     import pyarrow as pa
     from pyspark.sql.types import StructType
@@ -251,7 +251,7 @@ def test_a_streaming_query_posts_each_row_once(spark: SparkSession, broker: Brok
     ("'x' as value, 1 as properties", "properties to be a map"),
 ])
 def test_an_unsuitable_table_fails_before_a_row_is_posted(spark: SparkSession, broker: BrokerProcess, uri: str,
-                                                                  columns: str, text: str) -> None:
+                                                          columns: str, text: str) -> None:
     with pytest.raises(Exception, match=text):
         sink(spark.sql(f"select {columns}"), broker, queue=uri)
     with pytest.raises(SdkError), Session(broker.url) as session:
@@ -259,7 +259,7 @@ def test_an_unsuitable_table_fails_before_a_row_is_posted(spark: SparkSession, b
 
 
 def test_drain_returns_the_messages_of_all_drains_to_its_path(spark: SparkSession, broker: BrokerProcess, uri: str,
-                                                      tmp_path: Path) -> None:
+                                                              tmp_path: Path) -> None:
     from bmqtwist.spark import drain
 
     options = {"bmq.bootstrap.servers": broker.url, "subscribe": uri, "availableNow.idle": "300ms"}

@@ -156,7 +156,7 @@ def test_lifelines_equal_the_messages_of_the_storage_tool(spark: SparkSession, c
     place = SETS / case / "n1"
     file = ReadOnlyFile(str(journal_in(place)))
     messages_of_tool = {item.message.guid: item for item in by_message(records(JournalScan(file.read, file.size)))
-            if isinstance(item, MessageRecords) and item.message is not None}
+                        if isinstance(item, MessageRecords) and item.message is not None}
     file.close()
     rows = {bytes(row["guid"]): row for row in lifelines(spark, str(journal_in(place))).collect()}
     assert rows.keys() == messages_of_tool.keys()

@@ -142,7 +142,7 @@ class AutoMode:
             self._log.info("ACK #%d: %s", self._acks_received - 1, ack_text(ack, self._number))
         if self._event_file.enabled and self._poster is not None:
             self._event_file.write("ACK", ack.uri, self._poster.correlation(ack.correlation), ack.guid,
-                                 name_and_code(ack.status)[1], "")
+                                   name_and_code(ack.status)[1], "")
         if not ack.ok:
             self._refused[ack.status] = self._refused.get(ack.status, 0) + 1
         elif self._timed and isinstance(ack.correlation, int):
@@ -228,7 +228,7 @@ class AutoMode:
         if not self._silent:
             title = f"Latency Report: {path}" if path else "Latency Report"
             self._output.print(f"====================\n{title}\n====================\n"
-                              f"{latencies.summary_text()}\n\n")
+                               f"{latencies.summary_text()}\n\n")
         if path:
             Path(path).write_text(json.dumps(latencies.report_tree(), indent=2) + "\n", encoding="utf-8")
 

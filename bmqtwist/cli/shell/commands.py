@@ -78,7 +78,7 @@ def _parse_name(line: str, at: int) -> tuple[str, int]:
     found = _NAME.match(line, at)
     if found is None:
         raise UnparsableCommand(f"character {at + 1}: a name is expected, for instance uri=\"bmq://domain/queue\", "
-                          f"not {_excerpt(line, at)}")
+                                f"not {_excerpt(line, at)}")
     return found.group(), found.end()
 
 

@@ -421,9 +421,9 @@ class Shell:
 
     async def _batch_post(self, command: dict[str, Any]) -> None:
         entry = self._find_entry(command["uri"])
+        payloads = tuple(each.encode("utf-8", "surrogateescape") for each in command["payload"])
         plan = SeriesParameters(command["eventsCount"], 0.0, command["eventSize"], command["msgSize"], command["postRate"],
-                    command["postInterval"], tuple(each.encode("utf-8", "surrogateescape") for each in command["payload"]),
-                    auto_incremented=command["autoIncremented"])
+                                command["postInterval"], payloads, auto_incremented=command["autoIncremented"])
         if not entry.flags.write:
             raise ShellCommandError(f"Failed to pack message. rc: {outcome_text('QUEUE_READONLY', 'pack')}")
         poster = SeriesPoster(plan, entry.opened, self._received.on_ack if entry.flags.ack else None, self._event_file)
@@ -435,7 +435,7 @@ class Shell:
 
     async def _list(self, command: dict[str, Any]) -> None:
         self._log.info("%s", format_unconfirmed([(message, entry.number) for entry in self._select_entries(command["uri"])
-                                      for message in entry.messages.values()]))
+                                                 for message in entry.messages.values()]))
 
     async def _confirm(self, command: dict[str, Any]) -> None:
         entry = self._find_entry(command["uri"])

@@ -246,7 +246,7 @@ class Posts:
                     continue
                 area, payload = unpack_data(message.data, True, message.compression, message.schema_id)
                 message.data, message.compression = pack_data(properties.to_v1(area), payload, False,
-                                                               bool(message.compression))
+                                                              bool(message.compression))
                 message.schema_id, message.crc = 0, None
                 self.unacked_bytes -= len(post.packed)
                 post.packed = events.encode_put([message])[8:]

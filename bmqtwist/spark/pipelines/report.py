@@ -94,35 +94,35 @@ def page(stored: dict[str, DataFrame], source: str, title: str) -> Page:
     verdict, mark = summarize(totals, bad, slow, differences)
     parts = [
         ReportSection("Queues", "Messages by final state. Rejected: delivery attempts used up (in a queue with one app "
-             "counted as confirmed, since its journal does not distinguish them).", None,
-             ["queue", "messages", "confirmed", "expired", "purged", "rejected", "no quorum", "outstanding"], endings,
-             "No messages."),
+                      "counted as confirmed, since its journal does not distinguish them).", None,
+                      ["queue", "messages", "confirmed", "expired", "purged", "rejected", "no quorum", "outstanding"],
+                      endings, "No messages."),
         ReportSection("Throughput", "Arrived messages per minute; the queues with most messages.",
-             Chart("Throughput", "messages / min", _series(stored["throughput"], busiest, "in"))),
+                      Chart("Throughput", "messages / min", _series(stored["throughput"], busiest, "in"))),
         ReportSection("Backlog", "Messages in the queue at the end of each minute.",
-             Chart("Backlog", "messages", _series(stored["backlog"], busiest, "messages"))),
+                      Chart("Backlog", "messages", _series(stored["backlog"], busiest, "messages"))),
         *_measured(stored),
         ReportSection("Latency", "Seconds from arrival to confirmation. Journals have whole seconds: 0 is less than one.",
-             None, LATENCY_HEADS,
-             _top(stored["latency"], "messages", ["queue", "appId", "messages", *tables.PERCENTILE_NAMES, "max"]),
-             "No message was confirmed."),
+                      None, LATENCY_HEADS,
+                      _top(stored["latency"], "messages", ["queue", "appId", "messages", *tables.PERCENTILE_NAMES, "max"]),
+                      "No message was confirmed."),
         ReportSection("Consumers", "Over the last ten minutes with traffic.", None,
-             ["queue", "backlog", "arrived", "removed", "verdict", "minutes to drain"], health,
-             "No queues with messages."),
+                      ["queue", "backlog", "arrived", "removed", "verdict", "minutes to drain"], health,
+                      "No queues with messages."),
         ReportSection("Sizes", "Stored messages by upper bound of the size in the DATA file, bytes.",
-             Chart("Sizes", "messages", labels=[f"{row['until']:,}" for row in sizes],
-                   bars={"messages": [row["messages"] for row in sizes]} if sizes else {})),
+                      Chart("Sizes", "messages", labels=[f"{row['until']:,}" for row in sizes],
+                            bars={"messages": [row["messages"] for row in sizes]} if sizes else {})),
         ReportSection("Duplicates", "GUIDs stored more than once, and equal contents of one producer within a minute.", None,
-             ["queue", "kind", "what", "times"], repeated, "None."),
+                      ["queue", "kind", "what", "times"], repeated, "None."),
         ReportSection("Growth", forecast(growth), None, ["partition", "hour", "records", "bytes of DATA", "file sets"],
-             [(row["partition"], f"{row['hour']:%Y-%m-%d %H:%M}", row["records"], row["dataBytes"], row["fileSets"])
-              for row in growth[-QUEUES_SHOWN:]], "No records."),
+                      [(row["partition"], f"{row['hour']:%Y-%m-%d %H:%M}", row["records"], row["dataBytes"], row["fileSets"])
+                       for row in growth[-QUEUES_SHOWN:]], "No records."),
     ]
     if "replicas" in stored:
         parts.append(ReportSection("Replicas", "First records that differ between the nodes.", None,
-                          ["partition", "lease", "sequence", "what"],
-                          [(row["partition"], row["lease"], row["sequence"], row["what"]) for row in differences],
-                          "All records are equal."))
+                                   ["partition", "lease", "sequence", "what"],
+                                   [(row["partition"], row["lease"], row["sequence"], row["what"]) for row in differences],
+                                   "All records are equal."))
     about = f"{source}, {span[0]:%Y-%m-%d %H:%M} to {span[1]:%Y-%m-%d %H:%M} UTC" if span and span[0] else source
     return Page(title, about, verdict, mark, parts)
 
@@ -131,9 +131,10 @@ def _measured(stored: dict[str, DataFrame]) -> list[ReportSection]:
     if "measured" not in stored:
         return []
     return [ReportSection("Measured latency", "Milliseconds from arrival to confirmation, from the broker's histograms; "
-                 "relative error up to 1/8. Rows without an app contain all apps of the queue.", None, LATENCY_HEADS,
-                 _top(stored["measured"], "messages", ["queue", "appId", "messages", *tables.PERCENTILE_NAMES, "max"]),
-                 "No message was confirmed.")]
+                          "relative error up to 1/8. Rows without an app contain all apps of the queue.", None, LATENCY_HEADS,
+                          _top(stored["measured"], "messages",
+                               ["queue", "appId", "messages", *tables.PERCENTILE_NAMES, "max"]),
+                          "No message was confirmed.")]
 
 
 def summarize(totals: Any, stalled: list[str], slow: list[str], differences: list[Any]) -> tuple[str, str]:
