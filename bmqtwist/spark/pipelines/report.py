@@ -131,9 +131,9 @@ def _measured(stored: dict[str, DataFrame]) -> list[ReportSection]:
     if "measured" not in stored:
         return []
     return [ReportSection("Measured latency", "Milliseconds from arrival to confirmation, from the broker's histograms; "
-                          "relative error up to 1/8. Rows without an app contain all apps of the queue.", None, LATENCY_HEADS,
-                          _top(stored["measured"], "messages",
-                               ["queue", "appId", "messages", *tables.PERCENTILE_NAMES, "max"]),
+                          "relative error up to 1/8. Rows without an app contain all apps of the queue.", None,
+                          LATENCY_HEADS, _top(stored["measured"], "messages",
+                                              ["queue", "appId", "messages", *tables.PERCENTILE_NAMES, "max"]),
                           "No message was confirmed.")]
 
 
