@@ -87,27 +87,27 @@ class AdminClient:
         except OSError as error:
             raise Unreachable(f"The connection to {self._address} broke: {error.strerror or error}") from None
 
-    def _next_event(self, wanted: EventType, what: str) -> tuple[int, bytes]:
+    def _next_event(self, event_type: EventType, answer: str) -> tuple[int, bytes]:
         while True:
             while self._events:
                 kind, specific, body = self._events.pop(0)
-                if kind == wanted:
+                if kind == event_type:
                     return specific, body
                 if kind == EventType.HEARTBEAT_REQ:
                     self._send(HEARTBEAT_RSP)
-            self._receive(what)
+            self._receive(answer)
 
-    def _receive(self, what: str) -> None:
+    def _receive(self, answer: str) -> None:
         try:
             chunk = self._socket.recv(READ_BYTES)
         except TimeoutError:
-            raise Unreachable(f"{self._address} did not send {what} within {self._timeout:g} s. Is it a broker?") from None
+            raise Unreachable(f"{self._address} did not send {answer} within {self._timeout:g} s. Is it a broker?") from None
         except OSError as error:
             raise Unreachable(f"The connection to {self._address} broke: {error.strerror or error}") from None
         if not chunk and self._accepted:
-            raise Unreachable(f"{self._address} closed the connection before it sent {what}")
+            raise Unreachable(f"{self._address} closed the connection before it sent {answer}")
         if not chunk:
-            raise NotAllowed(f"{self._address} closed the connection instead of sending {what}. Does it require "
+            raise NotAllowed(f"{self._address} closed the connection instead of sending {answer}. Does it require "
                              "authentication, or TLS?")
         try:
             buffer, spans = self._frames.receive(chunk)

@@ -125,7 +125,7 @@ def package(target: str) -> None:
 @click.argument("source")
 @click.option("--to", "target", default="", help="Target queue. Default: the queue of each message.")
 @grouped_options(
-    "wanted", dict,
+    "selection", dict,
     click.option("--queue", "queues", multiple=True, help="Only messages of this queue. Repeatable."),
     click.option("--since", default="", help="Only messages at or after this ISO time (UTC)."),
     click.option("--until", default="", help="Only messages before this ISO time (UTC)."),
@@ -137,7 +137,7 @@ def package(target: str) -> None:
 @click.option("--dry-run", is_flag=True, help="Count the messages without posting them.")
 @_broker_options
 @_spark_options
-def replay(source: str, wanted: dict[str, Any], bmq: dict[str, str], spark: SparkSettings, **how: Any) -> None:
+def replay(source: str, selection: dict[str, Any], bmq: dict[str, str], spark: SparkSettings, **options: Any) -> None:
     """Post archived messages again, with new GUIDs and with properties that name their origin.
 
     SOURCE: the records of an archive, storage directories or journals.
@@ -146,15 +146,15 @@ def replay(source: str, wanted: dict[str, Any], bmq: dict[str, str], spark: Spar
     from bmqtwist.spark.pipelines.replay import MessageSelection, ReplayOptions
     from bmqtwist.spark.pipelines.replay import replay as run
 
-    selection, posting = MessageSelection(**wanted), ReplayOptions(**how)
+    messages, posting = MessageSelection(**selection), ReplayOptions(**options)
     if posting.dry_run:
-        click.echo(f"{run(session, source, bmq, selection, posting)} messages would be posted")
+        click.echo(f"{run(session, source, bmq, messages, posting)} messages would be posted")
         return
     with click.progressbar(length=1, label="posting", show_pos=True) as bar:
         def on_progress(done: int, total: int) -> None:
             bar.length = total
             bar.update(done - bar.pos)
-        count = run(session, source, bmq, selection, posting, on_progress)
+        count = run(session, source, bmq, messages, posting, on_progress)
     click.echo(f"{count} messages posted")
 
 

@@ -48,14 +48,14 @@ _RETRYABLE = frozenset((Result.TIMEOUT, Result.NOT_CONNECTED, Result.CANCELED, R
                         Result.ALREADY_IN_PROGRESS))
 
 
-def error_of_result(what: str, result: Result, message: str = "") -> LinkLost | Refused:
+def error_of_result(operation: str, result: Result, message: str = "") -> LinkLost | Refused:
     """Return the error for a result other than SUCCESS: LinkLost if a new connection may help."""
-    text = f"{what}: {result.value} {message}".rstrip()
+    text = f"{operation}: {result.value} {message}".rstrip()
     return LinkLost(text) if result in _RETRYABLE else Refused(text)
 
 
-def error_of_request(what: str, error: SdkError) -> LinkLost | Refused:
-    return error_of_result(what, error.result, error.message)
+def error_of_request(operation: str, error: SdkError) -> LinkLost | Refused:
+    return error_of_result(operation, error.result, error.message)
 
 
 DOMAIN = "bmq.test.persistent.priority"
@@ -203,16 +203,16 @@ class BrokerLink:
         if self.is_forked:
             self.check()
 
-    def _request(self, what: str, make: Callable[[object, float], object], timeout_s: float) -> None:
+    def _request(self, operation: str, make: Callable[[object, float], object], timeout_s: float) -> None:
         """Start a request of the core and wait for its result. Without an answer the link ends, since the state at the
         broker is unknown."""
         self.check()
         try:
             answered = self._threaded.request(make, timeout_s)
         except SdkError as error:
-            raise error_of_request(what, error) from error
+            raise error_of_request(operation, error) from error
         if not answered:
-            self._end_connection(f"{what}: no answer in {timeout_s:g} s")
+            self._end_connection(f"{operation}: no answer in {timeout_s:g} s")
             self.check()
 
     # -- posting ----------------------------------------------------------------------------------------------------

@@ -30,8 +30,8 @@ class OptionError(LocalError):
 class OptionReader:
     """Options of one source or sink: `pop` reads and removes an option; `check_unknown` refuses the remaining ones."""
 
-    def __init__(self, what: str, given: Mapping[str, str]) -> None:
-        self._subject, self._left = what, {key.lower(): value for key, value in given.items()}
+    def __init__(self, subject: str, given: Mapping[str, str]) -> None:
+        self._subject, self._left = subject, {key.lower(): value for key, value in given.items()}
         self._known: list[str] = []
 
     def pop(self, name: str, default: _T, read: Callable[[str], _T], *aliases: str) -> _T:

@@ -103,8 +103,8 @@ def parts_between(start: StoragePosition, end: StoragePosition, journals: list[J
         spans = _record_ranges(journal) if journal is not None else []
         if journal is None or not spans or _count(spans[0].stop) < stop:
             if fail_on_data_loss:
-                what = "is missing" if journal is None else "is shorter than before"
-                raise DataLoss(f"journal {key} {what}: records {begin} to "
+                problem = "is missing" if journal is None else "is shorter than before"
+                raise DataLoss(f"journal {key} {problem}: records {begin} to "
                                f"{stop} cannot be read. With option failOnDataLoss false they are skipped.")
             if journal is None or not spans:
                 continue

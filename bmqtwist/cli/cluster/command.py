@@ -47,8 +47,9 @@ def _directory_option(command: Command) -> Command:
                         help="Directory of the cluster.  [env: BMQ_CLUSTER_DIR]")(command)
 
 
-def _timeout_option(seconds: float, what: str) -> Callable[[Command], Command]:
-    return click.option("--timeout", default=seconds, show_default=True, type=click.FloatRange(0, min_open=True), help=what)
+def _timeout_option(seconds: float, help_text: str) -> Callable[[Command], Command]:
+    return click.option("--timeout", default=seconds, show_default=True, type=click.FloatRange(0, min_open=True),
+                        help=help_text)
 
 
 _until_healthy = _timeout_option(60.0, "Seconds to wait until the cluster is healthy.")
@@ -74,7 +75,7 @@ def cluster() -> None:
 @click.option("--elector", type=click.Choice(list(ELECTORS)),
               help="fast: failover of the leader within 3 s. original: the timeouts of BlazingMQ, up to 24 s.")
 @_until_healthy
-def up(directory: Path, timeout: float, **wanted: Any) -> None:
+def up(directory: Path, timeout: float, **options: Any) -> None:
     """Create a cluster and start it. If the directory contains a cluster, start its stopped brokers with their data.
 
     The command ends when the cluster is healthy: all brokers run, and the nodes follow one active leader.
@@ -84,13 +85,13 @@ def up(directory: Path, timeout: float, **wanted: Any) -> None:
         if (directory / RECORD).exists():
             found = LocalCluster.load(directory, _print_line)
         else:
-            nodes, proxies = wanted["nodes"], wanted["proxies"]
+            nodes, proxies = options["nodes"], options["proxies"]
             count = NODES if nodes is None else nodes, PROXIES if proxies is None else proxies
-            ports = _choose_ports(2 * sum(count), wanted["base_port"])
-            record = ClusterRecord(sample_brokers(*count, ports), wanted["elector"] or ELECTOR,
-                                   wanted["durability"] or DURABILITY)
+            ports = _choose_ports(2 * sum(count), options["base_port"])
+            record = ClusterRecord(sample_brokers(*count, ports), options["elector"] or ELECTOR,
+                                   options["durability"] or DURABILITY)
             found = LocalCluster.make(directory, record, _print_line)
-        _check_same(found, wanted)
+        _check_same(found, options)
         found.write_missing_files()
         found.start([each for each in found.brokers if not found.running_pid(each)])
         _print_status(found, found.wait_until_healthy(timeout, found.brokers))
@@ -104,15 +105,15 @@ def _choose_ports(count: int, first: int | None) -> list[int]:
     return list(range(first, first + count))
 
 
-def _check_same(found: LocalCluster, wanted: dict[str, Any]) -> None:
+def _check_same(found: LocalCluster, options: dict[str, Any]) -> None:
     """Refuse options that differ from those of the existing cluster."""
     count = sum(1 for each in found.brokers if each.node_id)
     has = {"nodes": count, "proxies": len(found.brokers) - count, "base_port": found.brokers[0].port,
            "durability": found.record.durability, "elector": found.record.elector}
     for name, there in has.items():
-        if wanted[name] not in (None, there):
+        if options[name] not in (None, there):
             raise LocalError(f"the cluster in '{found.directory}' was created with --{name.replace('_', '-')} {there}, not "
-                             f"{wanted[name]}: omit the option, or give another directory with --dir")
+                             f"{options[name]}: omit the option, or give another directory with --dir")
 
 
 @cluster.command()

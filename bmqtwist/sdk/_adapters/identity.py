@@ -58,11 +58,11 @@ def queue_options(now: QueueOptions, options: QueueOptions | None, changes: Queu
     return replace(found, **changes)
 
 
-def _check_names(what: str, kind: type[SessionOptions] | type[QueueOptions], names: Iterable[str]) -> None:
+def _check_names(owner: str, kind: type[SessionOptions] | type[QueueOptions], names: Iterable[str]) -> None:
     known = [each.name for each in fields(kind)]
     for name in sorted(set(names) - set(known)):
         close = get_close_matches(name, known, 1)
-        raise TypeError(f"a {what} has no option {name!r}" + (f", did you mean {close[0]!r}?" if close else
+        raise TypeError(f"a {owner} has no option {name!r}" + (f", did you mean {close[0]!r}?" if close else
                                                               f": see {kind.__name__}"))
 
 

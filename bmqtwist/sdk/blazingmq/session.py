@@ -58,8 +58,8 @@ _MESSAGE_ERRORS = {Result.PAYLOAD_EMPTY, Result.PAYLOAD_TOO_BIG, Result.QUEUE_SU
 
 
 @contextlib.contextmanager
-def translate_errors(what: str) -> Iterator[None]:
-    """Raise errors of a request as `Failed to <what>: CODE: why`."""
+def translate_errors(operation: str) -> Iterator[None]:
+    """Raise errors of a request as `Failed to <operation>: CODE: why`."""
     try:
         yield
     except Error:
@@ -67,9 +67,9 @@ def translate_errors(what: str) -> Iterator[None]:
     except BmqError as error:
         if isinstance(error, SdkError):
             late = error.result is Result.TIMEOUT
-            raise (BrokerTimeoutError if late else Error)(f"Failed to {what}: {error}") from error
+            raise (BrokerTimeoutError if late else Error)(f"Failed to {operation}: {error}") from error
         code = "INVALID_URI" if isinstance(error, InvalidUri) else "INVALID_ARGUMENT"
-        raise Error(f"Failed to {what}: {code}: {error}") from error
+        raise Error(f"Failed to {operation}: {code}: {error}") from error
 
 
 @contextlib.contextmanager

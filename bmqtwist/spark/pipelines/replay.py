@@ -33,19 +33,19 @@ class MessageSelection:
     expression: str = ""
 
 
-def select_messages(spark: SparkSession, source: str, wanted: MessageSelection) -> DataFrame:
+def select_messages(spark: SparkSession, source: str, selection: MessageSelection) -> DataFrame:
     columns = ["type", "queue", "guid", "time", "lease", "sequence", "partition", "value", "properties"]
     rows = records(spark, source, columns, payload=True, recordTypes="MESSAGE", includeArchive=True).where(
         (F.col("type") == "MESSAGE") & F.col("value").isNotNull())
-    if wanted.queues:
-        rows = rows.where(F.col("queue").isin(*wanted.queues))
-    if wanted.since:
-        rows = rows.where(F.col("time") >= F.lit(wanted.since).cast("timestamp"))
-    if wanted.until:
-        rows = rows.where(F.col("time") < F.lit(wanted.until).cast("timestamp"))
-    if wanted.expression:
+    if selection.queues:
+        rows = rows.where(F.col("queue").isin(*selection.queues))
+    if selection.since:
+        rows = rows.where(F.col("time") >= F.lit(selection.since).cast("timestamp"))
+    if selection.until:
+        rows = rows.where(F.col("time") < F.lit(selection.until).cast("timestamp"))
+    if selection.expression:
         rows = rows.withColumn("p", F.coalesce("properties", F.create_map().cast("map<string,string>"))).where(
-            F.expr(wanted.expression)).drop("p")
+            F.expr(selection.expression)).drop("p")
     return rows.dropDuplicates(["partition", "lease", "sequence"])
 
 
@@ -72,12 +72,12 @@ class ReplayOptions:
     dry_run: bool = False
 
 
-def replay(spark: SparkSession, source: str, broker: dict[str, str], wanted: MessageSelection, how: ReplayOptions,
+def replay(spark: SparkSession, source: str, broker: dict[str, str], selection: MessageSelection, options: ReplayOptions,
            progress: Callable[[int, int], Any] = lambda done, total: None) -> int:
     """Post the selected messages; return their number. Calls `progress` with the number of posted messages and the total."""
-    rows, rate = posts_of(select_messages(spark, source, wanted), how.target, how.name), how.rate
+    rows, rate = posts_of(select_messages(spark, source, selection), options.target, options.name), options.rate
     total = rows.count()
-    if how.dry_run or not total:
+    if options.dry_run or not total:
         return total
     if rate < 0:
         raise LocalError("the rate must be 0 (no limit) or a number of messages per second")
