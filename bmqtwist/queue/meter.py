@@ -90,7 +90,7 @@ class Meter:
 
     @property
     def has_ample_quota(self) -> bool:
-        """True if the usage is at most 1/PLENTY of the quota, here and in the parent."""
+        """True if the usage is at most 1/AMPLE_QUOTA_RATIO of the quota, here and in the parent."""
         if self.disabled:
             return True
         if AMPLE_QUOTA_RATIO * self.messages > self.messages_max or AMPLE_QUOTA_RATIO * self.bytes > self.bytes_max:

@@ -507,7 +507,7 @@ class Queue(ABC):
     @property
     @abstractmethod
     def has_ample_quota(self) -> bool:
-        """True if usage is at most 1/PLENTY of the quota: delayed CONFIRMs cannot cause NACKs."""
+        """True if usage is at most 1/AMPLE_QUOTA_RATIO of the quota: delayed CONFIRMs cannot cause NACKs."""
 
     @abstractmethod
     def deliver(self, now: float) -> None:

@@ -232,7 +232,7 @@ class RelayQueue(Queue):
 
     @property
     def has_ample_quota(self) -> bool:
-        """True if the messages of consumers here are at most 1/PLENTY of the quota, or the quota is unknown here."""
+        """True if the messages of consumers here are at most 1/AMPLE_QUOTA_RATIO of the quota, or the quota is unknown here."""
         limit = self.domain.settings.queue_limits.messages
         return not limit or AMPLE_QUOTA_RATIO * len(self.messages) <= limit
 

@@ -73,7 +73,7 @@ Row = dict[WriterEvent, Cell[WriterState]]
 
 
 def _row(**after: WriterState) -> Row:
-    """Build a row from the events that change the state; SYNC_FAILS and MISTAKE close every state."""
+    """Build a row from the events that change the state; SYNC_FAILS and EXCEPTION close every state."""
     return dict.fromkeys(WriterEvent, to(Availability._stay)) | {
         event: to(Availability._enter, _CLOSED) for event in (WriterEvent.SYNC_FAILS, WriterEvent.EXCEPTION)} | {
         WriterEvent[name]: to(Availability._enter, state) for name, state in after.items()}

@@ -21,7 +21,7 @@ from bmqtwist.storage.message import Message
 from kit.codec import encode_properties
 from kit.storage_kit import start
 
-PLENTY = MeterLimits(1_000_000, 1 << 40)
+AMPLE_LIMITS = MeterLimits(1_000_000, 1 << 40)
 WALL = 1_795_237_326
 
 
@@ -72,7 +72,7 @@ class Engine:
         self.poisons: list[bytes] = []
         self.disk = MemoryDisk()
         self.partition, _ = start(self.disk, durability="none")
-        values: dict[str, Any] = {"mode": mode, "in_memory": in_memory, "domain_limits": PLENTY, "queue_limits": PLENTY,
+        values: dict[str, Any] = {"mode": mode, "in_memory": in_memory, "domain_limits": AMPLE_LIMITS, "queue_limits": AMPLE_LIMITS,
                                   "ttl_s": 3600, "app_ids": apps, **settings}
         self.domain = Domain("d", "d", "c", DomainSettings(**values), throttle or Throttle())
         keys = [(app, app[:5].encode().ljust(5, b"k")) for app in apps]

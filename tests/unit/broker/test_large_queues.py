@@ -311,7 +311,7 @@ def test_a_close_is_answered_before_the_messages_of_the_consumer_are_returned() 
     engine = SlowEngine()
     first, second = consumer_with_unconfirmed(engine), engine.reader(m=1 << 20)
     request = close_request(first)
-    assert close_queue(first, request, True, WALL) and engine.queue.apps["__default"].returning
+    assert close_queue(first, request, True, WALL) and engine.queue.apps["__default"].pending_returns
     engine.rest()
     assert len(got(second)) == MANY
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from kit.engine_kit import PLENTY, WALL, Engine, got
+from kit.engine_kit import AMPLE_LIMITS, WALL, Engine, got
 
 from bmqtwist.errors import AckStatus
 from bmqtwist.queue.domain import MeterLimits
@@ -234,7 +234,7 @@ def test_puts_after_a_put_refused_for_lack_of_a_commit_are_released() -> None:
 
 
 def test_in_memory_queues_write_no_record() -> None:
-    engine = Engine(in_memory=True, queue_limits=PLENTY)
+    engine = Engine(in_memory=True, queue_limits=AMPLE_LIMITS)
     reader = engine.reader()
     written = engine.partition.tail.positions()
     engine.post(b"1")
