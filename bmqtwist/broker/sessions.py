@@ -159,9 +159,9 @@ class Sessions:
                 performer.read(session, True)
 
     def enforce_input_limit(self) -> None:
-        session = max(self.open, key=lambda each: each.frames.held_bytes)
+        session = max(self.open, key=lambda each: each.frames.incomplete_bytes)
         session.close("#TCP_READ_ERROR %s: it has the largest of the incomplete events, %d of %d bytes (limit: %d)",
-                      session.description, session.frames.held_bytes, self.held.bytes, self.held.bytes_max)
+                      session.description, session.frames.incomplete_bytes, self.held.bytes, self.held.bytes_max)
 
     def authenticate(self, session: Session, effect: Authenticate) -> None:
         self.loop.performer.authenticate(session, effect)

@@ -25,7 +25,7 @@ from bmqtwist.config.compose import ENVIRONMENT, REPLACED
 from bmqtwist.config.declare import Finding, Section, camel_case
 from bmqtwist.config.domain import DomainVariant
 from bmqtwist.config.load import BROKER_FILE, CLUSTERS_FILE, DOMAINS_DIRECTORY, DomainReader, Lines, load
-from bmqtwist.config.provider import Resolved, check_domain_text, normalise
+from bmqtwist.config.provider import ResolvedDomain, check_domain_text, normalise
 from bmqtwist.config.text import MASK
 from bmqtwist.report import ListReport
 
@@ -103,7 +103,7 @@ def _domain_values(reader: DomainReader, name: str, problems: list[Finding]) -> 
     before = variant
     definition = variant.definition
     if definition is not None:
-        parameters = normalise(definition.parameters, Resolved(name, definition.location), ListReport())
+        parameters = normalise(definition.parameters, ResolvedDomain(name, definition.location), ListReport())
         variant = DomainVariant(definition=dataclasses.replace(definition, parameters=parameters))
     file = f"{DOMAINS_DIRECTORY}/{name}.json"
     lister = _ValueLister(file, path, lines, {}, frozenset())

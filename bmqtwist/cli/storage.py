@@ -42,7 +42,7 @@ from bmqtwist.storagetool.inputs import (
 )
 from bmqtwist.storagetool.journalview import records
 from bmqtwist.storagetool.ledgerview import TYPES, LedgerPrinter, LedgerQueue, queues_of
-from bmqtwist.storagetool.output import output_in
+from bmqtwist.storagetool.output import make_output
 from bmqtwist.storagetool.selection import RECORD_TYPES, RecordRange, RecordSelection
 from bmqtwist.storagetool.show import RecordPrinter, Summary, SummaryPrinter, show_qlist
 from bmqtwist.storagetool.verify import ERROR, NOTE, WARNING, FileFinding
@@ -206,7 +206,7 @@ def qlist(path: str, partition: int | None, **options: Any) -> None:
         if not found.qlist:
             raise InputError(f"{path} is not a .bmq_qlist file, and contains none")
         with _open_with_progress(found.qlist) as file:
-            problem = show_qlist(file, output_in(_write, _json_mode(options)))
+            problem = show_qlist(file, make_output(_write, _json_mode(options)))
         if problem:
             click.echo(f"bmq: {found.qlist}: {problem}", err=True)
     raise SystemExit(EXIT_NOT_ALL if problem else 0)
@@ -281,7 +281,7 @@ def _show_journal(paths: SetFiles, options: dict[str, Any]) -> bool:
     selection = _make_selection(options, queues, bool(paths.csl))
     if summary and (selection.status or selection.guids or selection.exact_records or options["details"] or dump):
         raise click.UsageError("--summary counts all records: combine it with record types, queues and ranges only.")
-    output = output_in(_write, _json_mode(options), options["details"], options["dump_limit"])
+    output = make_output(_write, _json_mode(options), options["details"], options["dump_limit"])
     with _open_with_progress(paths.journal) as journal:
         wrong = check_file_header(journal.read(0, JOURNAL_HEADER_BYTES), FileType.JOURNAL, None)
         if wrong:
@@ -363,10 +363,10 @@ def _show_ledger(path: str, options: dict[str, Any]) -> bool:
     selection = RecordSelection(types, keys, within, seqnums=options["seqnum"], offsets=options["offset"])
     if options["summary"] and (options["details"] or selection != RecordSelection(frozenset(TYPES))):
         raise click.UsageError("--summary of a ledger counts all records: leave out --details and the filters.")
-    shower = LedgerPrinter(found, selection, options["csl_from_begin"], output_in(_write, _json_mode(options)))
+    shower = LedgerPrinter(found, selection, options["csl_from_begin"], make_output(_write, _json_mode(options)))
     if not options["summary"]:
-        return shower.records(options["details"])
-    shower.summary(options["summary_queues_limit"])
+        return shower.print_records(options["details"])
+    shower.print_summary(options["summary_queues_limit"])
     return True
 
 

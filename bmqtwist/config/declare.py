@@ -229,14 +229,14 @@ class _Decoder:
             if name in names:
                 continue
             if strictly:
-                self.add_problem(found, join(path, name), unknown_member(name, names).replace(", ignored", ""))
+                self.add_problem(found, join_path(path, name), unknown_member(name, names).replace(", ignored", ""))
             elif not silent:
-                self.add_notice(found, join(path, name), unknown_member(name, names))
+                self.add_notice(found, join_path(path, name), unknown_member(name, names))
         for name in at.value.repeated:
-            self.add_notice(at.value[name], join(path, name), "appears more than once; the last one is used")
+            self.add_notice(at.value[name], join_path(path, name), "appears more than once; the last one is used")
         for declared in known:
             child = at.value.get(declared.name)
-            where = join(path, declared.name)
+            where = join_path(path, declared.name)
             if child is None or child.value is None and (declared.nullable or not declared.mandatory):
                 if declared.mandatory:
                     self.add_problem(at, where, f"is missing, expected {declared.expected}")
@@ -268,12 +268,12 @@ class _Decoder:
             return self.decode_object(kind, at, path, silent)
         value = declared.convert(at.value) if kind.words else at.value
         if not kind.fits(value):
-            self.add_problem(at, path, f"found {at.describe()}, expected {kind.expected}{hint(kind, value)}")
+            self.add_problem(at, path, f"found {at.describe()}, expected {kind.expected}{suggest_word(kind, value)}")
             return None
         return declared.convert(value)
 
 
-def hint(kind: Scalar, value: object) -> str:
+def suggest_word(kind: Scalar, value: object) -> str:
     """Return `; did you mean "x"?` for a misspelled word, else ""."""
     if not isinstance(value, str):
         return ""
@@ -290,5 +290,5 @@ def _nearest(name: str, names: Collection[str]) -> str:
     return f'; did you mean "{close[0]}"?' if close else ""
 
 
-def join(path: str, name: str) -> str:
+def join_path(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name

@@ -65,7 +65,7 @@ class DomainSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Resolved:
+class ResolvedDomain:
     """A resolved name of a domain: the target of the redirect, if any, and the cluster."""
 
     name: str
@@ -88,13 +88,13 @@ class DomainProvider:
     def __init__(self, source: DomainSource, cache_ttl_s: float, report: Report,
                  compile_text: Compile = compile_expression) -> None:
         self._source, self._ttl_s, self._report, self._compile = source, cache_ttl_s, report, compile_text
-        self._resolved: dict[str, Resolved] = {}
+        self._resolved: dict[str, ResolvedDomain] = {}
         self._definitions: dict[str, tuple[float, DomainDefinition]] = {}  # name -> (expiry, content)
         self._noticed: dict[str, frozenset[str]] = {}  # warnings at the last read of the file
         self._stamp = 0
         self._stamp_due = float("-inf")
 
-    def resolve(self, name: str, now: float) -> Resolved:
+    def resolve(self, name: str, now: float) -> ResolvedDomain:
         """Resolve a name. Raises Refused: E_UNKNOWN with code -1 no file, -2 invalid file, -3 too many redirections."""
         self._check_directory(now)
         known = self._resolved.get(name)
@@ -105,7 +105,7 @@ class DomainProvider:
         for _ in range(FILES_READ_MAX):
             variant = self._read_variant(name, target)
             if variant.definition is not None:
-                self._resolved[name] = resolved = Resolved(target, variant.definition.location)
+                self._resolved[name] = resolved = ResolvedDomain(target, variant.definition.location)
                 return resolved
             self._report.info("Redirecting %s to %s", target, variant.redirect)
             target = variant.redirect or ""
@@ -125,7 +125,7 @@ class DomainProvider:
         self._definitions[name] = now + self._ttl_s, variant.definition
         return variant.definition
 
-    def first_load(self, resolved: Resolved, now: float) -> LoadedDomain:
+    def first_load(self, resolved: ResolvedDomain, now: float) -> LoadedDomain:
         """Load a domain at a member of its cluster. Raises Refused (E_REFUSED, -10) if its configuration is invalid."""
         try:
             config = normalise(self.definition(resolved.name, now).parameters, resolved, self._report)
@@ -165,7 +165,7 @@ class DomainProvider:
             parameters = self.definition(name, now).parameters
         except Refused as refused:
             raise LocalError(refused.message) from None
-        new = normalise(parameters, Resolved(name, old.cluster), self._report)
+        new = normalise(parameters, ResolvedDomain(name, old.cluster), self._report)
         if new == old.config:
             return old
         complaint = validate_definition(new, self._compile) or check_reconfigure(old.config, new)
@@ -240,7 +240,7 @@ class DomainProvider:
                               name, app_id)
 
 
-def normalise(config: DomainConfig, resolved: Resolved, report: Report) -> DomainConfig:
+def normalise(config: DomainConfig, resolved: ResolvedDomain, report: Report) -> DomainConfig:
     """Correct a configuration and log it: strong consistency of a broadcast domain, too many delivery attempts. Strong
     consistency of a domain in memory is only logged."""
     if config.mode.kind == QueueMode.BROADCAST and config.strong:
@@ -366,7 +366,7 @@ def _is_name(name: str) -> bool:
     return len(name) <= NAME_CHARS_MAX and _NAME.fullmatch(name) is not None
 
 
-def _clear_cache(cache: dict[str, Resolved] | dict[str, tuple[float, DomainDefinition]], name: str | None) -> None:
+def _clear_cache(cache: dict[str, ResolvedDomain] | dict[str, tuple[float, DomainDefinition]], name: str | None) -> None:
     if name is None:
         cache.clear()
     elif cache.pop(name, None) is None:

@@ -125,10 +125,10 @@ class Housekeeping:
         self._extra_check_at = float("-inf")  # moment of the additional check
 
     def start(self, now: float) -> None:
-        self._broker.loop.timers.every(now, STUCK_POLL_S, self.check)
-        self._broker.loop.timers.every(now, COLLECT_PERIOD_S, self.collect)
+        self._broker.loop.timers.every(now, STUCK_POLL_S, self.check_stuck_queues)
+        self._broker.loop.timers.every(now, COLLECT_PERIOD_S, self.delete_unused_queues)
 
-    def check(self, now: float) -> None:
+    def check_stuck_queues(self, now: float) -> None:
         """Inspect the queues that may be stuck."""
         broker = self._broker
         queues = [queue for cluster in broker.clusters.values() for queue in cluster.queues.values()]
@@ -136,9 +136,9 @@ class Housekeeping:
         overdue = self._monitor.next_overdue(now)
         if overdue is not None and self._extra_check_at <= now:
             self._extra_check_at = max(overdue, self._extra_check_at + STUCK_GAP_S)
-            broker.loop.timers.at(self._extra_check_at, self.check)
+            broker.loop.timers.at(self._extra_check_at, self.check_stuck_queues)
 
-    def collect(self, now: float) -> None:
+    def delete_unused_queues(self, now: float) -> None:
         """Delete queues that are empty and unused for the configured time; clear alarms whose condition has ended."""
         broker = self._broker
         if self._alarms is not None and self._alarms.active:

@@ -217,7 +217,7 @@ class ClientSession(SessionKind):
             self.outbox.push_merged(handle.q_id, message.guid, sub_id, flags, compression, schema_id, payload)
         else:
             held = self.outbox.push(handle.q_id, message.guid, sub_id, flags, compression, schema_id, payload)
-        self.window.count(message.size)
+        self.window.count_push(message.size)
         session = self.session
         if session.flush_due:
             return

@@ -224,7 +224,7 @@ class PeerSession(ClientSession):
         self.stats.push_msgs += 1
         self.stats.push_bytes += message.size
         self.push_to_broker(handle, sub_id, message, IMPLICIT_PAYLOAD | (OUT_OF_ORDER if redelivered else 0), 0, b"")
-        self.window.count(message.size)
+        self.window.count_push(message.size)
         self.session.flush()
 
     def ack_early(self, handle: Handle, message: Message, partition_id: int) -> None:

@@ -155,14 +155,14 @@ class QueueChanges:
     def delete_queue(self, queue: RootQueue, wall: int) -> None:
         """Unassign and delete an empty, unused queue; an open that comes meanwhile creates a new one."""
         if not queue.lifecycle.is_deleting:
-            queue.step_lifecycle(QueueChange.DELETE, self._cluster.loop.now, "it is empty and unused")
+            queue.step_lifecycle(QueueChange.DELETION_PROPOSED, self._cluster.loop.now, "it is empty and unused")
             self.propose(UnassignQueue(queue.uri, queue.key), partial(self._on_unassigned, queue), wall)
 
     def _on_unassigned(self, queue: RootQueue, outcome: Outcome, wall: int) -> None:
         """Delete a queue whose unassignment is committed; reopen it if the unassignment failed."""
         self.log_failure(outcome, wall)
         if isinstance(outcome, NotDone):
-            queue.step_lifecycle(QueueChange.KEEP, self._cluster.loop.now, outcome.reason)
+            queue.step_lifecycle(QueueChange.DELETION_FAILED, self._cluster.loop.now, outcome.reason)
         else:
             self.delete_unassigned(queue, wall)
 

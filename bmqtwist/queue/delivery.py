@@ -41,7 +41,7 @@ def broadcast(queue: Queue, app: App, message: Message) -> int:
     """Deliver a message to all consumers without storing it. Return the number of subscriptions, at least 1."""
     if app.condition is not None and not app.condition.matches(queue.values(message)):
         return 1
-    for subscription in app.current_router().eligible(queue.values(message) if message.has_properties else {}):
+    for subscription in app.current_router().eligible_subscriptions(queue.values(message) if message.has_properties else {}):
         handle = subscription.substream.handle
         if handle.client.window.lagging:  # broadcast has no limit of unconfirmed messages
             if queue.lines.admits(message.arrived):
@@ -66,7 +66,7 @@ def _messages_per_turn(app: App) -> int:
 def _deliver_new(queue: Queue, app: App, now: float) -> None:
     """Deliver new messages; fast path for one group without an expression."""
     new_messages, bit, router = app.new_messages, app.bit, app.router
-    group = router.only
+    group = router.only_group
     alone = group.members[0] if group is not None and len(group.members) == 1 else None
     share = _messages_per_turn(app) if group is None else max(1, TURN_MESSAGES_MAX // len(queue.active))
     for _ in range(min(len(new_messages), share)):

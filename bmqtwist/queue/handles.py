@@ -123,7 +123,7 @@ def configure(handle: Handle, app_id: str, consumers: Iterable[ConsumerSpec]) ->
     """Replace the subscriptions of one substream; without consumers it receives nothing."""
     substream = find_substream(handle, app_id)
     if substream is not None:
-        subscribe(substream, subscriptions_of(substream, consumers))
+        set_subscriptions(substream, make_subscriptions(substream, consumers))
 
 
 def find_substream(handle: Handle, app_id: str) -> Substream | None:
@@ -134,7 +134,7 @@ def find_substream(handle: Handle, app_id: str) -> Substream | None:
     return substream
 
 
-def subscriptions_of(substream: Substream, consumers: Iterable[ConsumerSpec]) -> list[ConsumerSubscription]:
+def make_subscriptions(substream: Substream, consumers: Iterable[ConsumerSpec]) -> list[ConsumerSubscription]:
     """Create the subscriptions of a configure request, without changing the substream."""
     handle = substream.handle
     subscriptions: list[ConsumerSubscription] = []
@@ -149,7 +149,7 @@ def subscriptions_of(substream: Substream, consumers: Iterable[ConsumerSpec]) ->
     return subscriptions
 
 
-def subscribe(substream: Substream, subscriptions: list[ConsumerSubscription]) -> None:
+def set_subscriptions(substream: Substream, subscriptions: list[ConsumerSubscription]) -> None:
     """Replace the subscriptions of a substream."""
     if subscriptions:
         substream.counted_subscriptions = subscriptions = _inherit_windows(substream, subscriptions)

@@ -24,8 +24,8 @@ class QueuePhase(Enum):
 class QueueChange(Enum):
     """Event of a queue's lifecycle."""
 
-    DELETE = "its deletion is proposed"
-    KEEP = "its deletion is not committed"
+    DELETION_PROPOSED = "its deletion is proposed"
+    DELETION_FAILED = "its deletion is not committed"
     UNASSIGNED = "the metadata no longer contain it"
     MOVED = "its partition has another primary"
     FAILED = "repeated exceptions, or one that may have left its state inconsistent"
@@ -43,10 +43,18 @@ def ignore(lifecycle: QueueLifecycle, phase: QueuePhase) -> None:
 _P, _C = QueuePhase, QueueChange
 _END = {_C.UNASSIGNED: to(enter, _P.DELETED), _C.MOVED: to(enter, _P.RETIRED)}
 TABLE = table(QueuePhase, QueueChange, {
-    _P.SERVING: {_C.DELETE: to(enter, _P.DELETING), _C.KEEP: to(ignore), _C.FAILED: to(enter, _P.DISABLED), **_END},
-    _P.DELETING: {_C.DELETE: to(ignore), _C.KEEP: to(enter, _P.SERVING), _C.FAILED: to(enter, _P.DISABLED_DELETING), **_END},
-    _P.DISABLED: {_C.DELETE: to(enter, _P.DISABLED_DELETING), _C.KEEP: to(ignore), _C.FAILED: to(ignore), **_END},
-    _P.DISABLED_DELETING: {_C.DELETE: to(ignore), _C.KEEP: to(enter, _P.DISABLED), _C.FAILED: to(ignore), **_END},
+    _P.SERVING: {
+        _C.DELETION_PROPOSED: to(enter, _P.DELETING), _C.DELETION_FAILED: to(ignore),
+        _C.FAILED: to(enter, _P.DISABLED), **_END},
+    _P.DELETING: {
+        _C.DELETION_PROPOSED: to(ignore), _C.DELETION_FAILED: to(enter, _P.SERVING),
+        _C.FAILED: to(enter, _P.DISABLED_DELETING), **_END},
+    _P.DISABLED: {
+        _C.DELETION_PROPOSED: to(enter, _P.DISABLED_DELETING), _C.DELETION_FAILED: to(ignore),
+        _C.FAILED: to(ignore), **_END},
+    _P.DISABLED_DELETING: {
+        _C.DELETION_PROPOSED: to(ignore), _C.DELETION_FAILED: to(enter, _P.DISABLED),
+        _C.FAILED: to(ignore), **_END},
     _P.RETIRED: {change: to(ignore) for change in QueueChange},
     _P.DELETED: {change: to(ignore) for change in QueueChange},
 })

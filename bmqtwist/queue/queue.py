@@ -161,7 +161,7 @@ class Router:
     """Routing table of one app, rebuilt after a consumer opens, configures or closes. `at_members`: the app has consumers,
     and all of them are clients of other members, which have copies of the records."""
 
-    __slots__ = ("groups", "only", "subscriptions", "at_members")
+    __slots__ = ("groups", "only_group", "subscriptions", "at_members")
 
     def __init__(self, subscriptions: Iterable[ConsumerSubscription] = ()) -> None:
         self.subscriptions = list(subscriptions)
@@ -176,7 +176,7 @@ class Router:
                 group.members.append(subscription)
         self.groups = sorted(groups.values(), key=lambda group: (-group.priority, group.text))
         first = self.groups[0] if self.groups else None
-        self.only = first if len(self.groups) == 1 and first is not None and first.matcher is None else None
+        self.only_group = first if len(self.groups) == 1 and first is not None and first.matcher is None else None
 
     def choose(self, values: Mapping[str, object],
                excluded: frozenset[Substream] | None = None) -> ConsumerSubscription | str:
@@ -200,7 +200,7 @@ class Router:
         """True if a group can receive a message now."""
         return any(group.has_room() for group in self.groups)
 
-    def eligible(self, values: Mapping[str, object]) -> list[ConsumerSubscription]:
+    def eligible_subscriptions(self, values: Mapping[str, object]) -> list[ConsumerSubscription]:
         """Return the first matching subscription of each handle (broadcast); those with a limit of 0 are left out."""
         found: dict[object, ConsumerSubscription] = {}
         for group in self.groups:

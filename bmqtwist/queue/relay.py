@@ -73,7 +73,7 @@ class RelayQueue(Queue):
         self._order = 0
         self._ordinals = 0
         self._retry_due = False
-        self.stopped = False  # the upstream is lost; nothing is delivered until `suspend_confirms`
+        self.suspended = False  # the upstream is lost; nothing is delivered until `suspend_confirms`
 
     # -- PUT ----------------------------------------------------------------------------------------------------------
 
@@ -232,13 +232,14 @@ class RelayQueue(Queue):
 
     @property
     def has_ample_quota(self) -> bool:
-        """True if the messages of consumers here are at most 1/AMPLE_QUOTA_RATIO of the quota, or the quota is unknown here."""
+        """True if the messages of consumers here are at most 1/AMPLE_QUOTA_RATIO of the quota, or the quota is unknown
+        here."""
         limit = self.domain.settings.queue_limits.messages
         return not limit or AMPLE_QUOTA_RATIO * len(self.messages) <= limit
 
     def deliver(self, now: float) -> None:
         """Deliver as at a primary; return messages that no consumer here can receive to the upstream."""
-        if self.stopped:
+        if self.suspended:
             self.delivery_requested = False
             return
         delivery.deliver(self, now)

@@ -27,7 +27,7 @@ class DeliveryWindow:
         self.lagging = False
         self._delivered = 0  # bytes in this turn
 
-    def count(self, size: int) -> None:
+    def count_push(self, size: int) -> None:
         """Count a delivery of `size` bytes."""
         self._delivered += size
         if self._delivered > self._turn_bytes_max:

@@ -49,7 +49,7 @@ from bmqtwist.link.peer import PeerSession
 from bmqtwist.link.states import State
 from bmqtwist.loop.loop import Loop
 from bmqtwist.loop.scheduler import Priority
-from bmqtwist.queue.handles import OpenRequest, close_queue, find_substream, subscribe, subscriptions_of
+from bmqtwist.queue.handles import OpenRequest, close_queue, find_substream, make_subscriptions, set_subscriptions
 from bmqtwist.queue.queue import ConsumerSpec, Handle, Queue, QueueContext, Substream
 from bmqtwist.queue.relay import RelayQueue
 from bmqtwist.relay.messages import RelayIncoming, RelayUplink
@@ -163,7 +163,7 @@ class Relays:
         """Replace a consumer's subscriptions; they apply here after the upstream's response."""
         try:
             substream = find_substream(handle, app_id)
-            subscriptions = subscriptions_of(substream, consumers) if substream is not None else []
+            subscriptions = make_subscriptions(substream, consumers) if substream is not None else []
         except Refused as refused:
             answer(refused)
             return
@@ -177,7 +177,7 @@ class Relays:
             here = substream in substream.app.substreams
             if refused is None:
                 if here:
-                    subscribe(substream, subscriptions)
+                    set_subscriptions(substream, subscriptions)
             elif here and opened.requested.get(substream) is consumers:
                 opened.requested[substream] = before
                 self._configure(opened, substream.app_id)
@@ -425,7 +425,7 @@ class Relays:
             if opened.relay is not None:
                 opened.relay.suspend_posts()
                 opened.relay.open_apps.clear()
-                opened.relay.stopped = True
+                opened.relay.suspended = True
         self._in_slices(lost, self._finish_detach)
 
     def _finish_detach(self, opened: UpstreamQueue) -> None:
@@ -434,7 +434,7 @@ class Relays:
             return
         del self._detaching[opened]
         if opened.relay is not None:
-            opened.relay.stopped = False
+            opened.relay.suspended = False
         outputs = []
         for stream in opened.streams.values():
             if opened.relay is not None:

@@ -111,8 +111,8 @@ class PartitionLog:
         self.mirror: Mirror | None = None  # also writes each batch to the next file set
         sizes = files.sizes
         self._roll_at = tuple(size * ROLLOVER_BEGIN_PERCENT // 100 for size in (sizes.journal, sizes.data, sizes.qlist))
-        self._unmarked = False  # records were written since the last sync point
-        self._unwritable = False  # the last write failed
+        self._written_since_sync_point = False  # records were written since the last sync point
+        self._write_failing = False  # the last write failed
         self.reset_positions()
 
     def reset_positions(self) -> None:
@@ -163,8 +163,8 @@ class PartitionLog:
         try:
             self.files.append(tail.journal, tail.data, tail.qlist)
         except OSError as error:
-            if not self._unwritable:
-                self._unwritable = True
+            if not self._write_failing:
+                self._write_failing = True
                 self.reports.alarm(alarms.WRITE_FAILED,
                                    f" cannot be written: {error}. Producers are refused until a retry succeeds.")
                 self.on_event(WriterEvent.WRITE_FAILS, str(error))
@@ -176,12 +176,12 @@ class PartitionLog:
             self.mirror(tail.journal, tail.data, tail.qlist)
         tail.clear()
         self.gate.mark_written(position, awaited or self.has_replicas)
-        self._unmarked = True
+        self._written_since_sync_point = True
         if (tail.journal_end >= self._roll_at[0] or tail.data_end >= self._roll_at[1]
                 or tail.qlist_end >= self._roll_at[2]):
             self.roll_due = True
-        if self._unwritable:
-            self._unwritable = False
+        if self._write_failing:
+            self._write_failing = False
             self.on_event(WriterEvent.WRITTEN)
         for message in tail.dropped:
             self.state.drop_payload(message)
@@ -218,12 +218,12 @@ class PartitionLog:
     def write_sync_point(self, wall: int, force: bool) -> None:
         """Write a REGULAR sync point if records were written since the last one (1 s timer), or always with `force`."""
         tail = self.tail
-        if not force and not self._unmarked and not tail.journal or self.closed or not self.state.lease:
+        if not force and not self._written_since_sync_point and not tail.journal or self.closed or not self.state.lease:
             return
         if tail.journal_end + SYNC_POINT_RESERVE_BYTES > self.files.sizes.journal:
             return
         awaited = bool(tail.journal)
         self.append_sync_point(SyncPoint.REGULAR, wall)
         if (force or not tail.large) and self.write(awaited):  # the sync point of a large batch is written with it
-            self._unmarked = False
+            self._written_since_sync_point = False
             self.gate.sync_due = True

@@ -63,8 +63,8 @@ class ReplicatedPartition(Partition):
         super().__init__(node_id, files, found.recovered, durability, cache_bytes)
         self._set_primary(False)
         self.log.has_replicas = True
-        self._known = found.summary
-        self._starts: deque[tuple[int, int]] = deque([(0, self.lease)])  # (position before a lease, the lease)
+        self._summary = found.summary
+        self._lease_starts: deque[tuple[int, int]] = deque([(0, self.lease)])  # (position before a lease, the lease)
         self._recent: deque[RecordRun] = deque()
         self._recent_bytes = 0
         self._applier = Applier(self.state, self.roll, self.begin_lease, epoch)
@@ -86,16 +86,16 @@ class ReplicatedPartition(Partition):
     def summary(self) -> LogSummary:
         """Summary of the log, unwritten records included."""
         last = self.state.lease, self.state.sequence
-        if last != self._known.last:
-            self._known = self._known.extended(last)
-        return self._known
+        if last != self._summary.last:
+            self._summary = self._summary.extended(last)
+        return self._summary
 
     def psn_at(self, position: int) -> Psn:
         """Return the PSN of the record at a position."""
-        for before, lease in reversed(self._starts):
+        for before, lease in reversed(self._lease_starts):
             if position > before:
                 return lease, position - before
-        return self._starts[0][1], position - self._starts[0][0]
+        return self._lease_starts[0][1], position - self._lease_starts[0][0]
 
     @property
     def written_psn(self) -> Psn:
@@ -122,20 +122,20 @@ class ReplicatedPartition(Partition):
         return self.copies.marks != before
 
     def begin_lease(self, lease: int) -> None:
-        self._known = self.summary
+        self._summary = self.summary
         self.log.base += self.sequence
         self.state.begin_lease(lease)
-        self._starts.append((self.log.base, lease))
+        self._lease_starts.append((self.log.base, lease))
 
     # ---- the primary ---------------------------------------------------------------------------------------------
 
     def activate(self, lease: int, wall: int) -> None:
         """Become primary, see `Partition.activate`; the records appended as a replica must be written."""
-        self._known = self.summary
+        self._summary = self.summary
         self._set_primary(True)
         self.log.primary_id = self.log.node_id
         super().activate(lease, wall)
-        self._starts.append((self.log.base, lease))
+        self._lease_starts.append((self.log.base, lease))
 
     def become_replica(self) -> bool:
         """Become a replica. False: decisions of the queues are not in the files, so the log must be cut and read again."""
@@ -158,7 +158,7 @@ class ReplicatedPartition(Partition):
 
     def _on_switched(self) -> None:
         super()._on_switched()
-        self._known = self.summary.rebased(self.roll.base)
+        self._summary = self.summary.rebased(self.roll.base)
 
     # ---- reading for other nodes -----------------------------------------------------------------------------------
 
@@ -314,6 +314,6 @@ class ReplicatedPartition(Partition):
         self.roll.stop(wall)
         unwritten = len(self.tail.journal)
         if 0 < unwritten < self.sequence:
-            self._known = self.summary.truncated((self.lease, self.sequence - unwritten))
+            self._summary = self.summary.truncated((self.lease, self.sequence - unwritten))
             self.state.sequence -= unwritten
         self.tail.clear()

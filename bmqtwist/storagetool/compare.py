@@ -30,8 +30,8 @@ _END = (1 << 64, 0)  # above every PSN
 
 
 class _Side:
-    """One copy, read forward. `beyond`: number of records after the end of the other copy; `only`: records that the other
-    copy lacks before its end."""
+    """One copy, read forward. `beyond_end`: number of records after the end of the other copy; `unmatched`: records that
+    the other copy lacks before its end."""
 
     def __init__(self, files: SetView, name: str) -> None:
         self.files, self.name = files, name
@@ -44,7 +44,7 @@ class _Side:
         if self.scan.marked:
             header = RECORD_HEADER.parse(files.read_journal(self.scan.area_end, RECORD_HEADER.size))
             self.area_end = header.lease, header.sequence
-        self.beyond, self.only = 0, list[str]()
+        self.beyond_end, self.unmatched = 0, list[str]()
 
     @property
     def psn(self) -> Psn:
@@ -90,11 +90,11 @@ class _Comparison:
 
     def _add_unpaired(self, side: _Side, other: _Side) -> None:
         if other.entry is None:
-            side.beyond += 1
+            side.beyond_end += 1
         elif side.psn <= other.area_end:
             self.omitted += 1
         else:
-            side.only.append(_text(side.psn))
+            side.unmatched.append(_text(side.psn))
 
     def _compare_pair(self, left: _Side, right: _Side) -> None:
         assert left.entry is not None and right.entry is not None
@@ -130,13 +130,13 @@ class _Comparison:
         if len(self.differences) > LISTED_MAX:
             found.append(FileFinding(ERROR, f"and {len(self.differences) - LISTED_MAX} more records differ"))
         for side in (self.left, self.right):
-            if side.only:
-                found.append(FileFinding(
-                    ERROR, f"{len(side.only)} record(s) only in {side.name}: {join_limited(side.only, LISTED_MAX)}"))
+            if side.unmatched:
+                found.append(FileFinding(ERROR, f"{len(side.unmatched)} record(s) only in {side.name}:"
+                                                f" {join_limited(side.unmatched, LISTED_MAX)}"))
         for side, other in ((self.left, self.right), (self.right, self.left)):
-            if side.beyond:
+            if side.beyond_end:
                 found.append(FileFinding(NOTE, f"{other.name} ends at {_text(other.last)}, {side.name} has"
-                                           f" {side.beyond} more record(s), up to {_text(side.last)}"))
+                                           f" {side.beyond_end} more record(s), up to {_text(side.last)}"))
         if self.omitted:
             found.append(FileFinding(NOTE, f"{self.omitted} record(s) were omitted by a rollover on one side only"))
         for side in (self.left, self.right):

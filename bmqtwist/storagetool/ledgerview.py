@@ -9,7 +9,7 @@ from typing import Any
 
 from bmqtwist.storage.ledger_file import LedgerContents, LedgerEntry
 from bmqtwist.storagetool.journalview import Fields, hex_key, timestamp
-from bmqtwist.storagetool.output import Output, aligned, texts
+from bmqtwist.storagetool.output import ToolOutput, aligned, texts
 from bmqtwist.storagetool.selection import RecordSelection
 from bmqtwist.wire.cluster_schema import (
     AppIdInfo,
@@ -147,14 +147,14 @@ class LedgerPrinter:
     ledger: LedgerContents
     selection: RecordSelection
     from_begin: bool
-    output: Output
+    output: ToolOutput
 
     @property
     def _entries(self) -> list[LedgerEntry]:
         entries = self.ledger.entries
         return entries if self.from_begin or self.selection.exact_records else since_last_snapshot(entries)
 
-    def records(self, details: bool) -> bool:
+    def print_records(self, details: bool) -> bool:
         """Print the selected records; False if an LSN or offset of the selection was not found."""
         selection, output = self.selection, self.output
         chosen = [entry for entry in self._entries if wants(selection, entry)]
@@ -193,7 +193,7 @@ class LedgerPrinter:
         return (f"{_DELIMITER}{'=' * len(entry.record.type.name)}\n\n" + aligned(self._fields(entry), _COLUMN)
                 + f"    {'Record':<{_COLUMN}}: " + "\n".join(body) + "\n\n")
 
-    def summary(self, limit: int) -> None:
+    def print_summary(self, limit: int) -> None:
         """Print the number of records of each type, and the present and the removed queues."""
         entries = self._entries
         types, updates = count_types(entries)

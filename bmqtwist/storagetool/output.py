@@ -42,7 +42,7 @@ def percent(part: int, total: int) -> int:
     return (200 * part + total) // (2 * total) if total else 0
 
 
-class Output(ABC):
+class ToolOutput(ABC):
     """Interface of both forms: text with line ends, and parts of a JSON object."""
 
     @abstractmethod
@@ -82,7 +82,7 @@ class Output(ABC):
                   if values else "", {_JSON_MISSING[what]: values})
 
 
-class HumanOutput(Output):
+class TextOutput(ToolOutput):
     """Text output: of a message only its GUID, or all records with `details`. `dump_limit`: bytes of a payload."""
 
     def __init__(self, write: Write, details: bool, dump_limit: int) -> None:
@@ -133,7 +133,7 @@ class HumanOutput(Output):
         self._write("\n")
 
 
-class JsonOutput(Output):
+class JsonOutput(ToolOutput):
     """JSON output: one object with its Records, one per line or indented (`pretty`)."""
 
     def __init__(self, write: Write, pretty: bool) -> None:
@@ -185,6 +185,6 @@ class JsonOutput(Output):
         self._write("\n  ]\n}\n" if self._records else "\n}\n")
 
 
-def output_in(write: Write, json_mode: str, details: bool = False, dump_limit: int = 0) -> Output:
+def make_output(write: Write, json_mode: str, details: bool = False, dump_limit: int = 0) -> ToolOutput:
     """Return the output for `json_mode` "pretty" or "line", or "" for text."""
-    return JsonOutput(write, json_mode == "pretty") if json_mode else HumanOutput(write, details, dump_limit)
+    return JsonOutput(write, json_mode == "pretty") if json_mode else TextOutput(write, details, dump_limit)

@@ -31,7 +31,7 @@ from bmqtwist.storagetool.journalview import (
     record_fields,
     timestamp,
 )
-from bmqtwist.storagetool.output import Output, Payload, aligned, texts
+from bmqtwist.storagetool.output import Payload, ToolOutput, aligned, texts
 from bmqtwist.storagetool.selection import MessageRecords, RecordSelection, by_message, type_of
 from bmqtwist.wire.declare import Layout
 
@@ -48,7 +48,7 @@ class RecordPrinter:
 
     selection: RecordSelection
     queues: Mapping[bytes, KnownQueue]
-    output: Output
+    output: ToolOutput
     data: DataFile | None = None
 
     def run(self, records: Iterable[JournalRecord]) -> bool:
@@ -121,7 +121,7 @@ class RecordPrinter:
         return not offsets and not seqnums
 
 
-def show_qlist(file: ReadOnlyFile, output: Output) -> str:
+def show_qlist(file: ReadOnlyFile, output: ToolOutput) -> str:
     """Print all records of a QLIST file; return the error before its end, or ""."""
     content = file.read_all()
     records, end, problem = queue_records(content, QLIST_HEADER_BYTES)
@@ -185,7 +185,7 @@ class Summary:
         if record.type == QUEUE_OP:
             self.queue_ops[record.op] += 1
 
-    def listed(self, least: int, known: Mapping[bytes, KnownQueue]) -> list[Fields]:
+    def queue_fields(self, least: int, known: Mapping[bytes, KnownQueue]) -> list[Fields]:
         """Return the fields of the queues with at least `least` records, in order of appearance; [] if `least` is 0."""
         return [_queue_fields(key, types, apps, known.get(key)) for key, (types, apps) in self.queues.items()
                 if least and types.total() >= least]
@@ -270,7 +270,7 @@ class SummaryPrinter:
     data: Read | None = None
     least: int = 0
 
-    def print(self, output: Output) -> None:
+    def print(self, output: ToolOutput) -> None:
         """Print the summary as text or as members of the JSON object."""
         found = self.summary
         if "message" in self.types:
@@ -288,7 +288,7 @@ class SummaryPrinter:
             output.write_members(f"\nNumber of journalOp records: {found.journal_ops}\n" if found.journal_ops
                         else "\nNo journalOp records found.\n", {"JournalOperationsNumber": str(found.journal_ops)})
         output.write_members(f"Total number of records: {found.records}\n", {"TotalRecordsNumber": str(found.records)})
-        listed = found.listed(self.least, self.queues)
+        listed = found.queue_fields(self.least, self.queues)
         output.write_members("Number of records per Queue:\n" + "\n".join(map(aligned, listed)) if listed else "",
                     {"PerQueueRecordsNumber": [texts(each) for each in listed]})
         for name, parts in self._file_details():

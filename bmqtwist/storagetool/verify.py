@@ -78,9 +78,9 @@ def verify_set(view: SetView, known: Mapping[bytes, LedgerQueue] | None,
     found += [FileFinding(ERROR, f"queue {queue.uri} ({hex_key(queue.key)}) is in the journal, but not in the ledger")
               for queue in recovered.queues.values() if queue.key in recovered.unlisted]
     checks = _Checks(view, recovered)
-    checks.journal()
-    checks.data()
-    checks.qlist()
+    checks.check_journal()
+    checks.check_data()
+    checks.check_qlist()
     found += checks.found
     if not checks.qlist_used:
         found = [each for each in found if each.text != _missing_text(FileType.QLIST)]
@@ -127,7 +127,7 @@ class _Checks:
 
     # ---- journal -------------------------------------------------------------------------------------------------
 
-    def journal(self) -> None:
+    def check_journal(self) -> None:
         """Check the records and the messages that they form, in one pass."""
         scan = JournalScan(self.view.read_journal, self.view.lengths()[0])
         orphans: dict[int, list[str]] = {DELETION: [], CONFIRM: []}
@@ -199,7 +199,7 @@ class _Checks:
 
     # ---- data ----------------------------------------------------------------------------------------------------
 
-    def data(self) -> None:
+    def check_data(self) -> None:
         """Check the data of deleted messages; find DATA records of no message."""
         if not self.view.lengths()[1]:
             return
@@ -220,7 +220,7 @@ class _Checks:
 
     # ---- qlist ---------------------------------------------------------------------------------------------------
 
-    def qlist(self) -> None:
+    def check_qlist(self) -> None:
         """Check that all QLIST records are valid and referenced."""
         found, end, problem = queue_records(self.view.read_qlist(0, self.recovered.qlist_end), QLIST_HEADER_BYTES)
         if problem:

@@ -126,7 +126,7 @@ def _routed(app: App, mode: QueueMode, message: Message | None, values: Values) 
         return row | {"outcome": "unwanted", "expression": app.condition.text}
     router = app.current_router()
     if mode == QueueMode.BROADCAST:
-        chosen = router.eligible(values)
+        chosen = router.eligible_subscriptions(values)
         return row | {"outcome": "consumer" if chosen else "none", "to": [_client(each) for each in chosen] or None}
     if not router.groups:
         return row

@@ -42,14 +42,14 @@ class FrameBuffer:
     in `total`.
     """
 
-    __slots__ = ("_held", "_need", "_room", "error", "held_bytes", "limit_bytes", "total")
+    __slots__ = ("_incomplete", "_need", "_room", "error", "incomplete_bytes", "limit_bytes", "total")
 
     def __init__(self, limit_bytes: int, total: BufferedBytes | None = None) -> None:
         self.limit_bytes = limit_bytes
         self.total = total or BufferedBytes()
         self.error: PeerError | None = None
-        self._held: BytesIO | None = None  # incomplete event
-        self.held_bytes = 0  # bytes of _held
+        self._incomplete: BytesIO | None = None  # incomplete event
+        self.incomplete_bytes = 0  # bytes of _held
         self._need = 0  # bytes of _held at which it is divided again
         self._room = 0  # capacity of _held in bytes
 
@@ -60,7 +60,7 @@ class FrameBuffer:
         fatal PeerError for an invalid length. If whole events precede it, they are returned first, `error` is set, and
         the next call raises.
         """
-        if self._held is None and self.error is None:
+        if self._incomplete is None and self.error is None:
             size = len(chunk)
             if size >= EVENT_HEADER_BYTES:
                 length, version_type, words, specific = event_header_at(chunk, 0)
@@ -70,14 +70,14 @@ class FrameBuffer:
             return self._split(chunk)
         if self.error is not None:
             raise self.error
-        held = self._held
+        held = self._incomplete
         assert held is not None
-        self.held_bytes += len(chunk)
+        self.incomplete_bytes += len(chunk)
         self.total.bytes += len(chunk)
-        if self.held_bytes > self._room and self._need > _LARGE_BYTES:
+        if self.incomplete_bytes > self._room and self._need > _LARGE_BYTES:
             held = self._enlarge(held)
         held.write(chunk)
-        if self.held_bytes < self._need:
+        if self.incomplete_bytes < self._need:
             return b"", []
         held.truncate()
         whole = held.getvalue()  # not copied
@@ -86,17 +86,17 @@ class FrameBuffer:
 
     def _enlarge(self, held: BytesIO) -> BytesIO:
         """Replace the buffer by a larger one."""
-        have, need = self.held_bytes, self._need
+        have, need = self.incomplete_bytes, self._need
         more = have * _ALLOCATION_FACTOR
         self._room = max(have, need if more * _ALLOCATION_FACTOR >= need else more) + _SLACK_BYTES
-        self._held = larger = BytesIO(bytes(self._room))
+        self._incomplete = larger = BytesIO(bytes(self._room))
         larger.write(held.getbuffer()[:held.tell()])
         return larger
 
     def clear(self) -> None:
         """Drop an incomplete event."""
-        self.total.bytes -= self.held_bytes
-        self._held, self.held_bytes = None, 0
+        self.total.bytes -= self.incomplete_bytes
+        self._incomplete, self.incomplete_bytes = None, 0
 
     def _split(self, data: bytes) -> tuple[bytes, list[Span]]:
         spans: list[Span] = []
@@ -123,8 +123,8 @@ class FrameBuffer:
         else:
             self._need = _LENGTH_BYTES
         if pos < size:
-            self._held, self.held_bytes, self._room = BytesIO(), size - pos, 0
-            self._held.write(memoryview(data)[pos:])
+            self._incomplete, self.incomplete_bytes, self._room = BytesIO(), size - pos, 0
+            self._incomplete.write(memoryview(data)[pos:])
             self.total.bytes += size - pos
         return data, spans
 

@@ -34,7 +34,7 @@ def frames(data: bytes) -> None:
     found = _walk(pieces, [data[at:at + step] for at in range(0, len(data), step)])
     if found != expected:
         raise AssertionError(f"slicing changes the events: {found} instead of {expected}")
-    if pieces.held_bytes > len(data):
+    if pieces.incomplete_bytes > len(data):
         raise AssertionError("more bytes are held than were received")
 
 

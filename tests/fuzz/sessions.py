@@ -176,7 +176,7 @@ class Sessions:
                 raise AssertionError(f"an event of type {kind} to a client")
             if error is not None:
                 raise error
-        if received.held_bytes:
+        if received.incomplete_bytes:
             raise AssertionError("an incomplete event")
         return negotiated
 

@@ -72,7 +72,8 @@ class Engine:
         self.poisons: list[bytes] = []
         self.disk = MemoryDisk()
         self.partition, _ = start(self.disk, durability="none")
-        values: dict[str, Any] = {"mode": mode, "in_memory": in_memory, "domain_limits": AMPLE_LIMITS, "queue_limits": AMPLE_LIMITS,
+        values: dict[str, Any] = {"mode": mode, "in_memory": in_memory, "domain_limits": AMPLE_LIMITS,
+                                  "queue_limits": AMPLE_LIMITS,
                                   "ttl_s": 3600, "app_ids": apps, **settings}
         self.domain = Domain("d", "d", "c", DomainSettings(**values), throttle or Throttle())
         keys = [(app, app[:5].encode().ljust(5, b"k")) for app in apps]

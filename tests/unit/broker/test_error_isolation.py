@@ -367,11 +367,11 @@ def test_an_error_while_deleting_an_unused_queue_skips_no_other_queue(world: Mem
     InjectedError(monkeypatch, cluster.changes, "delete_queue", is_queue_a)
     watch = Housekeeping(world.broker)
     watch._keepalive = {"c3": 0.0}
-    watch.collect(world.now + 1.0)
+    watch.delete_unused_queues(world.now + 1.0)
     world.broker.turn(world.now)  # proposes it
     world.run()  # commits it
     assert list(cluster.queues) == [A]
-    watch.collect(world.now + 2.0)
+    watch.delete_unused_queues(world.now + 2.0)
     world.broker.turn(world.now)
     world.run()
     assert not cluster.queues

@@ -12,7 +12,7 @@ from bmqtwist.config.provider import (
     DomainFile,
     DomainProvider,
     LoadedDomain,
-    Resolved,
+    ResolvedDomain,
     check_domain_text,
     validate_definition,
 )
@@ -77,8 +77,8 @@ def refusal(call, *args):
 def test_a_domain_name_is_resolved_to_its_file_with_its_tier():
     domains, source, _ = provider(d=definition(location="one"))
     source.files["d.~lab"] = definition(location="two")
-    assert domains.resolve("d", 0) == Resolved("d", "one")
-    assert domains.resolve("d.~lab", 0) == Resolved("d.~lab", "two")
+    assert domains.resolve("d", 0) == ResolvedDomain("d", "one")
+    assert domains.resolve("d.~lab", 0) == ResolvedDomain("d.~lab", "two")
 
 
 def test_a_redirect_is_resolved_to_name_and_cluster_of_its_target():

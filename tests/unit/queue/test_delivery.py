@@ -288,7 +288,7 @@ def test_a_client_with_a_closed_window_receives_no_message_until_it_opens() -> N
 def test_messages_for_a_client_with_a_closed_window_go_to_the_next_client() -> None:
     engine = Engine()
     closed, other = engine.reader(), engine.reader()
-    closed.client.window.count(window.TURN_PUSH_BYTES_MAX + 1)
+    closed.client.window.count_push(window.TURN_PUSH_BYTES_MAX + 1)
     engine.post(b"1", b"2")
     assert (got(closed), got(other)) == ([], [b"1", b"2"])
     assert closed.client.window.on_written(window.LAGGING_BYTES) and not other.client.window.on_written(0)

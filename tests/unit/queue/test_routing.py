@@ -142,9 +142,9 @@ def test_carried_over_unconfirmed_messages_count_against_the_limits() -> None:
 
 
 def test_the_router_has_a_single_group_if_no_subscription_has_an_expression() -> None:
-    assert Router([subscription(), subscription(priority=1)]).only is not None
-    assert Router([subscription("x > 0")]).only is None
-    assert Router([subscription(), subscription("x > 0")]).only is None
+    assert Router([subscription(), subscription(priority=1)]).only_group is not None
+    assert Router([subscription("x > 0")]).only_group is None
+    assert Router([subscription(), subscription("x > 0")]).only_group is None
 
 
 def test_broadcast_chooses_the_first_matching_subscription_of_each_handle() -> None:
@@ -152,8 +152,8 @@ def test_broadcast_chooses_the_first_matching_subscription_of_each_handle() -> N
     first, second = subscription("x > 0", handle=one), subscription("x > 1", handle=one)
     other, deaf = subscription("x > 1", handle=two), subscription(m=0, handle=Handle())
     router = Router([first, second, other, deaf])
-    assert router.eligible({"x": 9}) == [first, other]
-    assert router.eligible({"x": 1}) == [first]
+    assert router.eligible_subscriptions({"x": 9}) == [first, other]
+    assert router.eligible_subscriptions({"x": 1}) == [first]
 
 
 def test_a_client_whose_window_is_closed_counts_as_full() -> None:

@@ -35,7 +35,7 @@ def test_a_recorded_stream_has_the_same_events_for_any_chunk_sizes(path, sizes):
     for stream in streams(path):
         found, frames = split_stream(stream.data, sizes)
         assert found == [(event.kind, event.raw[6], event.body) for event in events(stream.data)]
-        assert frames.held_bytes == 0
+        assert frames.incomplete_bytes == 0
 
 
 @pytest.mark.spec("wire", 1)
@@ -60,10 +60,10 @@ def test_an_incomplete_event_is_held_until_its_rest_arrives(count):
     frames = FrameBuffer(LIMIT)
     buffer, spans = frames.receive(HEARTBEAT_REQ + HEARTBEAT_RSP[:count])
     assert [(kind, buffer[start:end]) for kind, _, start, end in spans] == [(EventType.HEARTBEAT_REQ, b"")]
-    assert frames.held_bytes == count
+    assert frames.incomplete_bytes == count
     buffer, spans = frames.receive(HEARTBEAT_RSP[count:])
     assert spans == [(EventType.HEARTBEAT_RSP, 0, 8, 8)]
-    assert frames.held_bytes == 0
+    assert frames.incomplete_bytes == 0
 
 
 def test_an_event_in_many_chunks_is_parsed_once(monkeypatch):
@@ -91,7 +91,7 @@ def test_an_invalid_length_ends_the_stream_at_its_fourth_byte(length):
     with pytest.raises(PeerError) as caught:
         frames.receive(length.to_bytes(4, "big"))
     assert caught.value.fatal and caught.value.field == "Length"
-    assert frames.held_bytes == 0
+    assert frames.incomplete_bytes == 0
     with pytest.raises(PeerError):
         frames.receive(HEARTBEAT_REQ)
 
@@ -158,7 +158,7 @@ def test_a_large_event_and_later_events_are_complete_for_any_chunk_sizes(size, c
         buffer, spans = frames.receive(data[at:at + chunk])
         found += [(kind, buffer[start:end]) for kind, _, start, end in spans]
     assert found == [(EventType.HEARTBEAT_REQ, b""), (EventType.PUT, body), (EventType.HEARTBEAT_RSP, b"")]
-    assert frames.held_bytes == frames.total.bytes == 5
+    assert frames.incomplete_bytes == frames.total.bytes == 5
 
 
 def test_a_large_event_is_copied_few_times_while_it_is_received():
@@ -167,7 +167,7 @@ def test_a_large_event_is_copied_few_times_while_it_is_received():
     data, frames, sizes = event_header(EventType.PUT, size) + bytes(size), FrameBuffer(size + 8), []
     for at in range(0, len(data), 64 << 10):
         frames.receive(data[at:at + (64 << 10)])
-        if frames._held is not None and (not sizes or sizes[-1][1] != sys.getsizeof(frames._held)):
-            sizes.append((frames.held_bytes, sys.getsizeof(frames._held)))
+        if frames._incomplete is not None and (not sizes or sizes[-1][1] != sys.getsizeof(frames._incomplete)):
+            sizes.append((frames.incomplete_bytes, sys.getsizeof(frames._incomplete)))
     copied = [held for held, _ in sizes[1:]]
     assert len(copied) <= 4 and max(copied) < size / 7
