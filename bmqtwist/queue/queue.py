@@ -90,8 +90,8 @@ class ConsumerSpec:
 
 
 class ConsumerSubscription:
-    """A consumer's subscription, with counts of its unconfirmed messages. `delivered`: messages
-    delivered since it was configured."""
+    """A consumer's subscription, with counts of its unconfirmed messages. `delivered`: number of
+    messages delivered since it was configured."""
 
     __slots__ = ("substream", "spec", "s_id", "matcher", "text", "priority", "count", "max_messages", "max_bytes",
                  "low_messages", "low_bytes", "messages", "bytes", "delivered", "full", "turns", "window")
@@ -116,7 +116,7 @@ class ConsumerSubscription:
             self.low_bytes = min(-(-max_bytes * 4 // 5), self.low_bytes)
 
     def copy_parameters(self, new: ConsumerSubscription) -> None:
-        """Take over the parameters of a new subscription; unconfirmed messages keep counting here."""
+        """Copy the parameters of a new subscription; the counts of unconfirmed messages stay."""
         self.spec, self.s_id, self.matcher, self.text = new.spec, new.s_id, new.matcher, new.text
         self.priority, self.count = new.priority, new.count
         self._set_limits(new.max_messages, new.max_bytes)
@@ -456,7 +456,7 @@ class QueueContext(Protocol):
 
 
 class Queue(ABC):
-    """Handles, apps and deliveries of one queue."""
+    """Base of `RootQueue` and `RelayQueue`: handles, apps and consumers of one queue."""
 
     receiver_count = 1  # number of apps, or of broadcast consumers, that receive a PUT
 

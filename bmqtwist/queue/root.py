@@ -248,7 +248,7 @@ class RootQueue(Queue):
             self.add_to_apps(message, ~put.early_apps)
 
     def add_to_apps(self, message: Message, apps: int = -1) -> None:
-        """Deliver a message to the consumers of the apps in the bit mask `apps`."""
+        """Add a message to the new messages of the apps in the bit mask `apps`, and request delivery."""
         pending = apps & message.pending
         if message.order < self._purged_before:
             pending &= sum(app.bit for app in self.active if self.is_pending(app, message))

@@ -66,17 +66,17 @@ class LiveCopy:
     # ---- deletions during the copy -------------------------------------------------------------------------------
 
     def on_deletion(self, key: int, sequence: int, record: bytes) -> None:
-        """Note that `record` deletes the message, or the queue, whose first live record has `key`."""
+        """Report that `record` deletes the message, or the queue, whose first live record has `key`."""
         if key <= self.cursor:
             self._deletions.append((sequence, record))
 
     def on_pending_deletion(self, key: int, guid: bytes) -> None:
-        """Note that a message was deleted and its DELETION is pending."""
+        """Report that a message was deleted and its DELETION is pending."""
         if key <= self.cursor:
             self._pending_deletions.add(guid)
 
     def on_deletion_appended(self, guid: bytes, sequence: int, record: bytes) -> None:
-        """Note that a pending DELETION was appended."""
+        """Report that a pending DELETION was appended."""
         if guid in self._pending_deletions:
             self._pending_deletions.remove(guid)
             self._deletions.append((sequence, record))

@@ -125,7 +125,7 @@ class Recovery(Replay):
         self.recovered.alarms.append(text)
 
     def mark_unreadable(self, entry: Entry) -> None:
-        """Note that a record, or part of it, was not applied."""
+        """Record that a record, or part of it, was not applied."""
         self.recovered.unreadable.append((entry[2], entry[1] & SEQUENCE_MASK))
 
     # ---- headers -------------------------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ class Recovery(Replay):
         return qlist_entry(record)
 
     def read_data(self, queue: StoredQueue, message: Message) -> int:
-        """Note the DATA offset; `read_data_files` reads DATA of the live messages only."""
+        """Store the DATA offset; `read_data_files` reads DATA of the live messages only."""
         self.last_offset = message.data_offset * 8
         return 0
 
