@@ -28,7 +28,7 @@ MESSAGE_CHARS_MAX = 1 << 16  # of one record; longer messages are truncated
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
-class LogRecord(Struct, frozen=True):
+class LogEntry(Struct, frozen=True):
     """One log line before its formatting. `wall`: seconds since the epoch."""
 
     wall: float
@@ -67,7 +67,7 @@ def _bounded(text: str) -> str:
     return f"{text[:MESSAGE_CHARS_MAX]}... ({len(text)} characters)"
 
 
-_FIELDS: dict[str, Callable[[LogRecord], str]] = {
+_FIELDS: dict[str, Callable[[LogEntry], str]] = {
     "d": lambda record: date_text(record.wall),
     "D": lambda record: date_text(record.wall, 6),
     "i": lambda record: _iso(record.wall, 0),
@@ -97,7 +97,7 @@ class LineFormat:
     __slots__ = ("_parts",)
 
     def __init__(self, pattern: str) -> None:
-        self._parts: list[str | Callable[[LogRecord], str]] = []
+        self._parts: list[str | Callable[[LogEntry], str]] = []
         pattern = pattern.replace("\\n", "\n").replace("\\t", "\t")
         for literal, field in re.findall(r"([^%]+)|%(.?)", pattern, re.DOTALL):
             if literal:
@@ -105,7 +105,7 @@ class LineFormat:
             else:
                 self._parts.append(_FIELDS.get(field, f"%{field}"))
 
-    def render(self, record: LogRecord) -> str:
+    def render(self, record: LogEntry) -> str:
         """Return the line, with the line end of the pattern."""
         return "".join([part if isinstance(part, str) else part(record) for part in self._parts])
 

@@ -25,7 +25,7 @@ from bmqtwist.alarms import AlarmKind
 from bmqtwist.config.broker import LogController
 from bmqtwist.errors import LocalError
 from bmqtwist.logs.background import Stream
-from bmqtwist.logs.format import SEVERITIES, FileNames, Levels, LineFormat, LogRecord, escape_controls
+from bmqtwist.logs.format import SEVERITIES, FileNames, Levels, LineFormat, LogEntry, escape_controls
 from bmqtwist.report import LogLine, Watched
 
 ROTATION_SECONDS = 86400.0  # age at which a log file is rotated, as with the original
@@ -183,13 +183,13 @@ class LogObserver:
         if self._console is not None and SEVERITIES[record.severity] <= self._console_threshold:
             _write(self._console, self._console_format.render(record))
 
-    def _record(self, event: dict[str, object]) -> LogRecord:
+    def _record(self, event: dict[str, object]) -> LogEntry:
         text = event.get("text")
         if not isinstance(text, str):  # an event of Twisted or another library
             text = (eventAsText(event, includeTimestamp=False, includeSystem=False) if "log_failure" in event
                     else formatEvent(event))
         place, line, wall = event.get("file", "-"), event.get("line", 0), event.get("log_time")
-        return LogRecord(wall if isinstance(wall, float) else time.time(),
+        return LogEntry(wall if isinstance(wall, float) else time.time(),
                       _NAMES.get(event.get("log_level"), "INFO"),
                       str(event.get("log_namespace", "-")), text, str(place), line if isinstance(line, int) else 0,
                       threading.get_ident(), self._process)
@@ -262,7 +262,7 @@ class LogTail:
         self._lines: deque[LogLine] = deque()
         self._chars = self.newest = 0
 
-    def add(self, record: LogRecord) -> None:
+    def add(self, record: LogEntry) -> None:
         """Add a line; the oldest lines beyond the limits are dropped."""
         text = record.message
         if len(text) > LINE_CHARS_MAX:

@@ -82,7 +82,7 @@ class Writer:
     def sync_fails(self) -> None:
         self.partition.on_sync_failed(self._token, OSError(errno.EIO, "Input/output error"))
 
-    def mistake(self) -> None:
+    def exception(self) -> None:
         self.partition.on_exception()
 
 

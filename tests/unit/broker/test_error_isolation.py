@@ -125,7 +125,7 @@ def test_an_error_in_flush_closes_only_its_partition(world: MemoryWorld, monkeyp
 
 def test_an_error_at_the_release_of_a_message_delays_only_that_message(world: MemoryWorld, monkeypatch: Any) -> None:
     to_a, from_a, to_b, from_b = pair(world)
-    InjectedError(monkeypatch, RootQueue, "ready", is_queue_a)
+    InjectedError(monkeypatch, RootQueue, "add_to_apps", is_queue_a)
     to_a.put(b"a1")
     to_a.put(b"a2")
     to_b.put(b"b")
@@ -293,7 +293,7 @@ def test_an_error_at_the_start_of_a_sync_closes_its_partition(world: MemoryWorld
     assert_alarm(world, "Partition [0]: asking for a sync")
 
 
-@pytest.mark.parametrize("name", ["synced", "sync_point"])
+@pytest.mark.parametrize("name", ["on_synced", "write_sync_point"])
 def test_an_error_in_periodic_work_closes_only_its_partition(world: MemoryWorld, monkeypatch: Any, name: str) -> None:
     to_a, _, to_b, _ = pair(world)
     to_a.post(b"x")
@@ -306,7 +306,7 @@ def test_an_error_in_periodic_work_closes_only_its_partition(world: MemoryWorld,
 
 def test_an_error_while_handling_a_failed_sync_closes_the_partition(world: MemoryWorld, monkeypatch: Any) -> None:
     to_a, _, to_b, _ = pair(world)
-    InjectedError(monkeypatch, Partition, "sync_failed", is_first_partition)
+    InjectedError(monkeypatch, Partition, "on_sync_failed", is_first_partition)
     world.broker.storage.sync_failed(world.broker.clusters["c3"].partitions[0], 1, OSError(5, "EIO"), world.now)
     assert to_b.status_of(b"y") == 0 and to_a.status_of(b"x") == 6
 
@@ -570,7 +570,7 @@ def test_a_disk_error_at_the_stop_of_a_partition_does_not_keep_another_open(worl
 
 def test_an_error_in_a_queue_does_not_block_the_graceful_stop(world: MemoryWorld, monkeypatch: Any) -> None:
     pair(world)
-    InjectedError(monkeypatch, App, "reroute", lambda *arguments: True)
+    InjectedError(monkeypatch, App, "invalidate_router", lambda *arguments: True)
     world.broker.stop(world.now)
     world.advance(1.0)
     assert world.broker.shutdown is not None and world.broker.shutdown.done
@@ -617,12 +617,12 @@ def test_an_error_in_a_rollover_closes_only_its_partition(world: MemoryWorld, mo
     assert_alarm(world, "Partition [0]: rolling over")
 
 
-@pytest.mark.parametrize("name, report", [("done", "_rolled"), ("failed", "_roll_failed")])
+@pytest.mark.parametrize("name, report", [("on_job_done", "_rolled"), ("on_job_failed", "_roll_failed")])
 def test_an_error_in_the_outcome_of_a_rollover_job_closes_only_its_partition(world: MemoryWorld, monkeypatch: Any, name: str,
                                                                              report: str) -> None:
     to_a, _, to_b, _ = pair(world)
     InjectedError(monkeypatch, Rollover, name, lambda roll, *rest: is_first_partition(roll._files))
-    outcome: list[Any] = [OSError(5, "EIO")] if name == "failed" else []
+    outcome: list[Any] = [OSError(5, "EIO")] if name == "on_job_failed" else []
     partition = world.broker.clusters["c3"].partitions[0]
     getattr(world.broker.storage, report)(partition, RolloverJob(lambda: None), *outcome, world.now)
     assert to_b.status_of(b"y") == 0 and to_a.status_of(b"z") == 6

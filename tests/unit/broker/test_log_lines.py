@@ -112,12 +112,12 @@ class Service:
     identity: Any = SimpleNamespace(host_name="here", client_id=b"\1")
 
     def __init__(self) -> None:
-        self.opened = lambda: None
+        self.on_opened = lambda: None
         self.found: list[str] = []
 
     def startService(self) -> None:
         assert not os.path.exists(PID_FILE)
-        self.opened()
+        self.on_opened()
         self.found.append(Path(PID_FILE).read_text(encoding="ascii"))
 
     def reload(self) -> None: ...

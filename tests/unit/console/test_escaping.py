@@ -17,7 +17,7 @@ from kit.statistics import exposition, stats_tables, stats_tree
 
 from bmqtwist.console.http import status
 from bmqtwist.errors import PeerError
-from bmqtwist.logs.format import LineFormat, LogRecord
+from bmqtwist.logs.format import LineFormat, LogEntry
 from bmqtwist.report import shown
 from bmqtwist.steps import at_once
 from bmqtwist.view import snapshots
@@ -131,7 +131,7 @@ def all_outputs(world: MemoryWorld) -> dict[str, str]:
     at_once(world.assembled.sample_in_steps(world.now))
     layout = LineFormat("%d %s %m\n")
     return {
-        "log": "".join(layout.render(LogRecord(0.0, severity, "c", text)) for severity, text in world.report.lines),
+        "log": "".join(layout.render(LogEntry(0.0, severity, "c", text)) for severity, text in world.report.lines),
         "metrics": exposition(state, statistics), "console": json.dumps(status(state, "")),
         "statistics": stats_tables(state, statistics),
         "statistics in json": at_once(json_in_steps(stats_tree(state, statistics))),

@@ -20,7 +20,7 @@ class FakePartition:
 
     position: int = 0
     committed: int = 0
-    leading: bool = True
+    is_primary: bool = True
 
     @property
     def copies(self) -> FakePartition:
@@ -102,7 +102,7 @@ def test_confirms_of_a_partition_that_lost_its_lease_delay_the_receipt_until_the
     clock.receipts.taken(downstream, 1)
     here.position += 1
     clock.receipts.taken(downstream, 1)
-    here.committed, lost.leading = 1, False
+    here.committed, lost.is_primary = 1, False
     clock.receipts.committed()
     clock.run(TAKEOVER_S)
     assert not downstream.sent

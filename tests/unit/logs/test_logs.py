@@ -13,11 +13,11 @@ from twisted.logger import Logger, LogPublisher
 from bmqtwist import alarms
 from bmqtwist.config.broker import LogController
 from bmqtwist.errors import LocalError
-from bmqtwist.logs.format import MESSAGE_CHARS_MAX, SEVERITIES, FileNames, Levels, LineFormat, LogRecord, date_text
+from bmqtwist.logs.format import MESSAGE_CHARS_MAX, SEVERITIES, FileNames, Levels, LineFormat, LogEntry, date_text
 from bmqtwist.logs.observer import LogFile, LogObserver, Logs, TwistedReport
 
 WALL = 1795237237.248  # 21 November 2026, 05:00:37.248
-RECORD = LogRecord(WALL, "INFO", "bmqtwist.link.session", "hello", "/src/session.py", 42, 17, 99)
+RECORD = LogEntry(WALL, "INFO", "bmqtwist.link.session", "hello", "/src/session.py", 42, 17, 99)
 
 
 def test_the_default_line_format_is_that_of_the_original() -> None:
@@ -40,13 +40,13 @@ def test_a_time_just_below_a_second_is_rounded_to_three_digits() -> None:
 
 def test_control_characters_in_messages_are_escaped() -> None:
     """Log messages contain names and texts of clients."""
-    line = LineFormat("%m").render(LogRecord(0.0, "INFO", "c", "a\x1b[2Jb\r\x07\nnext\tline"))
+    line = LineFormat("%m").render(LogEntry(0.0, "INFO", "c", "a\x1b[2Jb\r\x07\nnext\tline"))
     assert line == "a\\x1b[2Jb\\x0d\\x07\nnext\tline"
 
 
 def test_a_long_message_is_truncated() -> None:
     """A text of a peer cannot fill the disk with one line."""
-    line = LineFormat("%m").render(LogRecord(0.0, "INFO", "c", "a" * (20 << 20)))
+    line = LineFormat("%m").render(LogEntry(0.0, "INFO", "c", "a" * (20 << 20)))
     assert len(line) < MESSAGE_CHARS_MAX + 100 and line.endswith("a... (20971520 characters)")
 
 

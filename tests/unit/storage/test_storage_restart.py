@@ -56,6 +56,6 @@ def test_a_partition_is_unavailable_if_its_first_sync_fails() -> None:
     disk.fail = lambda operation, path: errno.EIO if operation == "sync" else None
     partition, _ = start(disk, lease=None, durability="group")
     assert not partition.available
-    assert [category for category, _ in partition.take_alarms() if category == "FILE_IO"]
+    assert [kind for kind, _ in partition.take_alarms() if kind.category == "FILE_IO"]
     partition.hold_effect(Held("an ACK"))
     assert partition.flush(WALL) == []

@@ -170,7 +170,7 @@ def test_a_disk_error_at_any_step_of_a_rollover_keeps_the_state(step: int) -> No
     try:
         partition.rollover(WALL + 1)
     except PartitionUnavailable:
-        assert [category for category, _ in partition.take_alarms()][-1:] == ["ROLLOVER"]
+        assert [kind.category for kind, _ in partition.take_alarms()][-1:] == ["ROLLOVER"]
     disk.fail = lambda operation, path: None
     partition.flush(WALL)
     partition.append_message(KEY, make_message(99, b"z" * 99), WALL)

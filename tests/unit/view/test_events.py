@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from bmqtwist import alarms
 from bmqtwist.alarms import AlarmKind
 from bmqtwist.errors import LocalError
-from bmqtwist.logs.format import LogRecord
+from bmqtwist.logs.format import LogEntry
 from bmqtwist.logs.observer import CHARS_MAX as LOG_CHARS_MAX
 from bmqtwist.logs.observer import LINES_MAX, LogTail
 from bmqtwist.report import ListReport
@@ -287,7 +287,7 @@ def test_queue_and_configuration_changes_are_recorded_as_events() -> None:
 def test_the_log_tail_returns_the_last_lines_by_level_and_line_number() -> None:
     tail = LogTail()
     for number in range(LINES_MAX + 10):
-        tail.add(LogRecord(float(number), "ERROR" if number % 10 == 0 else "INFO", "c", f"line {number}"))
+        tail.add(LogEntry(float(number), "ERROR" if number % 10 == 0 else "INFO", "c", f"line {number}"))
     assert tail.newest == LINES_MAX + 10
     assert [line.text for line in tail.lines(2, "TRACE")] == [f"line {LINES_MAX + 8}", f"line {LINES_MAX + 9}"]
     assert [line.text for line in tail.lines(2, "error")] == [f"line {LINES_MAX - 10}", f"line {LINES_MAX}"]
@@ -299,7 +299,7 @@ def test_the_log_tail_returns_the_last_lines_by_level_and_line_number() -> None:
 def test_the_log_tail_is_bounded_and_escapes_control_characters() -> None:
     tail = LogTail()
     for _ in range(300):
-        tail.add(LogRecord(0.0, "INFO", "c", "\x1b[2J" + "x" * 20_000))
+        tail.add(LogEntry(0.0, "INFO", "c", "\x1b[2J" + "x" * 20_000))
     kept = tail.lines(1000, "TRACE")
     assert sum(len(line.text) for line in kept) <= LOG_CHARS_MAX
     assert kept[-1].text.startswith("\\x1b[2Jxx") and kept[-1].text.endswith("... (20004 characters)")
