@@ -113,8 +113,8 @@ class ReplicatedPartition(Partition):
             self.copies.marks[Copies.MAJORITY] = self.log.base + psn[1]
 
     def update_copy_marks(self, one: Psn, every: Psn) -> bool:
-        """Raise the marks: one replica has the records of the present lease up to `one`, all have them up to `every`. True if
-        a mark rose."""
+        """Raise the marks: one replica has the records of the present lease up to `one`, all have them up to `every`. True
+        if a mark rose."""
         majority, before = self.copies.marks[Copies.MAJORITY], self.copies.marks
         some = self.log.base + one[1] if one[0] == self.lease else 0
         whole = self.log.base + every[1] if every[0] == self.lease else 0

@@ -100,7 +100,8 @@ def test_a_purge_removes_a_bounded_number_of_messages_per_turn(memory: MemoryWor
     queue = memory.broker.domains.by_name["d"].queues["q"]
     memory.admin("CLUSTERS LIST")
     turn_counts = TurnCounts(memory, monkeypatch, state.StoredQueue if in_memory else state.PartitionState,
-                             "remove_message" if in_memory else "apply_deletion", lambda: (len(queue.messages), queue.meter.messages))
+                             "remove_message" if in_memory else "apply_deletion",
+                             lambda: (len(queue.messages), queue.meter.messages))
     assert f"Purged {MANY} message(s)" in memory.admin("DOMAINS DOMAIN d QUEUE q PURGE *")
     assert max(turn_counts.counts) <= 2 * STEP and sum(turn_counts.counts) == MANY
     assert len(turn_counts.seen) >= 11 and set(turn_counts.seen) == {(0, 0)}
