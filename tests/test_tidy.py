@@ -40,7 +40,7 @@ def is_of_higher_rank(path: Path, name: str) -> bool:
 
 
 def test_a_module_imports_only_from_its_own_rank_or_below() -> None:
-    """Layering keeps the deciding parts testable without those that act."""
+    """Layering keeps modules that decide testable without modules that perform effects."""
     assert forbidden_imports(is_of_higher_rank) == []
 
 

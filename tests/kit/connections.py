@@ -78,25 +78,25 @@ class Tls(Transport):
 
 
 class Driver:
-    """Fake performer that records the calls of a connection in `heard`."""
+    """Fake performer that records the calls of a connection in `calls`."""
 
     def __init__(self, accepts: bool = True) -> None:
         self.session: Any = "session" if accepts else None
-        self.heard: list[tuple[Any, ...]] = []
+        self.calls: list[tuple[Any, ...]] = []
         self.delayed: list[tuple[float, Any]] = []
 
     def connected(self, connection: Connection, peer: str, port: int) -> Any:
-        self.heard.append(("connected", peer, port))
+        self.calls.append(("connected", peer, port))
         return self.session
 
     def received(self, session: Any, data: bytes) -> None:
-        self.heard.append(("received", session, data))
+        self.calls.append(("received", session, data))
 
     def lost(self, session: Any, why: str) -> None:
-        self.heard.append(("lost", session))
+        self.calls.append(("lost", session))
 
     def drained(self, session: Any) -> None:
-        self.heard.append(("drained", session))
+        self.calls.append(("drained", session))
 
     def call_later(self, seconds: float, action: Any) -> None:
         self.delayed.append((seconds, action))

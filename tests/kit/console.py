@@ -134,7 +134,7 @@ class ConsoleWorld:
         self.cookies: dict[str, str] = {}
         self.csrf = ""
 
-    def settle(self, seconds: float = 0.0) -> None:
+    def advance(self, seconds: float = 0.0) -> None:
         """Run the broker and the console until they are idle, then advance the reactor."""
         for _ in range(50):
             self.host.reactor.advance(0)

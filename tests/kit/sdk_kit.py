@@ -31,7 +31,7 @@ CLIENT_ID = bytes.fromhex("0A0B0C0D0E0F")
 
 @dataclass
 class Bench:
-    """A session core; `heard` has its messages to the broker, the other lists its effects for the application."""
+    """A session core; `received` has its messages to the broker, the other lists its effects for the application."""
 
     options: SessionOptions = field(default_factory=SessionOptions)
     features: str = FEATURES
@@ -52,7 +52,7 @@ class Bench:
         self.attempt = 0
         self.connects: list[Connect] = []
         self.closes: list[Close] = []
-        self.heard: list[Any] = []  # control values, Put, Confirm, "HEARTBEAT_REQ", ... in order
+        self.received: list[Any] = []  # control values, Put, Confirm, "HEARTBEAT_REQ", ... in order
         self.events: list[SessionEvent] = []
         self.acks: list[Ack] = []
         self.messages: list[Message] = []
@@ -142,27 +142,27 @@ class Bench:
             if kind == EventType.PUT:
                 puts, error = events.decode_put(buffer, start, end)
                 assert error is None
-                self.heard += puts
+                self.received += puts
                 wanted = [put for put in puts if put.flags & 1]
                 if self.acks_at_once and wanted:
                     self.ack(*wanted)
             elif kind == EventType.CONFIRM:
-                self.heard += events.decode_confirm(buffer, start, end)[0]
+                self.received += events.decode_confirm(buffer, start, end)[0]
             elif kind == EventType.AUTHENTICATION:
                 message: Any = control.decode_authentication(buffer[start:end], specific >> 5)
-                self.heard.append(message.value)
+                self.received.append(message.value)
                 self._authenticate()
             elif kind == EventType.CONTROL and not self._negotiated:
                 self._negotiated = True
-                self.heard.append(control.decode_negotiation(buffer[start:end], specific >> 5).value)
+                self.received.append(control.decode_negotiation(buffer[start:end], specific >> 5).value)
                 self._negotiate()
             elif kind == EventType.CONTROL:
                 message = control.decode_control(buffer[start:end], specific >> 5)
-                self.heard.append(message.value)
+                self.received.append(message.value)
                 self.requests.append(message)
                 self.answer(message)
             else:
-                self.heard.append(EventType(kind).name)
+                self.received.append(EventType(kind).name)
 
     def say(self, *messages: Any) -> None:
         """Send schema messages, or bytes, as the broker."""
@@ -258,7 +258,7 @@ class Bench:
 
     def puts(self) -> list[events.PutMessage]:
         """Return all PUT messages received by the broker."""
-        return [each for each in self.heard if isinstance(each, events.PutMessage)]
+        return [each for each in self.received if isinstance(each, events.PutMessage)]
 
     def payloads(self) -> list[bytes]:
         """Return the data of all PUT messages received by the broker."""
@@ -266,8 +266,8 @@ class Bench:
 
     def last(self, kind: type) -> Any:
         """Return the last message of a kind received by the broker."""
-        return [each for each in self.heard if isinstance(each, kind)][-1]
+        return [each for each in self.received if isinstance(each, kind)][-1]
 
     def count(self, kind: type) -> int:
         """Return the number of messages of a kind received by the broker."""
-        return sum(isinstance(each, kind) for each in self.heard)
+        return sum(isinstance(each, kind) for each in self.received)

@@ -131,7 +131,7 @@ class RecordedBench(Bench):
     def _broker(self, chunk: bytes) -> None:
         buffer, spans = self._frames.receive(chunk)
         for _, _, start, end in spans:
-            self.heard += decoded(buffer[start - 8:end], not self._negotiated)
+            self.received += decoded(buffer[start - 8:end], not self._negotiated)
             self._negotiated = True
 
 
@@ -224,8 +224,8 @@ class Playback:
     def collect(self) -> None:
         """Collect the output of the core."""
         self.bench.turn()
-        self.unmatched += self.bench.heard
-        self.bench.heard.clear()
+        self.unmatched += self.bench.received
+        self.bench.received.clear()
 
     def compare(self, recorded: Any) -> None:
         """Require that the core has sent a recorded message, or sends it after the corresponding call."""

@@ -20,7 +20,7 @@ from bmqtwist.cluster.election_events import (
 from bmqtwist.cluster.elector import Elector
 
 FAULTS = ["depose"] * 3 + ["crash"] * 3 + ["boot"] * 4 + ["heal"] * 2 + ["resume"] * 2 + ["append"] * 4 + ["weather"] * 3 + [
-    "cut", "one way", "isolate", "pause", "transfer", "mode"] + ["forget"] * 3
+    "cut", "one way", "isolate", "pause", "transfer", "mode"] + ["lose vote"] * 3
 STEPS = st.lists(st.tuples(st.sampled_from(FAULTS), st.integers(0, 1 << 20)), min_size=30, max_size=80)
 
 
@@ -40,7 +40,7 @@ def inject_fault(world: Elections, kind: str, value: int) -> None:
         world.boot()
     elif kind == "boot":
         world.boot(number)
-    elif kind == "forget":
+    elif kind == "lose vote":
         world.forget(number)
         world.run(value // 128 % 20 / 10 * TIMING.random_wait_max)
         world.boot(number)

@@ -51,7 +51,7 @@ class Follower(Replay):
 
     def take(self, batch: Batch) -> None:
         """Write a batch, then apply it."""
-        assert batch.first == self.position + 1, "positions go on without gaps"
+        assert batch.first == self.position + 1, "positions have no gaps"
         self.position += len(batch.journal)
         self.files.append(batch.journal, batch.data, batch.qlist)
         for record in batch.journal:
@@ -59,7 +59,7 @@ class Follower(Replay):
             entry = 0, head, lease, wall, body
             sequence, state = head & SEQUENCE_MASK, self.state
             assert sequence == state.sequence + 1 if lease == state.lease else lease > state.lease and sequence == 1, (
-                "PSNs go on without gaps; a lease begins with 1")
+                "PSNs have no gaps; a lease begins with 1")
             self.run([entry])
             state.sequence = sequence
 

@@ -281,7 +281,7 @@ class Cluster:
             self.flying += kept
 
     def round(self) -> None:
-        """Everybody gets on for a moment."""
+        """Each node writes its records and receives the pending messages once."""
         for node in self.nodes:
             self.step(node, Flush())
             self.write(node)
@@ -293,8 +293,8 @@ class Cluster:
 
     # -- the end
 
-    def settle(self) -> None:
-        """Nothing fails any more."""
+    def recover(self) -> None:
+        """Run without faults until all nodes are up to date."""
         for node in self.nodes:
             if node.log is None:
                 self.boot(node)
@@ -364,7 +364,7 @@ def test_committed_changes_stay_and_are_the_same_at_all_nodes(size: int, actions
     cluster.round()
     for kind, value in actions:
         cluster.act(kind, value)
-    cluster.settle()
+    cluster.recover()
 
 
 def test_without_faults_all_proposals_are_committed() -> None:
@@ -374,5 +374,5 @@ def test_without_faults_all_proposals_are_committed() -> None:
     for number in range(60):
         cluster.propose(cluster.nodes[1], number % 5 + (0 if number % 10 < 5 else 5))
         cluster.round()
-    cluster.settle()
+    cluster.recover()
     assert cluster.done == 61 and not [each for each in cluster.outcomes.values() if isinstance(each, NotDone)]

@@ -64,7 +64,7 @@ class CheckingBroker(Bench):
 
     def _broker(self, chunk: bytes) -> None:
         super()._broker(chunk)
-        new, self.judged = self.heard[self.judged:], len(self.heard)
+        new, self.judged = self.received[self.judged:], len(self.received)
         for put in new:
             if isinstance(put, events.PutMessage):
                 number = self.numbers[put.guid]
@@ -224,7 +224,7 @@ class Sessions(RuleBasedStateMachine):
 
     @rule(flush=st.booleans())
     def turn(self, flush: bool) -> None:
-        """What was posted leaves."""
+        """Send the posted messages."""
         self.bench.turn(flush=flush)
 
     @rule(drain=st.booleans())
@@ -321,7 +321,7 @@ class Sessions(RuleBasedStateMachine):
 
     @invariant()
     def internal_state_is_limited(self) -> None:
-        """Bounded by what is open and under way."""
+        """Limited by the number of open queues and pending requests."""
         core = self.core
         live = len(core.queues)
         assert len(core._queues.registry.ids_by_uri) <= live + 5

@@ -81,10 +81,10 @@ class ModelledPartition:
             messages.clear()
             self.note()
         elif name == "purge app" and apps:
-            self.forget_app(key, *apps[value % len(apps)])
+            self.remove_expected(key, *apps[value % len(apps)])
         elif name == "remove app" and len(apps) > 1:
             app, app_key = apps[value % len(apps)]
-            self.forget_app(key, app, app_key)
+            self.remove_expected(key, app, app_key)
             apps.remove((app, app_key))
             at_once(partition.queues.delete_app(key, app_key, WALL))
             self.note()
@@ -104,7 +104,7 @@ class ModelledPartition:
                 partition.sync()
                 self.promised = [message for _, messages in self.queues.values() for message, _ in messages.values()]
 
-    def forget_app(self, key: bytes, app: str, app_key: bytes) -> None:
+    def remove_expected(self, key: bytes, app: str, app_key: bytes) -> None:
         _, messages = self.queues[key]
         if not messages:
             return

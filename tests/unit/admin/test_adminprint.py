@@ -202,8 +202,8 @@ def test_a_purge_without_queues_prints_no_queue_purged() -> None:
 
 
 def test_a_broadcast_meter_prints_as_disabled() -> None:
-    quiet = state.MeterSnapshot("queue [bmq://t.bc/q]", 0, 0, 0, 0, disabled=True)
-    domain = state.DomainState("t.bc", "c3", "broadcast", "{}", quiet)
+    disabled = state.MeterSnapshot("queue [bmq://t.bc/q]", 0, 0, 0, 0, disabled=True)
+    domain = state.DomainState("t.bc", "c3", "broadcast", "{}", disabled)
     assert "    Capacity Meter ..: \n        [ ** DISABLED ** ]\n" in table.DOMAIN.text(domain)
 
 

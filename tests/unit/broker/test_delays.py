@@ -287,7 +287,7 @@ def test_delayed_pushes_do_not_count_as_useless_ack_delays(memory: MemoryWorld, 
                                                            monkeypatch: pytest.MonkeyPatch) -> None:
     producer, consumer, _ = busy
     sent: list[float] = []
-    monkeypatch.setattr(AckBatching, "on_acks_sent", lambda pace, now: sent.append(now))
+    monkeypatch.setattr(AckBatching, "on_acks_sent", lambda batching, now: sent.append(now))
     before = pushes_received(consumer)
     producer.put()
     memory.advance(BATCH_MAX_S)
@@ -378,14 +378,14 @@ def test_a_read_pause_ends_after_empty_polls() -> None:
     connection, transport, driver = paused_connection()
     transport.socket.comes = [b"abc"]
     connection.poll()
-    assert driver.heard[1:] == [("received", driver.session, b"abc")] and connection.reads_paused
+    assert driver.calls[1:] == [("received", driver.session, b"abc")] and connection.reads_paused
     assert not transport.socket.options, "the output carries the acknowledgement"
     for _ in range(EMPTY_POLLS_MAX):
         assert connection.reads_paused
         connection.poll()
     assert not connection.reads_paused and transport.producerState == "producing" and len(transport.socket.options) == 1
     connection.poll()
-    assert len(driver.heard) == 2, "the socket is event-driven again"
+    assert len(driver.calls) == 2, "the socket is event-driven again"
 
 
 def test_a_quick_tcp_ack_is_requested_once_after_each_delayed_ack() -> None:
@@ -422,7 +422,7 @@ def test_a_read_pause_ends_when_the_session_is_not_pausable() -> None:
     connection, transport, driver = paused_connection(pausable=False)
     transport.socket.comes = [b"abc"]
     connection.poll()
-    assert len(driver.heard) == 2 and not connection.reads_paused and transport.producerState == "producing"
+    assert len(driver.calls) == 2 and not connection.reads_paused and transport.producerState == "producing"
 
 
 @pytest.mark.parametrize("size", [PAUSED_READ_BYTES_MAX, PAUSED_READ_BYTES_MAX + 1])
@@ -439,7 +439,7 @@ def test_a_stopped_connection_is_not_polled() -> None:
     connection.read(False)
     transport.socket.comes = [b"abc"]
     connection.poll()
-    assert len(driver.heard) == 1 and not connection.pause_reads()
+    assert len(driver.calls) == 1 and not connection.pause_reads()
     connection.read(True)
     assert transport.producerState == "producing" and connection.pause_reads()
 
@@ -465,7 +465,7 @@ def test_lost_connections_and_tls_connections_have_no_read_pause() -> None:
     connection, _, driver = paused_connection()
     connection.connectionLost()
     connection.poll()
-    assert not connection.pause_reads() and driver.heard[-1][0] == "lost"
+    assert not connection.pause_reads() and driver.calls[-1][0] == "lost"
 
 
 # -- the loop -----------------------------------------------------------------------------------------------------------
@@ -594,10 +594,10 @@ def test_a_client_with_large_reads_gets_no_read_pause(loop: Any, monkeypatch: py
     rounds, broker, performer = loop
     connection, _ = client(performer)
     monkeypatch.setattr(broker, "received", lambda session, data, now, later=False: setattr(session, "pausable", True))
-    for size, rests in ((PAUSED_READ_BYTES_MAX + 1, False), (PAUSED_READ_BYTES_MAX, True)):
+    for size, paused in ((PAUSED_READ_BYTES_MAX + 1, False), (PAUSED_READ_BYTES_MAX, True)):
         rounds.work = [partial(connection.dataReceived, bytes(size))]
         performer.reactor.doIteration(None)
-        assert connection.reads_paused is rests
+        assert connection.reads_paused is paused
 
 
 def test_the_read_pause_of_a_client_ends_with_a_request(loop: Any) -> None:

@@ -632,7 +632,7 @@ def test_an_error_in_the_outcome_of_a_rollover_job_closes_only_its_partition(wor
 def test_a_turn_is_limited_in_time_and_steps_during_a_rollover(world: MemoryWorld, monkeypatch: Any) -> None:
     """The clock of the performer limits the slices of a turn; if it stands still, STEPS_MAX does."""
     pair(world)
-    clock, pace, steps, due = [0.0], [0.0], [0], [0]
+    clock, step_seconds, steps, due = [0.0], [0.0], [0], [0]
     performer = world.broker.loop.performer
     monkeypatch.setattr(performer, "clock", lambda: clock[0])
     monkeypatch.setattr(performer, "turn_due", lambda: due.__setitem__(0, due[0] + 1))
@@ -641,13 +641,13 @@ def test_a_turn_is_limited_in_time_and_steps_during_a_rollover(world: MemoryWorl
         if roll._files.partition_id:
             return False
         steps[0] += 1
-        clock[0] += pace[0]
+        clock[0] += step_seconds[0]
         return True
 
     monkeypatch.setattr(Rollover, "step", step)
     for took, late, expected in ((0.0, False, STEPS_MAX), (0.002, False, 3), (0.002, True, 4)):
         steps[0] = due[0] = 0
-        pace[0] = took
+        step_seconds[0] = took
         monkeypatch.setattr(Rollover, "is_late", late)
         world.broker.clusters["c3"].partitions[0].log.roll_due = True
         world.broker.turn(world.now)

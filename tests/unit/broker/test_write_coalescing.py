@@ -88,7 +88,7 @@ def test_a_delay_ended_by_another_producer_does_not_count_for_batching(steady: S
     world, producer, _, partition = steady
     other = world.producer()
     sent: list[float] = []
-    monkeypatch.setattr(AckBatching, "on_acks_sent", lambda pace, now: sent.append(now))
+    monkeypatch.setattr(AckBatching, "on_acks_sent", lambda batching, now: sent.append(now))
     producer.put()
     world.run()
     other.put()
@@ -108,7 +108,7 @@ def test_coalescing_for_another_producer_does_not_count_for_batching(steady: Ste
         post_often(world, queue, RUN_EVENTS + 1)
         world.broker.output.write_now()
         world.broker.turn(world.now)
-        monkeypatch.setattr(AckBatching, "on_acks_sent", lambda pace, now: sent.append(pace))
+        monkeypatch.setattr(AckBatching, "on_acks_sent", lambda batching, now: sent.append(batching))
         queue.put()
         world.run()
         assert partition.tail.unwritten_bytes

@@ -167,7 +167,7 @@ def test_connections_above_the_limit_are_refused_until_one_closes(broker_process
         if bmq(*command).exit_code == 0:
             break
     else:
-        pytest.fail("a place that became free is not given to anybody")
+        pytest.fail("a free place is not granted")
     held[1].close()
 
 

@@ -771,7 +771,7 @@ def test_a_recorded_file_of_one_of_three_nodes_gives_the_committed_state(path):
     assert report.lines == [] and is_same_state(several.log.state, alone.log.state) and several.log.state.partitions
 
 
-@given(st.lists(st.one_of(st.integers(1, 40), st.sampled_from(["cover", "forget", "cut"])), max_size=60),
+@given(st.lists(st.one_of(st.integers(1, 40), st.sampled_from(["cover", "drop", "truncate"])), max_size=60),
        st.integers(0, 100))
 def test_the_newest_covered_records_up_to_a_number_of_bytes_stay_in_memory(steps: list[int | str], keep_bytes: int) -> None:
     """For every sequence of appends, commits, truncations and drops."""
@@ -783,7 +783,7 @@ def test_the_newest_covered_records_up_to_a_number_of_bytes_stay_in_memory(steps
             log.records.append(record)
         elif step == "cover":
             log.covered = log.durable = log.written = (log.covered + len(log.records) + 1) // 2
-        elif step == "cut":
+        elif step == "truncate":
             gone = log.cut(log.covered)
             del whole[len(whole) - len(gone):]
         else:

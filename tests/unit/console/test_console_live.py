@@ -39,7 +39,8 @@ class FakeTab:
             self.transport.protocol = self.channel
             self.channel.makeConnection(self.transport)
             cookie = "; ".join(f"{name}={value}" for name, value in console.cookies.items())
-            self.say(request("/api/v1/live", {**LOCAL_HEADERS, **({"Cookie": cookie} if cookie else {}), **(headers or {})}))
+            cookies = {"Cookie": cookie} if cookie else {}
+            self.send(request("/api/v1/live", {**LOCAL_HEADERS, **cookies, **(headers or {})}))
             self.answer = self.transport.value()
             self.transport.clear()
 
@@ -54,11 +55,11 @@ class FakeTab:
         from twisted.python.failure import Failure
         self.transport.protocol.connectionLost(Failure(ConnectionDone()))
 
-    def say(self, data: bytes) -> None:
+    def send(self, data: bytes) -> None:
         """Send bytes to the console."""
         self.transport.protocol.dataReceived(data)
 
-    def heard(self) -> list[dict[str, Any]]:
+    def take_messages(self) -> list[dict[str, Any]]:
         """Return the messages received since the last call."""
         found = [json.loads(payload) for opcode, payload in self.take() if opcode != CLOSE]
         for message in found:
@@ -93,14 +94,14 @@ def guarded(tmp_path: Path) -> ConsoleWorld:
 def test_a_websocket_receives_a_snapshot_and_then_patches(console: ConsoleWorld) -> None:
     tab = FakeTab(console)
     assert tab.status == 101
-    tab.say(say(id=3, subscribe="cluster"))
-    console.settle()
-    (first,) = tab.heard()
+    tab.send(say(id=3, subscribe="cluster"))
+    console.advance()
+    (first,) = tab.take_messages()
     assert first["id"] == 3 and first["seq"] == 1 and first["snapshot"]["nodes"]["n1"]["state"] == "up"
     console.world.producer("bmq://d/q").post(b"x")
     for _ in range(12):
-        console.settle(PERIOD_S)
-    later = tab.heard()
+        console.advance(PERIOD_S)
+    later = tab.take_messages()
     assert later and all("patch" in message for message in later)
     assert [message["seq"] for message in later] == list(range(2, 2 + len(later)))
     assert tab.document["queuesTop"]["order"] == ["bmq://d/q"]
@@ -113,21 +114,21 @@ def test_subscriptions_of_queue_pages_and_single_queues_receive_updates(console:
         console.world.producer(f"bmq://d/q{number}").post(b"x")
     console.world.run()
     tab = FakeTab(console)
-    tab.say(say(id=1, subscribe="queues", sort="uri", order="asc", offset=1, limit=2))
-    console.settle()
-    tab.heard()
+    tab.send(say(id=1, subscribe="queues", sort="uri", order="asc", offset=1, limit=2))
+    console.advance()
+    tab.take_messages()
     assert tab.document["order"] == ["bmq://d/q1", "bmq://d/q2"] and tab.document["total"] == 5
     one = FakeTab(console)
-    one.say(say(id=1, subscribe="queue", uri="bmq://d/q4"))
-    console.settle(PERIOD_S)
-    console.settle()
-    one.heard()
+    one.send(say(id=1, subscribe="queue", uri="bmq://d/q4"))
+    console.advance(PERIOD_S)
+    console.advance()
+    one.take_messages()
     assert one.document["messages"] == 1 and one.document["primary"] == "n1"
     none = FakeTab(console)
-    none.say(say(id=1, subscribe="queue", uri="bmq://d/none"))
-    console.settle(PERIOD_S)
-    console.settle()
-    assert "There is no queue" in none.heard()[0]["error"]
+    none.send(say(id=1, subscribe="queue", uri="bmq://d/none"))
+    console.advance(PERIOD_S)
+    console.advance()
+    assert "There is no queue" in none.take_messages()[0]["error"]
 
 
 def test_a_document_may_exceed_the_size_limit_of_received_messages(console: ConsoleWorld) -> None:
@@ -135,57 +136,57 @@ def test_a_document_may_exceed_the_size_limit_of_received_messages(console: Cons
         console.world.producer(f"bmq://d/q{number}").post(b"x")
     console.world.run()
     tab = FakeTab(console)
-    tab.say(say(id=1, subscribe="queues"))
-    console.settle()
+    tab.send(say(id=1, subscribe="queues"))
+    console.advance()
     assert len(tab.transport.value()) > 2 * MESSAGE_BYTES_MAX
-    tab.heard()
+    tab.take_messages()
     assert len(tab.document["order"]) == 40 and not console.host.failures
 
 
 def test_a_closed_websocket_does_not_affect_other_websockets(console: ConsoleWorld) -> None:
     tab, other = FakeTab(console), FakeTab(console)
     for each in (tab, other):
-        each.say(say(id=1, subscribe="cluster"))
-    console.settle()
-    tab.say(frame(struct.pack(">H", 1000), CLOSE))
-    other.heard()
-    console.settle(PERIOD_S)
-    console.settle()
-    assert other.heard() and not console.host.failures
+        each.send(say(id=1, subscribe="cluster"))
+    console.advance()
+    tab.send(frame(struct.pack(">H", 1000), CLOSE))
+    other.take_messages()
+    console.advance(PERIOD_S)
+    console.advance()
+    assert other.take_messages() and not console.host.failures
 
 
 def test_without_subscriptions_no_queue_is_sampled(console: ConsoleWorld) -> None:
     tab = FakeTab(console)
-    tab.say(say(id=1, subscribe="cluster"))
-    console.settle()
+    tab.send(say(id=1, subscribe="cluster"))
+    console.advance()
     tab.lose()
     for _ in range(100):
-        console.settle(0.1)
+        console.advance(0.1)
     book = console.service.collector.local.book
     visited = book.visited
     for _ in range(100):
-        console.settle(0.1)
+        console.advance(0.1)
     assert book.visited == visited and not console.service.hub.subscribers
 
 
 def test_a_websocket_that_does_not_read_receives_no_more_patches(console: ConsoleWorld) -> None:
     tab, other = FakeTab(console), FakeTab(console)
     for each in (tab, other):
-        each.say(say(id=1, subscribe="cluster"))
-    console.settle()
-    tab.heard()
+        each.send(say(id=1, subscribe="cluster"))
+    console.advance()
+    tab.take_messages()
     tab.transport.producer.pauseProducing()  # type: ignore[union-attr]
     for _ in range(50):
-        console.settle(PERIOD_S)
-    assert tab.transport.value() == b"" and len(other.heard()) >= 49
+        console.advance(PERIOD_S)
+    assert tab.transport.value() == b"" and len(other.take_messages()) >= 49
     tab.transport.producer.resumeProducing()  # type: ignore[union-attr]
-    console.settle(PERIOD_S)
-    console.settle()
-    assert len(tab.heard()) == 1
-    console.settle(PERIOD_S)
-    console.settle()
-    tab.heard()
-    other.heard()
+    console.advance(PERIOD_S)
+    console.advance()
+    assert len(tab.take_messages()) == 1
+    console.advance(PERIOD_S)
+    console.advance()
+    tab.take_messages()
+    other.take_messages()
     assert tab.document["at"] == other.document["at"]
 
 
@@ -212,24 +213,24 @@ def test_with_users_a_websocket_requires_a_login(guarded: ConsoleWorld) -> None:
 def test_a_websocket_closes_when_its_login_expires(guarded: ConsoleWorld) -> None:
     guarded.log_in("vera")
     tab = FakeTab(guarded)
-    tab.say(say(id=1, subscribe="cluster"))
-    guarded.settle()
-    assert tab.heard()
+    tab.send(say(id=1, subscribe="cluster"))
+    guarded.advance()
+    assert tab.take_messages()
     guarded.host.reactor.advance(3600.0)
-    guarded.settle(PERIOD_S)
-    guarded.settle()
+    guarded.advance(PERIOD_S)
+    guarded.advance()
     assert tab.closed_by() == ENDED
 
 
 def test_a_websocket_closes_at_the_logout(guarded: ConsoleWorld) -> None:
     guarded.log_in("vera")
     tab = FakeTab(guarded)
-    tab.say(say(id=1, subscribe="cluster"))
-    guarded.settle()
-    tab.heard()
+    tab.send(say(id=1, subscribe="cluster"))
+    guarded.advance()
+    tab.take_messages()
     guarded.ask("/logout", "POST", f"csrf={guarded.csrf}".encode(), {"Content-Type": "application/x-www-form-urlencoded"})
-    guarded.settle(PERIOD_S)
-    guarded.settle()
+    guarded.advance(PERIOD_S)
+    guarded.advance()
     assert tab.closed_by() == ENDED
 
 
@@ -237,30 +238,30 @@ def test_a_websocket_closes_at_the_logout(guarded: ConsoleWorld) -> None:
                          ids=["no JSON", "no object", "no text", "deep", "no topic"])
 def test_an_invalid_websocket_message_is_answered_with_an_error(console: ConsoleWorld, data: bytes) -> None:
     tab = FakeTab(console)
-    tab.say(data)
-    assert tab.heard()[0]["error"]
+    tab.send(data)
+    assert tab.take_messages()[0]["error"]
 
 
 def test_a_too_long_message_or_too_many_messages_close_the_websocket(console: ConsoleWorld) -> None:
     tab = FakeTab(console)
-    tab.say(frame(b"x" * (MESSAGE_BYTES_MAX + 1)))
+    tab.send(frame(b"x" * (MESSAGE_BYTES_MAX + 1)))
     assert not console.service.hub.subscribers or tab.transport.disconnecting
     tab = FakeTab(console)
     for _ in range(MESSAGES_PER_SECOND_MAX + 1):
-        tab.say(say(unsubscribe=1))
+        tab.send(say(unsubscribe=1))
     assert tab.closed_by() == POLICY
 
 
 def test_a_websocket_has_no_lifetime_limit(console: ConsoleWorld) -> None:
     """The lifetime of a WebSocket is not limited, unlike that of a request's connection."""
     tab = FakeTab(console)
-    tab.say(say(id=1, subscribe="cluster"))
-    console.settle()
-    tab.heard()
+    tab.send(say(id=1, subscribe="cluster"))
+    console.advance()
+    tab.take_messages()
     for _ in range(3):
         console.host.reactor.advance(LIFE_SECONDS_MAX)
-    console.settle(PERIOD_S)
-    assert tab.heard() and tab.transport.protocol is not tab.channel
+    console.advance(PERIOD_S)
+    assert tab.take_messages() and tab.transport.protocol is not tab.channel
 
 
 def test_the_number_of_websockets_is_limited_below_that_of_connections(console: ConsoleWorld) -> None:
@@ -286,12 +287,12 @@ def test_closed_and_refused_websockets_are_not_counted_as_connections(console: C
 
 def test_a_stopping_node_notifies_its_websockets(console: ConsoleWorld) -> None:
     tab = FakeTab(console)
-    tab.say(say(id=1, subscribe="cluster"))
-    console.settle()
-    tab.heard()
+    tab.send(say(id=1, subscribe="cluster"))
+    console.advance()
+    tab.take_messages()
     console.host.reactor.advance(0.01)
     console.service.send_stop_result()
-    console.settle()
-    assert tab.heard()
+    console.advance()
+    assert tab.take_messages()
     console.service.stop()
     assert tab.closed_by() == GOING_AWAY

@@ -173,14 +173,14 @@ def test_a_differing_copy_of_a_record_is_found(console: ConsoleWorld) -> None:
 def test_a_delayed_stop_can_be_aborted_before_it_begins(console: ConsoleWorld) -> None:
     asked = {"confirm": "n1", "reason": "new kernel", "delay": 30}
     assert console.post("/api/v1/nodes/n1/stop", asked).json == {"ok": True}
-    console.settle(10.0)
+    console.advance(10.0)
     (node,) = console.ask("/api/v1/cluster").json["nodes"]
     assert node["state"] == "up" and node["stop"]["stage"] == STAGES[0] and 19 < node["stop"]["secondsLeft"] <= 20
     assert node["stop"]["stages"] == list(STAGES)
     again = console.post("/api/v1/nodes/n1/stop", asked)
     assert again.status == 409 and "new kernel" in again.json["error"]
     assert console.post("/api/v1/nodes/n1/abort-stop", {}).json == {"ok": True}
-    console.settle(60.0)
+    console.advance(60.0)
     assert not console.host.stops and console.ask("/api/v1/cluster").json["nodes"][0]["stop"] is None
     assert console.post("/api/v1/nodes/n1/abort-stop", {}).json["error"] == "No stop of this node is scheduled."
     assert console.post("/api/v1/nodes/n1/stop", {**asked, "delay": -1}).json["field"] == "delay"
@@ -188,9 +188,9 @@ def test_a_delayed_stop_can_be_aborted_before_it_begins(console: ConsoleWorld) -
 
 def test_a_delayed_stop_begins_after_its_delay(console: ConsoleWorld) -> None:
     console.post("/api/v1/nodes/n1/stop", {"confirm": "n1", "reason": "r", "delay": 30})
-    console.settle(29.0)
+    console.advance(29.0)
     assert not console.host.stops
-    console.settle(2.0)
+    console.advance(2.0)
     assert console.host.stops == [("r", "local")]
 
 
@@ -224,7 +224,7 @@ def test_clients_of_a_queue_are_shown_with_their_rates(console: ConsoleWorld) ->
     for _ in range(20):
         producer.post(b"x" * 50)
     console.world.run()
-    console.settle(2.0)
+    console.advance(2.0)
     found = console.ask(path).json
     assert consumer is not None and found["tree"]["bytesRate"] > 0
     assert found["consumers"][0]["pushRate"] > 0 and found["consumers"][0]["queues"] == 1

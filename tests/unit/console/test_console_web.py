@@ -79,7 +79,7 @@ def test_rates_are_available_from_the_second_request(console: ConsoleWorld) -> N
     for number in range(10):
         producer.post(b"%d" % number)
     console.world.run()
-    console.settle(2.0)
+    console.advance(2.0)
     found = console.ask("/api/v1/cluster").json
     assert found["rates"]["put"] == 6.5 and found["queuesTop"][0]["messages"] == 13
     assert found["ackLatencyMs"]["p50"] is not None
@@ -88,17 +88,17 @@ def test_rates_are_available_from_the_second_request(console: ConsoleWorld) -> N
 def test_without_requests_only_the_history_is_sampled(console: ConsoleWorld) -> None:
     collector = console.service.collector
     for _ in range(4):
-        console.settle(5.0)
+        console.advance(5.0)
     assert len(collector.sampler.history) == 4 and collector.local.book.visited == 0
     delays = console.host.reactor.getDelayedCalls()
     assert len(delays) == 1  # the next row
     assert console.ask("/api/v1/cluster").json["history"][-1][5:] == [3, collector.sampler.history[-1][6]]
     assert collector.local.book.visited > 0
     for _ in range(100):
-        console.settle(0.1)
+        console.advance(0.1)
     visited = collector.local.book.visited
     for _ in range(100):
-        console.settle(0.1)
+        console.advance(0.1)
     assert collector.local.book.visited == visited and len(console.host.reactor.getDelayedCalls()) == 1
 
 
@@ -106,7 +106,7 @@ def test_queues_are_filtered_sorted_and_paged(console: ConsoleWorld) -> None:
     for number in range(12):
         console.world.producer(f"bmq://d/other{number:02}").post(b"x")
     console.world.run()
-    console.settle(1.0)
+    console.advance(1.0)
     found = console.ask("/api/v1/queues?filter=OTHER&sort=uri&order=asc&offset=3&limit=4").json
     assert found["total"] == 12 and found["offset"] == 3
     assert [row["uri"] for row in found["rows"]] == [f"bmq://d/other{number:02}" for number in range(3, 7)]
@@ -140,7 +140,7 @@ def test_deliveries_are_counted_for_each_subscription(console: ConsoleWorld) -> 
         consumer.confirm(each)
     console.world.producer(URI).post(b"one more")
     console.world.run()
-    console.settle(2.0)
+    console.advance(2.0)
     (after,) = subscriptions()
     assert (after["given"], after["unconfirmed"]) == (4, 1), "confirmed messages are counted, too"
     assert 0.4 <= after["givenRate"] <= 0.6
@@ -199,7 +199,7 @@ def test_markup_in_texts_of_clients_is_escaped(console: ConsoleWorld) -> None:
     client = console.world.connect("client")
     client.identity["processName"] = HOSTILE
     client.negotiate()
-    console.settle(1.0)
+    console.advance(1.0)
     page = console.page("/")
     assert "<script>alert" not in page.text and "alert(1)" in page.text
     data = json.loads(between(page.text, '<script type="application/json" id="data">', "</script>"))
@@ -306,7 +306,7 @@ def test_messages_are_published_and_expressions_tested(console: ConsoleWorld) ->
     answer = console.post("/api/v1/publish", {"uri": URI, "payload": "aGVsbG8=", "encoding": "base64", "count": 2,
                                               "properties": {"x": {"type": "int32", "value": 7}}})
     assert answer.status == 200 and [each["status"] for each in answer.json["results"]] == ["SUCCESS"] * 2
-    console.settle(1.0)
+    console.advance(1.0)
     assert console.ask("/api/v1/queues").json["rows"][0]["messages"] == 5
     tried = console.post("/api/v1/subscriptions/test", {"uri": URI, "expression": "x > 5"}).json
     assert tried["ok"] and tried["matched"] == 2
@@ -322,12 +322,12 @@ def test_messages_are_published_and_expressions_tested(console: ConsoleWorld) ->
 
 def test_alarms_are_acknowledged_and_cleared(console: ConsoleWorld) -> None:
     console.world.report.alarm(alarms.WRITE_FAILED, "Partition [0] is nearly full")
-    console.settle(1.0)
+    console.advance(1.0)
     (alarm,) = console.ask("/api/v1/alarms").json["alarms"]
     assert alarm["id"] == "n1:1" and not alarm["acknowledgedBy"]
     console.read_csrf()
     assert console.post("/api/v1/alarms/n1%3A1/acknowledge", {}).json == {"ok": True}
-    console.settle(1.0)
+    console.advance(1.0)
     assert console.ask("/api/v1/alarms").json["alarms"][0]["acknowledgedBy"] == "local"
     assert console.post("/api/v1/alarms/n1:1/clear", {}).status == 200
     for ident, status in (("n1:99", 409), ("1", 404), ("other:1", 404)):
@@ -343,7 +343,7 @@ def test_an_alarm_raised_by_an_operator_is_logged_and_listed(console: ConsoleWor
     assert alarm["text"] == f"Rack 7 burns {HOSTILE}\\x0aand 100 % of it is lost (raised by local)"
     assert console.world.report.texts("PANIC") == [f"[FIRE] operator: {alarm['text']}"], "the alarm is logged in one line"
     assert console.post("/api/v1/alarms", {"text": "Look at this"}).status == 200
-    console.settle(1.0)
+    console.advance(1.0)
     alarms = {each["category"]: each for each in console.ask("/api/v1/alarms").json["alarms"]}
     assert alarms["OPERATOR"]["severity"] == "ALARM"
     assert console.post(f"/api/v1/alarms/{alarms['FIRE']['id']}/clear", {}).status == 200
@@ -625,7 +625,7 @@ def test_the_console_url_of_a_lost_node_is_kept(
         console: ConsoleWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """A page of the lost node reconnects here and is accepted because its origin is known."""
     monkeypatch.setattr("bmqtwist.console.consoles.cluster_facts.peer_urls", lambda broker: {"n2": "http://n2:1"})
-    console.settle(5.0)
-    console.settle()
+    console.advance(5.0)
+    console.advance()
     monkeypatch.setattr("bmqtwist.console.consoles.cluster_facts.peer_urls", lambda broker: {})
     assert console.service.collector.consoles.urls() == {"n2": "http://n2:1"}

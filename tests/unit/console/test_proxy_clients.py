@@ -80,7 +80,7 @@ def test_a_proxy_that_did_not_answer_is_not_asked_again_for_a_time(tmp_path: Pat
         return found[-1]
 
     assert ask() == ask() == ([], {"p1": "no answer in time"}) and len(consoles.asked) == 1
-    console.settle(RETRY_S)
+    console.advance(RETRY_S)
     consoles.answers["http://h:1"] = {"x": 1}
     assert ask() == ([(proxy("p1"), {"x": 1})], {}) and len(consoles.asked) == 2
 

@@ -44,10 +44,10 @@ def test_alarms_are_not_repeated_at_the_second_start(tmp_path: Path, kind: str,
     path = max((path for path in world.disk.paths() if path.endswith(kind)), key=lambda path: len(
         world.disk.content(path).rstrip(b"\0")))
     damage(world.disk, path, len(world.disk.content(path).rstrip(b"\0")), random)
-    for life in range(3):
+    for start_number in range(3):
         lines_before = len(world.report.lines)
         world.start()
         world.advance(2.0)
         alarms = [text for severity, text in world.report.lines[lines_before:] if severity in ("ALARM", "PANIC", "ERROR")]
-        assert not (life and alarms), (life, alarms)
-        (world.stop if life else world.crash)()
+        assert not (start_number and alarms), (start_number, alarms)
+        (world.stop if start_number else world.crash)()

@@ -137,17 +137,18 @@ def test_the_console_and_each_metrics_plugin_have_a_site(monkeypatch: pytest.Mon
     assert tap.make_sites(FakeService(configuration())) == []  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("address", "tls", "anybody", "authorizes", "words"), [
+@pytest.mark.parametrize(("address", "tls", "allows_unauthenticated", "authorizes", "words"), [
     ("127.0.0.1", False, True, False, None), ("::1", False, True, False, None), ("localhost", False, True, False, None),
     ("0.0.0.0", True, False, True, None), ("0.0.0.0", True, False, False, None),
     ("0.0.0.0", False, False, True, "TLS"), ("10.1.2.3", True, True, False, "authentication"),
     ("broker.example", False, True, False, "TLS")])
 def test_a_listener_without_authentication_reachable_from_other_machines_causes_a_warning(address: str, tls: bool,
-                                                                                          anybody: bool, authorizes: bool,
+                                                                                          allows_unauthenticated: bool,
+                                                                                          authorizes: bool,
                                                                                           words: str | None) -> None:
-    """A warning at the start if the listener has no authentication."""
+    """Logged at the start if the listener has no authentication."""
     listener = BoundListener(name="l", address=address, port=1, tls=tls)
-    found = exposure_warnings(configuration(listeners=(listener,)), anybody, authorizes)
+    found = exposure_warnings(configuration(listeners=(listener,)), allows_unauthenticated, authorizes)
     assert (words is None and found == []) or (words is not None and words in found[0])
 
 

@@ -190,12 +190,12 @@ def test_a_broker_that_does_not_read_is_read_from_and_closed_above_the_output_li
                                                                                     monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peer_module.PeerSession, "output_bytes_max", 1000)
     one = pair.contexts[0].peers[0]
-    for untaken, alive in ((1000, True), (1001, False)):
+    for untaken, stays_connected in ((1000, True), (1001, False)):
         pair.wires[0].untaken = untaken
         one.send(event_header(EventType.ELECTOR, 4) + b"vote")
         pair.worlds[0].turn_requested = True
         pair.worlds[0].run()
-        assert pair.wires[0].reads and (one in pair.contexts[0].peers) is alive
+        assert pair.wires[0].reads and (one in pair.contexts[0].peers) is stays_connected
     assert pair.worlds[0].logged("#PEER_SEND_FAILURE node2:2: the broker does not read: 1001 unsent bytes (limit: 1000)")
 
 

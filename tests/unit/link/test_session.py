@@ -206,9 +206,9 @@ def test_responses_follow_the_pushes_delivered_before_them(memory: MemoryWorld) 
     producer.post(b"new")
     consumer.configure()
     assert [push.payload for push in consumer.pushes()] == [b"old", b"new"]
-    heard = consumer.client.events
-    pushed = [place for place, event in enumerate(heard) if event.kind == "push"]
-    answers = [place for place, event in enumerate(heard) if "configureStreamResponse" in event.control]
+    received = consumer.client.events
+    pushed = [place for place, event in enumerate(received) if event.kind == "push"]
+    answers = [place for place, event in enumerate(received) if "configureStreamResponse" in event.control]
     assert pushed[0] < answers[1] < answers[2] < pushed[1]
 
 

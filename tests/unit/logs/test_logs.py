@@ -174,9 +174,9 @@ def test_exceptions_logged_by_libraries_have_their_traceback() -> None:
         raise KeyError("gone")
     except KeyError:
         logger.failure("while {what}", what="working")
-    logger.debug("quiet")
+    logger.debug("details")
     text = console.getvalue()
-    assert text.startswith("FATAL - library while working") and "KeyError" in text and "quiet" not in text
+    assert text.startswith("FATAL - library while working") and "KeyError" in text and "details" not in text
 
 
 def test_the_thresholds_of_file_and_console_are_configured_separately(tmp_path: Path) -> None:

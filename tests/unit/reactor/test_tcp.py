@@ -17,7 +17,7 @@ def test_a_connection_reports_its_peer_and_passes_on_received_bytes() -> None:
     transport, driver = Transport(), Driver()
     session = driver.session = SimpleNamespace(remote=SimpleNamespace(sends_at_once=False), delays_acks=False)
     connect(transport, driver)[0].dataReceived(b"abc")
-    assert driver.heard == [("connected", "127.0.0.1:5", 30114), ("received", session, b"abc")] and transport.no_delay
+    assert driver.calls == [("connected", "127.0.0.1:5", 30114), ("received", session, b"abc")] and transport.no_delay
 
 
 def test_a_quick_tcp_ack_is_requested_before_the_input_is_processed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +64,7 @@ def test_a_refused_connection_is_aborted_without_further_events() -> None:
     connection, driver = connect(transport, Driver(accepts=False))
     connection.dataReceived(b"abc")
     connection.connectionLost()
-    assert transport.aborted and [what for what, *_ in driver.heard] == ["connected"]
+    assert transport.aborted and [what for what, *_ in driver.calls] == ["connected"]
 
 
 def test_the_output_of_a_turn_is_one_write_to_the_socket() -> None:
@@ -83,9 +83,9 @@ def test_unsent_output_is_kept_in_the_transport_in_order(room: int) -> None:
     assert b"abcdefg".startswith(transport.everything) and len(transport.direct) == 1
     assert transport.producer is connection and transport.streaming is False
     connection.resumeProducing()
-    assert transport.everything == b"abcdefg" and connection.waiting_bytes == 2 and driver.heard[-1][0] == "connected"
+    assert transport.everything == b"abcdefg" and connection.waiting_bytes == 2 and driver.calls[-1][0] == "connected"
     connection.resumeProducing()
-    assert transport.producer is None and connection.waiting_bytes == 0 and driver.heard[-1] == ("drained", "session")
+    assert transport.producer is None and connection.waiting_bytes == 0 and driver.calls[-1] == ("drained", "session")
     transport.room = None
     connection.write([b"h"])
     assert transport.everything.endswith(b"h") or transport.direct[-1] == b"h"
@@ -107,7 +107,7 @@ def test_the_waiting_bytes_of_a_steady_reader_are_those_unread_at_present(kind: 
         connection.write([write])
         assert connection.waiting_bytes <= 2 * TRANSPORT_BYTES_MAX + 1
         assert connection.taken_bytes >= turn * TRANSPORT_BYTES_MAX
-    assert driver.heard[-1][0] == "connected", "its output was not drained"
+    assert driver.calls[-1][0] == "connected", "its output was not drained"
     connection.finish()
     assert len(transport.everything) == len(whole) + 1 and transport.everything.replace(b"y", b"", 1) == whole
 
@@ -115,7 +115,7 @@ def test_the_waiting_bytes_of_a_steady_reader_are_those_unread_at_present(kind: 
 def test_resume_producing_without_unsent_output_reports_no_event() -> None:
     connection, driver = connect(Transport())
     connection.resumeProducing()
-    assert [what for what, *_ in driver.heard] == ["connected"]
+    assert [what for what, *_ in driver.calls] == ["connected"]
 
 
 def test_a_write_error_of_the_socket_is_left_to_the_transport() -> None:
@@ -147,7 +147,7 @@ def test_a_close_follows_the_output_and_aborts_a_lingering_peer() -> None:
     abort()
     assert transport.aborted
     connection.connectionLost()
-    assert driver.heard[-1] == ("lost", "session") and connection.waiting_bytes == 0
+    assert driver.calls[-1] == ("lost", "session") and connection.waiting_bytes == 0
 
 
 def test_a_peer_that_closes_in_time_is_not_aborted() -> None:
@@ -159,7 +159,7 @@ def test_a_peer_that_closes_in_time_is_not_aborted() -> None:
     connection.finish()
     connection.read(False)
     connection.dataReceived(b"late")
-    assert not transport.aborted and driver.heard[-1] == ("lost", "session") and len(driver.delayed) == 1
+    assert not transport.aborted and driver.calls[-1] == ("lost", "session") and len(driver.delayed) == 1
 
 
 def test_over_tls_all_output_is_written_to_the_transport() -> None:
@@ -173,6 +173,6 @@ def test_over_tls_all_output_is_written_to_the_transport() -> None:
     assert connection.waiting_bytes == 2
     connection.resumeProducing()
     assert transport.later == [b"ab", b"cd"]
-    assert connection.waiting_bytes == 0 and transport.producer is connection and driver.heard[-1][0] == "drained"
+    assert connection.waiting_bytes == 0 and transport.producer is connection and driver.calls[-1][0] == "drained"
     connection.finish()
     assert transport.producer is None and transport.disconnecting

@@ -275,12 +275,12 @@ def test_a_cancelled_rpc_request_leaves_no_pending_request(front: Front) -> None
                     made.append(requester)
                     return await requester.request(run.queue, b"?", timeout_s=0.5)
 
-            async def quietly() -> Any:
+            async def ask_without_error() -> Any:
                 try:
                     return await ask()
                 except SdkError:
                     return None
-            return quietly
+            return ask_without_error
 
         async def after(run: CancelAttempt) -> None:
             assert not made or not made[-1]._waiting

@@ -71,7 +71,7 @@ def test_a_delayed_batch_is_sent_by_time_size_or_flush() -> None:
     bench.post(queue, b"d")
     bench.core.close(queue, "close", bench.now)
     bench.turn()
-    assert isinstance(bench.heard[-1], schema.CloseQueue) and bench.payloads()[-1] == b"d"  # not after its close
+    assert isinstance(bench.received[-1], schema.CloseQueue) and bench.payloads()[-1] == b"d"  # not after its close
 
 
 def test_a_guid_given_by_the_application_is_refused_while_it_is_pending() -> None:
@@ -89,14 +89,14 @@ def test_a_guid_given_by_the_application_is_refused_while_it_is_pending() -> Non
 def test_a_group_completes_after_its_last_ack_and_counts_failures() -> None:
     bench = Bench(acks_at_once=False).start()
     queue = bench.open()
-    group = PostGroup("settled", acks={})
+    group = PostGroup("group", acks={})
     guids = [bench.core.post(queue, b"x", bench.now, post=Post(group=group, token="t")) for _ in range(3)]
     bench.core.seal(group)
     bench.turn()
     bench.ack(*bench.puts()[:2])
-    assert "settled" not in bench.done
+    assert "group" not in bench.done
     bench.ack(bench.puts()[2], status=1)
-    assert bench.log[-2:] == ["ack t LIMIT_MESSAGES", "done settled SUCCESS"]
+    assert bench.log[-2:] == ["ack t LIMIT_MESSAGES", "done group SUCCESS"]
     assert (group.failures, [ack.status for ack in group.failed]) == (1, [Result.LIMIT_MESSAGES])
     assert group.acks is not None and list(group.acks) == guids
     bench.core.seal(PostGroup("empty"))
@@ -274,7 +274,7 @@ def test_the_block_of_a_message_confirms_it_unless_it_raises() -> None:
     with pytest.raises(KeyError), bench.messages[1]:
         raise KeyError
     bench.turn()
-    assert [each.guid for each in bench.heard if isinstance(each, events.ConfirmMessage)] == [b"a" * 16]
+    assert [each.guid for each in bench.received if isinstance(each, events.ConfirmMessage)] == [b"a" * 16]
 
 
 def test_the_block_of_a_message_ends_without_an_error_if_connection_or_queue_is_lost() -> None:
@@ -328,12 +328,12 @@ def test_a_credential_is_sent_before_the_negotiation_and_renewed_before_its_end(
         shown.append(len(shown))
         return Credential.basic("me", f"secret{len(shown)}")
     bench = Bench(SessionOptions(credential=credential)).start()
-    assert [type(each) for each in bench.heard] == [schema.AuthenticationRequest, schema.ClientIdentity]
-    assert bench.heard[0] == schema.AuthenticationRequest("BASIC", b"me:secret1")
+    assert [type(each) for each in bench.received] == [schema.AuthenticationRequest, schema.ClientIdentity]
+    assert bench.received[0] == schema.AuthenticationRequest("BASIC", b"me:secret1")
     bench.advance(54.5)  # of 60 s: nine tenths
-    assert bench.heard[-1] == schema.AuthenticationRequest("BASIC", b"me:secret2")
+    assert bench.received[-1] == schema.AuthenticationRequest("BASIC", b"me:secret2")
     bench.advance(54.0)
-    assert bench.heard[-1].data == b"me:secret3" and bench.core.state is State.READY
+    assert bench.received[-1].data == b"me:secret3" and bench.core.state is State.READY
 
 
 @pytest.mark.parametrize("request_", ["authenticationRequest", "clientIdentity"])
@@ -409,13 +409,13 @@ def test_a_suspended_queue_is_reopened_without_deliveries_and_resumed_later() ->
     queue = bench.open(read=True, options=QueueOptions(suspends_on_bad_host_health=True))
     bench.core.set_health(False, bench.now)
     bench.turn()
-    bench.heard.clear()
+    bench.received.clear()
     bench.lose()
     bench.come_back()
-    assert [type(each) for each in bench.heard] == [schema.ClientIdentity, schema.OpenQueue]
+    assert [type(each) for each in bench.received] == [schema.ClientIdentity, schema.OpenQueue]
     bench.core.set_health(True, bench.now)
     bench.turn()
-    assert isinstance(bench.heard[-1], schema.ConfigureStream) and not queue.suspended
+    assert isinstance(bench.received[-1], schema.ConfigureStream) and not queue.suspended
     assert bench.kinds()[-2:] == [EventKind.QUEUE_RESUMED, EventKind.HOST_HEALTH_RESTORED]
 
 
@@ -440,7 +440,7 @@ def test_queue_ids_are_shared_by_the_apps_of_a_queue_and_the_last_close_is_final
     for queue in queues[:3]:
         bench.core.close(queue, "close", bench.now)
         bench.turn()
-    assert [each.is_final for each in bench.heard if isinstance(each, schema.CloseQueue)] == [False, False, True]
+    assert [each.is_final for each in bench.received if isinstance(each, schema.CloseQueue)] == [False, False, True]
     assert bench.open(FANOUT).q_id == 2
 
 
@@ -507,7 +507,7 @@ def test_stop_waits_for_acks_then_sends_a_disconnect() -> None:
     assert caught.value.result is Result.NOT_CONNECTED and bench.core.state is State.DRAINING
     bench.ack(bench.puts()[0])
     assert [ack.status for ack in bench.acks] == [Result.SUCCESS]
-    assert isinstance(bench.heard[-1], schema.Disconnect) and bench.core.state is State.STOPPED
+    assert isinstance(bench.received[-1], schema.Disconnect) and bench.core.state is State.STOPPED
     assert bench.done["stop"].result is bench.done["again"].result is Result.SUCCESS
     with pytest.raises(SdkError):
         bench.open()

@@ -81,7 +81,7 @@ def test_deliveries_confirms_and_the_inbox_are_counted() -> None:
     bench.say(events.encode_push([events.PushMessage(0, bytes([n]) * 16, b"m", 4 if n == 2 else 0,
                                                      options=sub_queue_ids([1]))
                                   for n in (1, 2, 3)]))
-    bench.push(b"nobody's", s_id=9)
+    bench.push(b"unknown", s_id=9)
     for message in bench.messages[:3]:
         message.confirm()
     bench.core.on_consumed(3)

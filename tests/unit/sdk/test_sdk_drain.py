@@ -53,18 +53,18 @@ def test_options_configured_during_a_pause_are_sent_with_the_resume() -> None:
     assert len(bench.last(schema.ConfigureStream).stream_parameters.subscriptions) == 2
 
 
-@pytest.mark.parametrize("when", ["before", "under way", "while down"])
+@pytest.mark.parametrize("when", ["before", "in progress", "while disconnected"])
 def test_a_paused_queue_stays_paused_over_a_reconnect(when: str) -> None:
     bench = Bench().start()
     queue = bench.open(read=True)
     if when == "before":
         set_paused(bench, queue, True, "pause")
-    elif when == "under way":
+    elif when == "in progress":
         bench.silent.add("configureStream")
         set_paused(bench, queue, True, "pause")
         bench.silent.clear()
     bench.lose()
-    if when == "while down":
+    if when == "while disconnected":
         set_paused(bench, queue, True, "pause")
     assert bench.done["pause"].result is Result.SUCCESS
     asked = bench.count(schema.ConfigureStream)

@@ -110,7 +110,7 @@ def test_s4_a_put_without_an_ack_request_in_an_unsent_batch_is_kept() -> None:
     bench.core.post(queue, b"waits", bench.now, post=Post(ack=False))
     bench.turn()
     bench.say(bytes.fromhex("000000084b020000"))  # a heartbeat is answered
-    assert bench.heard[-1] == "HEARTBEAT_RSP" and len(bench.core.unacked) == 1
+    assert bench.received[-1] == "HEARTBEAT_RSP" and len(bench.core.unacked) == 1
     bench.lose()
     bench.come_back()
     assert bench.payloads() == [b"waits"] and not bench.core.unacked
@@ -125,7 +125,7 @@ def test_s5_queues_are_reopened_first_then_pending_puts_are_sent_before_newer_on
     bench.post(writer, b"3")
     bench.lose(up=False)
     bench.post(both, b"4")
-    bench.heard.clear()
+    bench.received.clear()
     bench.silent.add("configureStream")
     bench.come_back()
     bench.post(writer, b"5")
@@ -133,7 +133,7 @@ def test_s5_queues_are_reopened_first_then_pending_puts_are_sent_before_newer_on
     bench.silent.clear()
     bench.answer(bench.requests[-1])
     bench.post(writer, b"6")
-    kinds = [type(each) for each in bench.heard]
+    kinds = [type(each) for each in bench.received]
     assert kinds == [schema.ClientIdentity, schema.OpenQueue, schema.OpenQueue, schema.ConfigureStream,
                      *[events.PutMessage] * 6]
     assert bench.payloads() == [b"1", b"2", b"3", b"4", b"5", b"6"]
@@ -228,7 +228,7 @@ def test_s9_a_confirm_without_a_connection_is_refused_and_not_kept(bench: Bench)
     bench.silent.clear()
     bench.answer(bench.requests[-1])
     assert not bench.count(events.ConfirmMessage)
-    bench.messages[0].confirm()  # possibly redelivered by now; the broker ignores unknown CONFIRMs
+    bench.messages[0].confirm()  # possibly redelivered already; the broker ignores unknown CONFIRMs
     bench.turn()
     assert bench.last(events.ConfirmMessage).guid == bench.messages[0].guid
 
@@ -267,10 +267,10 @@ def test_s10_a_pending_open_restarts_on_the_next_connection(bench: Bench, phase:
     bench.lose(up=False)
     assert ("open", URI) not in bench.done
     bench.silent.clear()
-    bench.heard.clear()
+    bench.received.clear()
     bench.come_back()
     assert bench.done[("open", URI)].result is Result.SUCCESS
-    assert [type(each) for each in bench.heard] == [schema.ClientIdentity, schema.OpenQueue, schema.ConfigureStream]
+    assert [type(each) for each in bench.received] == [schema.ClientIdentity, schema.OpenQueue, schema.ConfigureStream]
 
 
 @rule
@@ -297,7 +297,7 @@ def test_s10_requests_without_a_connection_time_out(bench: Bench) -> None:
     bench.advance(1.0)
     assert bench.done["configure"].result is Result.TIMEOUT
     bench.come_back()
-    assert FANOUT not in [each.handle_parameters.uri for each in bench.heard if isinstance(each, schema.OpenQueue)]
+    assert FANOUT not in [each.handle_parameters.uri for each in bench.received if isinstance(each, schema.OpenQueue)]
     assert reader.state is QueueState.OPEN  # type: ignore[attr-defined]
 
 
@@ -308,9 +308,9 @@ def test_s11_a_close_without_a_connection_succeeds_and_the_queue_is_not_reopened
     bench.core.close(queue, "close", bench.now)
     bench.turn()
     assert bench.done["close"].result is Result.SUCCESS
-    bench.heard.clear()
+    bench.received.clear()
     bench.come_back()
-    assert [type(each) for each in bench.heard] == [schema.ClientIdentity]
+    assert [type(each) for each in bench.received] == [schema.ClientIdentity]
 
 
 @rule
@@ -333,9 +333,9 @@ def test_s11_a_pending_close_in_its_first_phase_succeeds_at_the_loss_of_the_conn
     bench.silent.clear()
     bench.lose()
     assert bench.done["close"].result is Result.SUCCESS and queue.state is QueueState.CLOSED  # type: ignore[attr-defined]
-    bench.heard.clear()
+    bench.received.clear()
     bench.come_back()
-    assert [type(each) for each in bench.heard] == [schema.ClientIdentity]
+    assert [type(each) for each in bench.received] == [schema.ClientIdentity]
 
 
 @rule
@@ -377,10 +377,10 @@ def test_s13_a_reopen_with_a_refused_configure_closes_the_queue(bench: Bench) ->
     bench.post(queue, b"a")
     bench.refuse["configureStream"] = Category.E_INVALID_ARGUMENT
     bench.lose()
-    bench.heard.clear()
+    bench.received.clear()
     bench.come_back()
     assert queue.state is QueueState.CLOSED  # type: ignore[attr-defined]
-    assert [type(each) for each in bench.heard] == [schema.ClientIdentity, schema.OpenQueue, schema.ConfigureStream,
+    assert [type(each) for each in bench.received] == [schema.ClientIdentity, schema.OpenQueue, schema.ConfigureStream,
                                                     schema.CloseQueue]
     assert [(event.kind, event.result) for event in bench.events[-2:]] == [
         (EventKind.QUEUE_REOPEN_RESULT, Result.INVALID_ARGUMENT), (EventKind.STATE_RESTORED, Result.SUCCESS)]
@@ -413,9 +413,9 @@ def test_s14_an_open_without_response_resets_the_connection_and_leaves_the_queue
     bench.advance(10.0)
     assert bench.done[("open", URI)].result is Result.TIMEOUT and queue.state is QueueState.CLOSED
     assert EventKind.CONNECTION_LOST in bench.kinds()
-    bench.heard.clear()
+    bench.received.clear()
     bench.come_back()
-    assert [type(each) for each in bench.heard] == [schema.ClientIdentity]
+    assert [type(each) for each in bench.received] == [schema.ClientIdentity]
 
 
 @rule
@@ -531,7 +531,7 @@ def test_s17_only_messages_with_current_subscription_ids_are_delivered(bench: Be
     bench.come_back()
     bench.push(b"stale", s_id=1)
     bench.push(b"second", s_id=2)
-    bench.push(b"nobody's", s_id=2, q_id=77)
+    bench.push(b"unknown", s_id=2, q_id=77)
     assert [message.payload for message in bench.messages] == [b"first", b"second"]
     assert bench.core.counters().dropped == 2
 
@@ -559,9 +559,9 @@ def test_s17_after_a_reconfiguration_only_its_subscription_ids_are_valid(bench: 
 @rule
 def test_s18_a_stop_request_of_the_broker_has_no_effect_until_the_connection_is_lost(bench: Bench) -> None:
     queue = open_queue(bench)
-    before = len(bench.events), len(bench.heard)
+    before = len(bench.events), len(bench.received)
     bench.say(ControlMessage(5, "clusterMessage", ClusterMessage("stopRequest", StopRequest())))
-    assert (len(bench.events), len(bench.heard)) == before
+    assert (len(bench.events), len(bench.received)) == before
     bench.post(queue, b"a")
     bench.lose()
     bench.come_back()
@@ -706,12 +706,12 @@ def test_s20_the_backoff_grows_to_its_limit_and_restarts_after_a_success() -> No
 def test_s21_heartbeats_are_answered_and_missing_ones_close_the_connection() -> None:
     bench = Bench(heartbeat_ms=3000, missed_max=10).start()
     bench.say(bytes.fromhex("000000084b020000"))
-    assert bench.heard[-1] == "HEARTBEAT_RSP"
+    assert bench.received[-1] == "HEARTBEAT_RSP"
     bench.advance(3.0)
-    bench.heard.clear()
+    bench.received.clear()
     bench.up = False
     bench.advance(30.0)
-    assert bench.heard == ["HEARTBEAT_REQ"] * 10 and EventKind.CONNECTION_LOST not in bench.kinds()
+    assert bench.received == ["HEARTBEAT_REQ"] * 10 and EventKind.CONNECTION_LOST not in bench.kinds()
     bench.advance(3.0)
     assert bench.kinds()[-1] is EventKind.CONNECTION_LOST
 

@@ -23,7 +23,7 @@ def test_the_default_authorizer_allows_everything_and_logs_it() -> None:
     """Operators search the log for this line."""
     report = ListReport()
     authorizer = DefaultAuthorizer({}, report)
-    assert all(authorizer.authorize("anybody", action, "any") for action in Action)
+    assert all(authorizer.authorize("a principal", action, "any") for action in Action)
     assert all(line.startswith("Authorize allow on ") for line in report.texts("INFO"))
     assert len(report.lines) == len(Action)
 

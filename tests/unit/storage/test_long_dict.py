@@ -14,8 +14,8 @@ from bmqtwist.storage.long_dict import LongDict, RisingDict
 
 KEYS = st.integers(0, 40)
 STEPS = st.lists(st.one_of(
-    st.tuples(st.sampled_from(("set", "add", "del", "pop", "get", "look")), KEYS),
-    st.tuples(st.sampled_from(("popitem", "snapshot", "go on")), st.just(0)), st.tuples(st.just("many"), KEYS)), max_size=60)
+    st.tuples(st.sampled_from(("set", "add", "del", "pop", "get", "lookup")), KEYS),
+    st.tuples(st.sampled_from(("popitem", "snapshot", "next")), st.just(0)), st.tuples(st.just("many"), KEYS)), max_size=60)
 
 
 def result(action: Any) -> Any:
@@ -48,7 +48,7 @@ def test_a_long_dict_behaves_like_a_dict(steps: list[tuple[str, int]], most: int
                 assert result(tested.popitem) == result(plain.popitem)
             elif what == "snapshot":
                 snapshots.append((tested.snapshot(), list(plain.values())))
-            elif what == "go on" and snapshots:
+            elif what == "next" and snapshots:
                 taken, rest = snapshots.pop()
                 part = next(taken, [])
                 assert part == rest[:len(part)] and len(part) <= most

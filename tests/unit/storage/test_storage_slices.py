@@ -105,16 +105,16 @@ class Workload:
         """Purge a queue."""
         key = self.random.choice(self.keys)
         self.steps.append(self.partition.queues.purge(key, None, None, WALL))
-        self._forget(key)
+        self._drop_expected(key)
 
     def drop_queue(self) -> None:
         """Delete a queue."""
         if len(self.keys) > 1:
             key = self.keys.pop(self.random.randrange(len(self.keys)))
-            self._forget(key)
+            self._drop_expected(key)
             self.partition.queues.delete(key, WALL)
 
-    def _forget(self, key: bytes) -> None:
+    def _drop_expected(self, key: bytes) -> None:
         for message in [message for message in self.messages if message.queue_key == key]:
             self.acked.pop(message.guid, None)
         self.messages = [message for message in self.messages if message.queue_key != key]

@@ -387,7 +387,7 @@ def test_queues_and_apps_of_a_qlist_are_listed(tmp_path: Path) -> None:
     ((JOURNAL, files_of("ttl.n1")[0]), "two journal files"),
     ((JOURNAL, "--dump-payload"), "needs the DATA file"),
     ((JOURNAL, "--queue-name", "bmq://d/q"), "needs the ledger"),
-    ((JOURNAL, LEDGER, "--queue-name", "bmq://d/nobody"), "has no queue bmq://d/nobody"),
+    ((JOURNAL, LEDGER, "--queue-name", "bmq://d/unknown"), "has no queue bmq://d/unknown"),
     ((JOURNAL, "--queue-key", "12"), "10 hexadecimal digits"),
     ((JOURNAL, "--guid", "xyz"), "32 hexadecimal digits"),
     ((JOURNAL, "--seqnum", "12"), "two numbers with a dash"),

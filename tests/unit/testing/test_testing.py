@@ -53,7 +53,7 @@ def test_importing_the_kit_imports_no_other_module_of_the_package() -> None:
 def test_an_unknown_name_of_the_kit_is_an_attribute_error() -> None:
     import bmqtwist.testing
     with pytest.raises(AttributeError, match="nonsense"):
-        bmqtwist.testing.nonsense  # noqa: B018 - the look at it is the test
+        bmqtwist.testing.nonsense  # noqa: B018 - the access is the test
     assert all(getattr(bmqtwist.testing, name) for name in bmqtwist.testing.__all__)
 
 
@@ -397,8 +397,8 @@ def test_messages_of_a_fanout_queue_list_the_apps_that_have_not_confirmed(broker
     assert broker.messages(FANOUT)[0].apps == ("bar", "baz")
     assert len(broker.drain(f"{FANOUT}?id=bar")) == 1
     assert broker.messages(FANOUT)[0].apps == ("baz",)
-    with pytest.raises(LocalError, match="no app 'nobody'"):
-        broker.messages(f"{FANOUT}?id=nobody")
+    with pytest.raises(LocalError, match="no app 'unknown'"):
+        broker.messages(f"{FANOUT}?id=unknown")
 
 
 def test_messages_have_their_remaining_delivery_attempts(broker: Broker) -> None:

@@ -31,7 +31,7 @@ class RawClient:
     """A client that encodes the protocol itself, without GUIDs, and has a queue open for writing."""
 
     def __init__(self, broker: Broker) -> None:
-        self.heard: list[bytes] = []
+        self.received: list[bytes] = []
         self.broker, self.link = broker, broker._runner.connect("old", self)
         self.send(codec.control_frame({"clientIdentity": {"protocolVersion": 1, "clientType": "E_TCPCLIENT",
                                                           "processName": "old", "pid": 1}}))
@@ -39,19 +39,19 @@ class RawClient:
             "uri": URI, "qId": 0, "flags": 12, "readCount": 0, "writeCount": 1, "adminCount": 0}}}))
 
     def send(self, data: bytes) -> None:
-        """To the broker."""
+        """Send bytes to the broker."""
         with self.broker._runner.lock:
             self.link.send(data)
 
     def on_data(self, data: bytes) -> None:
-        """From the link."""
-        self.heard.append(data)
+        """Receive bytes of the broker."""
+        self.received.append(data)
 
     def on_lost(self, reason: str) -> None:
-        """From the link."""
+        """Receive bytes of the broker."""
 
     def on_room(self) -> None:
-        """From the link."""
+        """Receive bytes of the broker."""
 
 
 # -- refuse ---------------------------------------------------------------------------------------------------------
@@ -366,7 +366,7 @@ def test_posts_of_clients_without_guids_survive_a_crash(broker: Broker) -> None:
     for payload in (b"before", b"after"):
         client = RawClient(broker)
         client.send(codec.put_frame([codec.put_message(0, codec.correlation(7), payload)]))
-        assert codec.ACK in {frame[4] & 63 for frame in codec.split_frames(b"".join(client.heard))[0]}
+        assert codec.ACK in {frame[4] & 63 for frame in codec.split_frames(b"".join(client.received))[0]}
         broker.crash()
         broker.start()
     assert [each.payload for each in broker.messages(URI)] == [b"before", b"after"]

@@ -247,7 +247,7 @@ _BENCH = Bench()
 
 def test_a_report_passes_events_and_alarms_to_its_history() -> None:
     history, report = NodeHistory("n1", lambda: 5.0), ListReport()
-    report.note("node", "nobody listens")
+    report.note("node", "before the watch")
     report.watch(history)
     report.note("node", "node n2 is connected", about="n2")
     report.alarm(alarms.WRITE_FAILED, "what %s", "happens")

@@ -109,7 +109,7 @@ def test_strings_are_decoded_with_every_form_of_length(size):
 
 
 def with_definite_lengths(raw):
-    """The same BER with definite lengths throughout."""
+    """Convert BER to definite lengths."""
     def convert(pos):
         tag = raw[pos:pos + 1]
         if raw[pos + 1] != 0x80:
