@@ -373,7 +373,7 @@ def test_a_graceful_stop_ends_after_its_timeout_with_unconfirmed_messages(world:
     assert world.broker.wait() == 0
     with pytest.raises((Closed, Expired)):
         consumer.next_push(2)
-    world._forget_clients()
+    world._drop_clients()
     world.start()
     assert world.got(world.consumer()) == [b"1", b"2"]
 

@@ -24,7 +24,7 @@ def test_a_valid_directory_starts_a_broker_that_listens_and_stops_on_sigterm(wor
     world.expect_log("STARTED bmqbrkr [pid: ")
     lines = [line for line in world.log() if "BMQbrkr started successfully" in line or " is available" in line]
     assert "started" in lines[0] and lines[1].endswith("Cluster (c3) is available") and len(lines) == 2
-    world._forget_clients()
+    world._drop_clients()
     assert world.broker.terminate() == 0
     world.expect_log("BMQbrkr stopped (shutdown took")
 

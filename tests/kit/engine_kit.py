@@ -66,7 +66,7 @@ class Engine:
         self.touched: list[RootQueue] = []
         self.steps = 0  # executed steps of work in slices
         self.scheduler = Scheduler(lambda: 0.0, self._step_due)
-        self.wakes: list[float] = []
+        self.delivery_times: list[float] = []
         self.next_turns = 0  # turns that left deliveries for the next one
         self.in_memory: list[Put] = []
         self.poisons: list[bytes] = []
@@ -95,7 +95,7 @@ class Engine:
         self.request_delivery(queue)
 
     def deliver_at(self, when: float, queue: RootQueue) -> None:
-        self.wakes.append(when)
+        self.delivery_times.append(when)
 
     def hold_until_written(self, put: Put) -> None:
         self.in_memory.append(put)

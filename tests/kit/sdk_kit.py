@@ -44,7 +44,7 @@ class Bench:
 
     def __post_init__(self) -> None:
         self.now = 1000.0
-        self.wakes = 0
+        self.turn_requests = 0
         self.silent: set[str] = set()  # requests without an answer
         self.refuse: dict[str, Category] = {}  # requests that are answered with a status
         self.up = True  # whether the broker accepts connections
@@ -65,13 +65,13 @@ class Bench:
         self._ticks = count(1)
         identity = schema.ClientIdentity(1, client_type=schema.ClientType.E_TCPCLIENT)
         self.make_guid: Callable[[], bytes] = lambda: self._guids.make(next(self._ticks))
-        self.core = SessionCore(self.options, identity, lambda: self.make_guid(), self.now, on_output=self._wake)
+        self.core = SessionCore(self.options, identity, lambda: self.make_guid(), self.now, on_output=self._request_turn)
         self._frames = FrameBuffer(1 << 20)
         self._wire: deque[bytes] = deque()
         self._negotiated = False
 
-    def _wake(self) -> None:
-        self.wakes += 1
+    def _request_turn(self) -> None:
+        self.turn_requests += 1
 
     # -- turns ------------------------------------------------------------------------------------------------------
 

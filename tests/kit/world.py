@@ -70,17 +70,17 @@ class World(ABC):
 
     def restart(self) -> None:
         """Stop gracefully and start again; all clients are disconnected."""
-        self._forget_clients()
+        self._drop_clients()
         self.stop()
         self.start()
 
     def crash_and_start(self) -> None:
         """Kill and start again; all clients are disconnected."""
-        self._forget_clients()
+        self._drop_clients()
         self.crash()
         self.start()
 
-    def _forget_clients(self) -> None:
+    def _drop_clients(self) -> None:
         for client in self.clients:
             client.link.closed = True
         self.clients, self._admin = [], None

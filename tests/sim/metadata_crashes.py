@@ -161,7 +161,7 @@ def _run_until_crash(run: CrashRun, operation: Operation, step: int) -> bool:
 def judge(run: CrashRun, operation: Operation, step: int, power: bool) -> None:
     """Start twice and compare metadata, queues and deliveries; a loss of `power` may undo unsynced confirms."""
     world = run.world
-    world._forget_clients()
+    world._drop_clients()
     for start in (1, 2):
         told = len(world.log())
         world.start()
@@ -176,7 +176,7 @@ def judge(run: CrashRun, operation: Operation, step: int, power: bool) -> None:
             apps = [app.app_id for app in queue.active]
             assert list(record.apps) == apps and set(apps) == set(operation.apps), (step, start, uri, apps)
         if start == 1:
-            world._forget_clients()
+            world._drop_clients()
             world.crash()
     state = world.broker.clusters["c3"].metadata.state.queues
     for uri, payloads in run.acked.items():

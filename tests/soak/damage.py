@@ -77,7 +77,7 @@ class World(MemoryWorld):
 
     def end(self) -> None:
         """End the broker without a graceful stop, and close its files."""
-        self._forget_clients()
+        self._drop_clients()
         with contextlib.suppress(Exception):
             self.assembled.close()
 
@@ -115,7 +115,7 @@ class Source:
             if "killed" in name:
                 world.crash()
             else:
-                world._forget_clients()
+                world._drop_clients()
                 world.stop()
         self._save(world)
         world.start()
@@ -378,7 +378,7 @@ class Campaign:
             for app in QUEUES[uri]:
                 found[uri, app][guid] = b"after"
         if self.random.random() < RESTART_SHARE:
-            world._forget_clients()
+            world._drop_clients()
             world.stop()
             world.start()
             again = world.content()

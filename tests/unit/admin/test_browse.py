@@ -90,17 +90,17 @@ def test_a_page_after_a_removed_message_begins_with_the_next_one(bench: Bench) -
 
 def test_messages_are_selected_by_guid_and_by_time(bench: Bench) -> None:
     writer = bench.open()
-    guids, walls = [], []
+    guids, wall_times = [], []
     for _ in range(5):
         guids.append(post(bench, writer))
-        walls.append(bench.broker.loop.wall(bench.now))
+        wall_times.append(bench.broker.loop.wall(bench.now))
         bench.advance(10.0)
     assert list_guids(bench, guid=guids[3].lower()) == [guids[3]]
-    assert list_guids(bench, since=walls[2]) == guids[2:] and list_guids(bench, until=walls[2]) == guids[:2]
-    assert list_guids(bench, since=walls[1], until=walls[4]) == guids[1:4]
-    assert list_guids(bench, since=walls[1], until=walls[4], newest=True, limit=2) == [guids[3], guids[2]]
-    assert list_guids(bench, since=walls[1], after=guids[2]) == guids[3:]
-    assert list_guids(bench, since=walls[4] + 100) == []
+    assert list_guids(bench, since=wall_times[2]) == guids[2:] and list_guids(bench, until=wall_times[2]) == guids[:2]
+    assert list_guids(bench, since=wall_times[1], until=wall_times[4]) == guids[1:4]
+    assert list_guids(bench, since=wall_times[1], until=wall_times[4], newest=True, limit=2) == [guids[3], guids[2]]
+    assert list_guids(bench, since=wall_times[1], after=guids[2]) == guids[3:]
+    assert list_guids(bench, since=wall_times[4] + 100) == []
     with pytest.raises(LocalError, match="has no message"):
         list_guids(bench, guid="00" * 16)
     for wrong in ("xyz", "00", "00" * 17):

@@ -23,7 +23,7 @@ from bmqtwist.link.authentication import Denied
 from bmqtwist.link.client import ClientSession
 from bmqtwist.link.puts import PutReader
 from bmqtwist.link.session import Session
-from bmqtwist.loop import error_isolation as containment
+from bmqtwist.loop import error_isolation
 from bmqtwist.loop.scheduler import STEPS_MAX
 from bmqtwist.queue import delivery as delivery_module
 from bmqtwist.queue import handles
@@ -166,25 +166,25 @@ def test_an_error_in_delivery_does_not_delay_other_queues(world: MemoryWorld, mo
 def test_a_queue_with_repeated_errors_is_disabled_and_keeps_its_messages(world: MemoryWorld, monkeypatch: Any) -> None:
     to_a, from_a, to_b, from_b = pair(world)
     injected = InjectedError(monkeypatch, delivery_module, "deliver", is_queue_a, times=1000)
-    for number in range(containment.QUEUE_FAILURES_MAX):
+    for number in range(error_isolation.QUEUE_FAILURES_MAX):
         assert to_a.status_of(b"%d" % number) == 0
-    assert injected.met == containment.QUEUE_FAILURES_MAX and to_a.status_of(b"no") == 7
+    assert injected.met == error_isolation.QUEUE_FAILURES_MAX and to_a.status_of(b"no") == 7
     assert "NOT_READY" in refusal(world.producer, A).category
     to_b.post(b"b")
-    assert received(world, from_b) == [b"b"] and world.stored(A) == containment.QUEUE_FAILURES_MAX
+    assert received(world, from_b) == [b"b"] and world.stored(A) == error_isolation.QUEUE_FAILURES_MAX
     assert [text for _, text in world.report.lines if f"Queue '{A}' is disabled until a restart" in text]
-    assert injected.met == containment.QUEUE_FAILURES_MAX, "a disabled queue does not deliver"
+    assert injected.met == error_isolation.QUEUE_FAILURES_MAX, "a disabled queue does not deliver"
     injected.left = 0
     world.crash_and_start()
-    assert len(received(world, world.consumer(A))) == containment.QUEUE_FAILURES_MAX
+    assert len(received(world, world.consumer(A))) == error_isolation.QUEUE_FAILURES_MAX
 
 
 def test_a_queue_with_rare_errors_is_not_disabled(world: MemoryWorld, monkeypatch: Any) -> None:
     to_a, _, _, _ = pair(world)
-    InjectedError(monkeypatch, delivery_module, "deliver", is_queue_a, times=3 * containment.QUEUE_FAILURES_MAX)
-    for _ in range(3 * containment.QUEUE_FAILURES_MAX):
+    InjectedError(monkeypatch, delivery_module, "deliver", is_queue_a, times=3 * error_isolation.QUEUE_FAILURES_MAX)
+    for _ in range(3 * error_isolation.QUEUE_FAILURES_MAX):
         assert to_a.status_of(b"x") == 0
-        world.advance(containment.QUEUE_FAILURES_S)
+        world.advance(error_isolation.QUEUE_FAILURES_S)
 
 
 def test_an_error_in_push_closes_the_session_and_its_messages_go_to_other_consumers(world: MemoryWorld,

@@ -183,7 +183,7 @@ def test_messages_stored_while_the_clock_was_ahead_do_not_stop_expiry(memory: Me
 def test_a_start_with_too_few_partitions_is_refused_with_the_needed_number(memory: MemoryWorld) -> None:
     for name in "abcd":
         memory.producer(f"bmq://d/{name}").post(name.encode())
-    memory._forget_clients()
+    memory._drop_clients()
     memory.stop()
     partition = memory.config.clusters["myClusters"][0]["partitionConfig"]
     partition["numPartitions"] = 1
@@ -202,7 +202,7 @@ def test_a_broker_stopped_on_a_full_disk_starts_again_without_loss(memory: Memor
     memory.settle()
     memory.disk.fail = lambda operation, path: (
         errno.ENOSPC if operation in ("create", "write") and not path.endswith(".bmq_csl") else None)
-    memory._forget_clients()
+    memory._drop_clients()
     memory.stop()
     memory.start()
     assert not memory.alarms("RECOVERY") and memory.alarms("FILE_IO")
@@ -213,7 +213,7 @@ def test_a_broker_stopped_on_a_full_disk_starts_again_without_loss(memory: Memor
 
 def test_a_start_that_fails_at_recovery_logs_the_alarms_of_the_partitions(memory: MemoryWorld) -> None:
     memory.producer().post(b"kept")
-    memory._forget_clients()
+    memory._drop_clients()
     memory.stop()
     journal = max((path for path in memory.disk.paths() if path.endswith("bmq_journal")),
                   key=lambda path: len(memory.disk.content(path)))

@@ -112,7 +112,7 @@ def test_the_listener_address_overrides_the_option_and_the_option_overrides_the_
 
 def test_the_port_option_does_not_change_the_listen_address():
     result = compose_from(app([config.Listener(name="a", port=1)]), cluster("tcp://localhost:1"),
-                          overrides=Overrides(port=9, host_name="elsewhere"))
+                          overrides=Overrides(port=9, host_name="otherhost"))
     assert [each.address for each in result.listeners] == ["127.0.0.1"]
 
 
@@ -217,9 +217,9 @@ def test_a_tls_listener_requires_a_certificate():
 def test_tls_endpoints_must_match_the_listener_and_require_a_certificate_authority():
     listener, secret = config.Listener(name="a", port=30114, tls=True), {"certificate": "c", "key": "k"}
     trusting = config.TlsConfig(**secret, certificate_authority="ca")
-    both = ("tls://localhost:30114", "tls://elsewhere:30114")
+    both = ("tls://localhost:30114", "tls://otherhost:30114")
     text = refusal(app([listener], tls_config=config.TlsConfig(**secret)), cluster(*both))
-    assert 'myClusters[0].nodes[1].transport.tcp.endpoint: found "tls://elsewhere:30114", but appConfig.tlsConfig' in text
+    assert 'myClusters[0].nodes[1].transport.tcp.endpoint: found "tls://otherhost:30114", but appConfig.tlsConfig' in text
     assert compose_from(app([listener], tls_config=trusting), cluster(*both)).clusters.my_clusters[0].nodes[1].tls
     assert 'expected "tls://...": the listener \'a\' at that port has tls true' in refusal(
         app([listener], tls_config=trusting), cluster(*PAIR))
@@ -259,7 +259,7 @@ def test_invalid_cluster_definitions_are_refused():
     assert "myVirtualClusters[0].selfNodeId: found 9, expected a node of the cluster \"c\" in myClusters" in text
 
 
-PAIR = ("tcp://localhost:30114", "tcp://elsewhere:30114")
+PAIR = ("tcp://localhost:30114", "tcp://otherhost:30114")
 
 
 @pytest.mark.parametrize("elector, words", [

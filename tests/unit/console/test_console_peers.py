@@ -75,7 +75,7 @@ def test_a_node_with_a_new_url_is_asked_at_once() -> None:
     book, client = peers()
     book.poll(N2, 0.0)
     client.asked[0][1].errback(Refusal(502, "no"))
-    book.poll({"n2": "http://elsewhere:1"}, 0.1)
+    book.poll({"n2": "http://otherhost:1"}, 0.1)
     assert len(client.asked) == 2
 
 

@@ -342,13 +342,13 @@ def test_an_alarm_raised_by_an_operator_is_logged_and_listed(console: ConsoleWor
     assert (alarm["category"], alarm["severity"], alarm["node"]) == ("FIRE", "PANIC", "n1")
     assert alarm["text"] == f"Rack 7 burns {HOSTILE}\\x0aand 100 % of it is lost (raised by local)"
     assert console.world.report.texts("PANIC") == [f"[FIRE] operator: {alarm['text']}"], "the alarm is logged in one line"
-    assert console.post("/api/v1/alarms", {"text": "Look at this"}).status == 200
+    assert console.post("/api/v1/alarms", {"text": "Check rack 7"}).status == 200
     console.advance(1.0)
     alarms = {each["category"]: each for each in console.ask("/api/v1/alarms").json["alarms"]}
     assert alarms["OPERATOR"]["severity"] == "ALARM"
     assert console.post(f"/api/v1/alarms/{alarms['FIRE']['id']}/clear", {}).status == 200
     done = [(entry["action"], entry["target"], entry["reason"]) for entry in console.ask("/api/v1/audit").json["entries"]]
-    assert done[1:] == [("raise_alarm", "ALARM OPERATOR", "Look at this"),
+    assert done[1:] == [("raise_alarm", "ALARM OPERATOR", "Check rack 7"),
                         ("raise_alarm", "PANIC FIRE", text.replace("\n", "\\x0a"))]
 
 
@@ -453,7 +453,7 @@ def test_a_login_requires_the_right_password(guarded: ConsoleWorld) -> None:
     assert header.status == 200 and "ada" in header.text
     other = guarded.cookies.copy()
     guarded.cookies.clear()
-    for name, password in (("ada", "wrong"), ("ada", ""), ("nobody", "all of it"), ("", "")):
+    for name, password in (("ada", "wrong"), ("ada", ""), ("unknown", "all of it"), ("", "")):
         refused = guarded.log_in(name, password)
         assert refused.status == 403 and "The name or the password is wrong." in refused.text
         assert "bmq_session" not in refused.cookies

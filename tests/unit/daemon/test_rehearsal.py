@@ -58,7 +58,7 @@ class DiskWorld(MemoryWorld):
         self.start()
         for number in range(4):
             self.producer(f"bmq://d/q{number}").post(b"x")
-        self._forget_clients()
+        self._drop_clients()
         self.stop()
 
 

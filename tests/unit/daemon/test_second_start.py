@@ -39,7 +39,7 @@ def test_alarms_are_not_repeated_at_the_second_start(tmp_path: Path, kind: str,
     consumer = world.consumer("bmq://f/q", "foo")
     consumer.confirm(*world.pushes(consumer)[:10])
     world.run()
-    world._forget_clients()
+    world._drop_clients()
     world.crash()
     path = max((path for path in world.disk.paths() if path.endswith(kind)), key=lambda path: len(
         world.disk.content(path).rstrip(b"\0")))

@@ -342,7 +342,7 @@ def test_exchanges_post_to_declared_queues_and_to_broadcast_for_remote_private_q
         assert link().log == ([("post", "bmq://d/t0", True), ("post", "bmq://d/t1", True), ("broadcast", "bmq://b/t")]
                               if exchange.type == "topic" else [("post", "bmq://d/d0", True), ("post", "bmq://d/d2", True)])
     with pytest.raises(Refused):
-        producer.publish("x", exchange="d", routing_key="nobody")
+        producer.publish("x", exchange="d", routing_key="unknown")
     link().log.clear()
     producer.publish("x", exchange="never declared", routing_key="k")
     assert [entry[0] for entry in link().log] == ["broadcast"]

@@ -190,7 +190,7 @@ def slowly_activated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MemoryW
         monkeypatch.setattr(module, "RESTORED_AT_ONCE", 1)
     ticks = count()
     monkeypatch.setattr(ImmediatePerformer, "clock", lambda self: next(ticks) * 1.0)
-    world._forget_clients()
+    world._drop_clients()
     world.stop()
     world.open_node(ImmediatePerformer(world))
     assert not world.broker.clusters["c3"].queues and not world.broker.clusters["c3"].dormant
@@ -239,7 +239,7 @@ def test_activation_deletes_messages_that_all_apps_have_confirmed(
         for app in apps:
             partition.append_confirm(queue.key, app.key, message, ConfirmReason.CONFIRMED, WALL)
     world.broker.turn(world.now)
-    world._forget_clients()
+    world._drop_clients()
     world.crash()
     ticks = count()
     monkeypatch.setattr(ImmediatePerformer, "clock", lambda self: next(ticks) * 1.0)
@@ -255,6 +255,6 @@ def test_activation_deletes_messages_that_all_apps_have_confirmed(
     assert len(queue.messages) == queue.meter.messages == {"": 1, "purged": 0}.get(gone, before)
     if not gone:
         assert world.got(world.consumer("bmq://f/q", app="a")) == [b"8"]
-        world._forget_clients()
+        world._drop_clients()
         world.restart()
         assert len(world.broker.clusters["c3"].queues["bmq://f/q"].messages) == 1

@@ -183,7 +183,7 @@ def test_redeliveries_with_few_attempts_left_are_throttled_and_delay_later_messa
     engine.leave(crasher, crashed=True)
     assert got(reader) == [b"1"], "two attempts are left: three seconds between redeliveries to one consumer"
     engine.post(b"3")
-    assert got(reader) == [] and engine.wakes[-1] == engine.now + 3.0
+    assert got(reader) == [] and engine.delivery_times[-1] == engine.now + 3.0
     engine.confirm(reader, guids[0])
     assert got(reader) == [b"2", b"3"], "a confirm ends the pause"
 

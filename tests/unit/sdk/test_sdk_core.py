@@ -516,10 +516,10 @@ def test_stop_waits_for_acks_then_sends_a_disconnect() -> None:
 def test_the_session_is_scheduled_once_per_turn() -> None:
     bench = Bench().start()
     queue = bench.open()
-    before = bench.wakes
+    before = bench.turn_requests
     for _ in range(10):
         bench.post(queue, b"x", turn=False)
-    assert bench.wakes == before + 1
+    assert bench.turn_requests == before + 1
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 1000])

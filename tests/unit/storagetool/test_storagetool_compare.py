@@ -193,7 +193,7 @@ def test_the_file_set_with_the_highest_psn_is_compared(tmp_path: Path) -> None:
         cut = path.read_bytes()[:44 + 60 * 2] if path.suffix == ".bmq_journal" else path.read_bytes()
         (right / path.name.replace("20261121_050206", "20271121_050206")).write_bytes(cut)
     outcome = bmq("compare", left, right)
-    assert outcome.code == 0 and "goes on" not in outcome.out
+    assert outcome.code == 0 and "ends at" not in outcome.out
 
 
 def test_the_comparison_as_json_has_findings_with_their_severity(tmp_path: Path) -> None:
