@@ -64,7 +64,7 @@ ALLOWANCE = {
     "bmqtwist/storage": 2.6, "bmqtwist/storagetool": 2.0, "bmqtwist/testing": 1.7, "bmqtwist/view": 2.8, "docs": 5.2,
     "tests": 4.8, "tests/conformance": 26.2, "tests/integration": 25.7, "tests/kit": 26.1,
     "tests/property": 2.0, "tests/sim": 57.9, "tests/soak": 58.5, "tests/table": 39.8, "tests/typing": 3.3,
-    "tests/unit": 1.9, "web": 1.2,
+    "web": 1.2,
 }
 
 
