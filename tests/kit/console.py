@@ -86,7 +86,7 @@ class ConsoleHost:
         self.failures: list[Failure] = []
         self.report = world.report
 
-    def moment(self) -> tuple[float, float]:
+    def present_time(self) -> tuple[float, float]:
         """Return (monotonic time, wall time) of the world plus the time of the reactor, in s."""
         now = self._world.now + self.reactor.seconds()
         return now, now + self._world.clock.wall_offset
@@ -103,18 +103,18 @@ class ConsoleHost:
 
     def state(self) -> BrokerState:
         """Return a snapshot of the broker."""
-        return at_once(snapshots.broker_in_steps(self.node.broker, self.moment()[0]))
+        return at_once(snapshots.broker_in_steps(self.node.broker, self.present_time()[0]))
 
     def metrics(self, prefix: str, instance: str) -> Generator[None, None, str]:
         """Return no metrics."""
         yield
         return ""
 
-    def in_steps(self, work: Generator[None, None, str]) -> Deferred[str]:
+    def run_in_steps(self, work: Generator[None, None, str]) -> Deferred[str]:
         """Run the steps without interruption."""
         return execute(at_once, work)
 
-    def unready(self) -> str:
+    def unready_reason(self) -> str:
         """Return no reason: the broker is ready."""
         return ""
 
@@ -198,7 +198,7 @@ class ConsoleWorld:
                 user: str = "",
                 role: str = "", nonce: str = "n", receiver: str = "n1") -> Answer:
         """Send a request with a token, as the console of another node does."""
-        wall = self.host.moment()[1]
+        wall = self.host.present_time()[1]
         token = (tokens or NodeTokens(OPEN_SECRET)).make(NodeRequest(sender, receiver, method, path, body, user, role), wall,
                                                          nonce)
         return self.ask(path, method, body or None, {"X-Bmqtwist-Node": token, "Content-Type": "application/json"})

@@ -33,10 +33,10 @@ class FakeQueue:
         self.stats = SimpleNamespace(put_msgs=0, push_msgs=0, confirm_msgs=0)
         self._consumers = consumers
 
-    def readers(self) -> int:
+    def reader_count(self) -> int:
         return self._consumers
 
-    def writers(self) -> int:
+    def writer_count(self) -> int:
         return 0
 
 
