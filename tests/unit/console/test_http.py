@@ -65,10 +65,10 @@ class FakeBroker:
     def metrics(self, prefix: str, instance: str) -> Generator[None, None, str]:
         return exposition_in_steps(self.state(), Statistics(0.0), prefix, instance)
 
-    def in_steps(self, work: Generator[None, None, str]) -> Deferred[str]:
+    def run_in_steps(self, work: Generator[None, None, str]) -> Deferred[str]:
         return execute(at_once, work)
 
-    def unready(self) -> str:
+    def unready_reason(self) -> str:
         return self.reason
 
 
@@ -226,7 +226,7 @@ def test_connections_are_limited_in_number_and_lifetime(site_and_clock: tuple[An
 def test_concurrent_scrapes_share_one_text() -> None:
     """The text for very many queues takes several turns and memory, so it is created once for all requests."""
     source, made = FakeBroker(), list[Deferred[str]]()
-    source.in_steps = lambda work: made.append(Deferred()) or made[-1]  # type: ignore[method-assign, func-returns-value]
+    source.run_in_steps = lambda work: made.append(Deferred()) or made[-1]  # type: ignore[method-assign, func-returns-value]
     client = StubTreq(HealthEndpoints(source).resource())  # type: ignore[arg-type]
     texts: list[str] = []
     for _ in range(3):
