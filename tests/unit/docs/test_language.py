@@ -24,18 +24,18 @@ BINARY = re.compile(r"\.(?:bin|bmq_\w+|svg|png|ico|woff2?)$")
 # Terms to avoid, each with the right one. A term is a word or a part of a name, in lower case or capitalized: `told` is also
 # found in `_told` and `Told`, but not in `STORY` (a command) or `untold`.
 TERMS = {
-    r"told|tells?|telling": "notifies, reports, receives (who reports what to whom)",
+    r"told|tells?(?!\()|telling": "notifies, reports, receives (who reports what to whom)",
     r"heard|hears?|hearing": "received, receives",
     r"strangers?|newcomers?": "unauthenticated (not yet negotiated) connection",
-    r"(?<!put[-_ ])aside": "deferred (put-aside list: messages that no consumer matches)",
+    r"(?<![pP]ut[-_ ])aside": "deferred (put-aside list: messages that no consumer matches)",
     r"wakes|awake|woken|sleepers?|comes? to life": "activates, activation",
-    r"calm|hush|(?<!-)quiet(?:ly|er)?|at rest|rests": "idle, without events",
+    r"calm|hush|quietly|at rest|rests": "idle, without events",
     r"paces?": "batching, delayed ACK, read pause, rate",
     r"chores?": "background job",
     r"under way|goes on|go on|going on|went on|go_on": "in progress, continues",
     r"walls(?= )|containment": "error isolation",
     r"look(?:s|ed|ing)?(?: again)?(?= (?:at|for|into|through)\b)": "inspects, reads, searches, evaluates",
-    r"life|lives|alive(?!\()": "lifecycle, run of a process, connected",
+    r"life|lives": "lifecycle, lifetime, run of a process",
     r"born|asker|askers": "creation, requester",
     r"story|stories": "transition history",
     r"settles?|settled|settling": "completes, stabilizes, releases (say which)",
