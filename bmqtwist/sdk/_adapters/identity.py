@@ -63,7 +63,7 @@ def _check_names(owner: str, kind: type[SessionOptions] | type[QueueOptions], na
     for name in sorted(set(names) - set(known)):
         close = get_close_matches(name, known, 1)
         raise TypeError(f"a {owner} has no option {name!r}" + (f", did you mean {close[0]!r}?" if close else
-                                                              f": see {kind.__name__}"))
+                                                               f": see {kind.__name__}"))
 
 
 def tls_context(address: Address, given: ssl.SSLContext | None) -> ssl.SSLContext | None:
