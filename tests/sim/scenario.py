@@ -45,7 +45,7 @@ class ScenarioResult:
 def sliced_rollovers() -> Iterator[None]:
     """Reduce the limits of a sliced rollover to the amount of data that a scenario stores."""
     small = {"SMALL_RECORDS": 3, "SMALL_BYTES": 1000, "SLICE_RECORDS": 4, "SLICE_BYTES": 2000, "UPDATED_RECORDS": 5,
-             "SYNC_BYTES": 4000, "BEGIN_PERCENT": 30}
+             "SYNC_BYTES": 4000, "ROLLOVER_BEGIN_PERCENT": 30}
     usual = {name: getattr(rollover, name) for name in small}
     try:
         for name, value in small.items():
