@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from bmqtwist.broker.broker import Broker
 
 class AnswerEncoding(Enum):
+    """Encoding of an answer, chosen by the word ENCODING or the member `encoding` of a command."""
+
     TEXT = "TEXT"
     JSON_COMPACT = "JSON_COMPACT"
     JSON_PRETTY = "JSON_PRETTY"
@@ -111,6 +113,8 @@ class Entry(Struct, frozen=True):
 
 
 class Command(Struct, frozen=True):
+    """Parsed command: its entry of the table, and the arguments of `Entry.run`."""
+
     entry: Entry
     arguments: tuple[Any, ...]
 
@@ -149,12 +153,16 @@ class QueueContents(Struct, frozen=True):
 
 
 class Tunable(Struct, frozen=True):
+    """Name, value and description of a tunable, as GET and LIST_TUNABLES show it."""
+
     name: str
     value: Value
     description: str = ""
 
 
 class TunableConfirmation(Struct, frozen=True):
+    """Result of SET: old and new value of a tunable."""
+
     name: str
     old: Value
     new: Value

@@ -213,6 +213,8 @@ def _parse_json(text: str) -> tuple[Command, AnswerEncoding]:
 
 
 class _Mismatch(Exception):
+    """Failed match of a JSON template. `depth`: number of matched levels."""
+
     def __init__(self, depth: int, reason: str) -> None:
         super().__init__(reason)
         self.depth = depth

@@ -334,12 +334,12 @@ def _summary(cluster: seen.ClusterSnapshot) -> Lines:
 
 
 def storage_summary(cluster: seen.ClusterSnapshot) -> str:
-    """SUMMARY of partitions."""
+    """Format the answer of STORAGE SUMMARY and PARTITION SUMMARY."""
     return "\n".join(_summary(cluster)) + "\n"
 
 
 def cluster_status(cluster: seen.ClusterSnapshot) -> str:
-    """STATUS of a cluster."""
+    """Format the answer of CLUSTER STATUS."""
     lines = [f"Cluster ('{cluster.name}') :", "-" * (len(cluster.name) + 14),
              f"    Cluster name  : Cluster ({cluster.name})", f"    Cluster size  : {len(cluster.nodes)} node(s)",
              f"    Self Node     : {cluster.self_node}", f"    Is Healthy    : {'Yes' if cluster.healthy else 'No'}"]
@@ -353,7 +353,7 @@ def cluster_status(cluster: seen.ClusterSnapshot) -> str:
 
 
 def queue_helper(cluster: seen.ClusterSnapshot) -> str:
-    """QUEUEHELPER of a cluster."""
+    """Format the answer of QUEUEHELPER."""
     domains = cluster.queues_by_domain
     lines = ["ClusterQueueHelper :", "--------------------",
              f"    cluster......................: {cluster.name} (local)",
@@ -378,7 +378,7 @@ def queue_helper(cluster: seen.ClusterSnapshot) -> str:
 
 
 def storage_content(storages: Iterable[seen.StorageState]) -> str:
-    """QUEUE_STATUS of a domain."""
+    """Format the answer of QUEUE_STATUS."""
     rows = _storages(storage for storage in storages if storage.messages)
     return "\n" + "\n".join(rows) if rows else ""
 
@@ -393,7 +393,7 @@ def tunables(found: Sequence[commands.Tunable]) -> str:
 
 
 def transitions(result: commands.Transitions) -> str:
-    """STORY: the transition history of a state machine."""
+    """Format the answer of STORY, the transition history of a state machine."""
     lines = transition_lines(result.transitions, result.now)
     return f"{lines}\n" if lines else ""
 

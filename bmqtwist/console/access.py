@@ -39,8 +39,8 @@ OPEN_SECRET = sha256(b"a bmqtwist console that is open on its machine").digest()
 _SIGNING = {"key_derivation": "hmac", "digest_method": sha256}
 
 
-class Role(IntEnum):
-    """Role of a user; each role includes the permissions of the smaller ones."""
+class UserRole(IntEnum):
+    """UserRole of a user; each role includes the permissions of the smaller ones."""
 
     VIEWER = 1
     OPERATOR = 2
@@ -52,7 +52,7 @@ class Role(IntEnum):
         return self.name.lower()
 
 
-ROLES = {role.label: role for role in Role}
+ROLES = {role.label: role for role in UserRole}
 
 
 class Caller(Struct, frozen=True):
@@ -60,7 +60,7 @@ class Caller(Struct, frozen=True):
     request for the user."""
 
     user: str
-    role: Role
+    role: UserRole
     nonce: str = ""
     node: str = ""
     login: Login | None = None
@@ -123,7 +123,7 @@ class Logins:
             forwarded = header("x-forwarded-for") or header("forwarded")
             if forwarded or not is_local(address) or not is_local(host_of(header("host") or "")):
                 raise Refusal(403, LOCAL_ONLY)
-            return Caller("local", Role.ADMIN, OPEN_NONCE)
+            return Caller("local", UserRole.ADMIN, OPEN_NONCE)
         login = self.cookies.read(cookies_of(header("cookie") or "").get(SESSION_COOKIE, ""), wall)
         user = self.users.get(login.user) if login is not None else None
         if login is None or user is None or login.proof != proof_of(user.password_hash):
@@ -135,7 +135,7 @@ class Logins:
         return caller.login is None or self.cookies.is_valid(caller.login, wall)
 
 
-def require(caller: Caller, role: Role) -> None:
+def require(caller: Caller, role: UserRole) -> None:
     """Raise Refusal 403 unless the sender has at least the role."""
     if caller.role < role:
         raise Refusal(403, f"This requires the role {role.label}; {caller.user} has the role {caller.role.label}.")

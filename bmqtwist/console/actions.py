@@ -13,7 +13,7 @@ from bmqtwist import alarms
 from bmqtwist.admin import operations as admin
 from bmqtwist.broker import local_producer
 from bmqtwist.console import operation as api
-from bmqtwist.console.access import Refusal, Role
+from bmqtwist.console.access import Refusal, UserRole
 from bmqtwist.console.documents import Document
 from bmqtwist.console.stops import DELAY_SECONDS_MAX
 from bmqtwist.console.topics import read_text
@@ -40,7 +40,7 @@ def _ok(operations: api.Operations) -> Document:
     return {"ok": True}
 
 
-@api.post("nodes/<node>/stop", Role.OPERATOR, api.Argument("confirm", "the name of the node again", required=True),
+@api.post("nodes/<node>/stop", UserRole.OPERATOR, api.Argument("confirm", "the name of the node again", required=True),
       api.REASON,
       api.Argument("delay", "seconds until the stop begins, 0 to 3600; until then it can be aborted", "integer",
                api.integer_reader(0, 0, DELAY_SECONDS_MAX)), place=api.at_named_node, confirm="node")
@@ -50,14 +50,14 @@ def stop(operations: api.Operations, call: api.ApiCall) -> Document:
     return _ok(operations)
 
 
-@api.post("nodes/<node>/abort-stop", Role.OPERATOR, place=api.at_named_node)
+@api.post("nodes/<node>/abort-stop", UserRole.OPERATOR, place=api.at_named_node)
 def abort_stop(operations: api.Operations, call: api.ApiCall) -> Document:
     """Abort the stop of a node before it begins."""
     operations.delayed_stop.abort(call.caller.user)
     return _ok(operations)
 
 
-@api.post("partitions/<int:partition>/move", Role.OPERATOR,
+@api.post("partitions/<int:partition>/move", UserRole.OPERATOR,
       api.Argument("to", "name of the new primary", read=api.text_reader(api.NAME_CHARS_MAX, 1), required=True),
       api.OPTIONAL_REASON, place=api.at_leader)
 @inlineCallbacks
@@ -68,7 +68,7 @@ def move(operations: api.Operations, call: api.ApiCall) -> Any:
     return {"ok": True}
 
 
-@api.post("partitions/<int:partition>/rollover", Role.OPERATOR, api.OPTIONAL_REASON, place=api.at_partition_primary)
+@api.post("partitions/<int:partition>/rollover", UserRole.OPERATOR, api.OPTIONAL_REASON, place=api.at_partition_primary)
 @inlineCallbacks
 def rollover(operations: api.Operations, call: api.ApiCall) -> Any:
     """Start a rollover of a partition to a new file set."""
@@ -76,7 +76,7 @@ def rollover(operations: api.Operations, call: api.ApiCall) -> Any:
     return {"ok": True}
 
 
-@api.post("queues/purge", Role.ADMIN, api.URI,
+@api.post("queues/purge", UserRole.ADMIN, api.URI,
       api.Argument("app", "the app; null = all", read=api.text_reader(api.NAME_CHARS_MAX), nullable=True),
       api.Argument("confirm", "the URI again", required=True), api.REASON,
       answer={"messages": "integer", "bytes": "integer"}, place=api.at_queue_primary, confirm="uri")
@@ -92,14 +92,14 @@ def purge(operations: api.Operations, call: api.ApiCall) -> Any:
             "bytes": sum(each.bytes for each in report.purged)}
 
 
-@api.post("publish", Role.OPERATOR, api.URI,
+@api.post("publish", UserRole.OPERATOR, api.URI,
       api.Argument("payload", f"at most {PAYLOAD_CHARS_MAX} characters", read=api.text_reader(PAYLOAD_CHARS_MAX)),
       api.Argument("encoding", "text or base64"), api.PROPERTIES,
       api.Argument("count", "1 to 100", "integer", api.integer_reader(1, 1, local_producer.COUNT_MAX)),
       answer={"results": "array"})
 @inlineCallbacks
 def publish(operations: api.Operations, call: api.ApiCall) -> Any:
-    """Post test messages."""
+    """Post test messages to a queue, and return the status of each ACK."""
     given, done = call.arguments, Deferred[local_producer.Published]()
     local_producer.publish(operations.broker, given["uri"], _payload(given["payload"], given.get("encoding") or "text"),
                            typed_properties.from_tree(given["properties"] or {}), given["count"], call.caller.user,
@@ -121,7 +121,7 @@ def _payload(payload: str, encoding: object) -> bytes:
         raise Refusal(400, "The payload is not base64.", "payload") from None
 
 
-@api.post("alarms", Role.OPERATOR,
+@api.post("alarms", UserRole.OPERATOR,
       api.Argument("category", "capital letters, digits and _, 64 at most; absent = OPERATOR. Must not be a category "
                    "that the broker clears", read=api.text_reader(ALARM_CATEGORY_CHARS_MAX)),
       api.Argument("severity", "ALARM, or PANIC if urgent; absent = ALARM",
@@ -146,21 +146,21 @@ def raise_alarm(operations: api.Operations, call: api.ApiCall) -> Document:
     return _ok(operations)
 
 
-@api.post("alarms/<alarm>/acknowledge", Role.OPERATOR, place=api.at_alarm)
+@api.post("alarms/<alarm>/acknowledge", UserRole.OPERATOR, place=api.at_alarm)
 def acknowledge(operations: api.Operations, call: api.ApiCall) -> Document:
-    """Acknowledge an alarm."""
+    """Acknowledge an alarm: an operator has taken note of it. It stays active."""
     operations.host.node.alarms.acknowledge(call.arguments["alarm"].rpartition(":")[2], call.caller.user)
     return {"ok": True}
 
 
-@api.post("alarms/<alarm>/clear", Role.OPERATOR, place=api.at_alarm)
+@api.post("alarms/<alarm>/clear", UserRole.OPERATOR, place=api.at_alarm)
 def clear(operations: api.Operations, call: api.ApiCall) -> Document:
-    """Clear an alarm."""
+    """Clear an alarm. The broker raises it again if its condition recurs."""
     operations.host.node.alarms.clear(call.arguments["alarm"].rpartition(":")[2], call.caller.user)
     return {"ok": True}
 
 
-@api.post("domains/<domain>/reconfigure", Role.ADMIN, api.OPTIONAL_REASON, answer={"nodes": "array"})
+@api.post("domains/<domain>/reconfigure", UserRole.ADMIN, api.OPTIONAL_REASON, answer={"nodes": "array"})
 @inlineCallbacks
 def reconfigure(operations: api.Operations, call: api.ApiCall) -> Any:
     """Reload the configuration file of a domain at every node."""
@@ -180,7 +180,7 @@ def reconfigure(operations: api.Operations, call: api.ApiCall) -> Any:
     return {"ok": all(row["ok"] for row in rows), "nodes": rows}
 
 
-@api.post("rolling-restart", Role.ADMIN, api.REASON, answer={"order": "array"})
+@api.post("rolling-restart", UserRole.ADMIN, api.REASON, answer={"order": "array"})
 @inlineCallbacks
 def rolling_restart(operations: api.Operations, call: api.ApiCall) -> Any:
     """Stop all nodes one at a time, each when the previous one is up again; a supervisor must restart them."""
@@ -188,28 +188,28 @@ def rolling_restart(operations: api.Operations, call: api.ApiCall) -> Any:
     return {"ok": True, "order": operations.restart.start(cluster, call.arguments["reason"], call.caller)}
 
 
-@api.post("rolling-restart/abort", Role.ADMIN)
+@api.post("rolling-restart/abort", UserRole.ADMIN)
 def abort_restart(operations: api.Operations, call: api.ApiCall) -> Document:
     """Abort the rolling restart; a stop in progress continues."""
     operations.restart.abort(call.caller.user)
     return _ok(operations)
 
 
-@api.post("demo/start", Role.OPERATOR)
+@api.post("demo/start", UserRole.OPERATOR)
 def start_demo(operations: api.Operations, call: api.ApiCall) -> Document:
     """Start demonstration traffic at this node, if its configuration allows it."""
     operations.demonstration.start(call.caller.user)
     return _ok(operations)
 
 
-@api.post("demo/stop", Role.OPERATOR)
+@api.post("demo/stop", UserRole.OPERATOR)
 def stop_demo(operations: api.Operations, call: api.ApiCall) -> Document:
     """Stop demonstration traffic at this node."""
     operations.demonstration.stop(call.caller.user)
     return _ok(operations)
 
 
-@api.post("node/logout", Role.VIEWER,
+@api.post("node/logout", UserRole.VIEWER,
       api.Argument("nonce", "of the login", read=api.text_reader(64, 1), required=True), between_nodes=True)
 def end_login(operations: api.Operations, call: api.ApiCall) -> Document:
     """End a login at this node."""

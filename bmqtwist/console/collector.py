@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 CLUSTER_AGE_S_MAX = 0.2  # a cluster document up to this age is reused
 
 
-class Collector:
+class DocumentCollector:
     """Creates the documents of the console."""
 
     def __init__(self, host: BrokerService, client: PeerClient) -> None:

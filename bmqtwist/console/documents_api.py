@@ -13,7 +13,7 @@ from twisted.internet.defer import inlineCallbacks
 from bmqtwist.alarms import CATALOGUE
 from bmqtwist.config.text import plain
 from bmqtwist.console import operation as api
-from bmqtwist.console.access import Refusal, Role
+from bmqtwist.console.access import Refusal, UserRole
 from bmqtwist.console.consoles import ACTION_SECONDS_MAX, with_query
 from bmqtwist.console.documents import Document
 from bmqtwist.console.merge import merge_domains, merge_events
@@ -71,8 +71,8 @@ def node_queues(operations: api.Operations, call: api.ApiCall) -> Any:
     return {"total": total, "entries": entries}
 
 
-@api.post("node/rows", Role.VIEWER, api.Argument("uris", "URIs of queues", "array", required=True), answer={"rows": "array"},
-      between_nodes=True)
+@api.post("node/rows", UserRole.VIEWER, api.Argument("uris", "URIs of queues", "array", required=True),
+      answer={"rows": "array"}, between_nodes=True)
 @inlineCallbacks
 def node_rows(operations: api.Operations, call: api.ApiCall) -> Any:
     """Rows of queues whose primary is this node."""
@@ -334,7 +334,7 @@ def payload(operations: api.Operations, call: api.ApiCall) -> Any:
     return api.Download(f"{guid}.bin", b64decode(found["payload"]))
 
 
-@api.post("subscriptions/test", Role.VIEWER, api.URI,
+@api.post("subscriptions/test", UserRole.VIEWER, api.URI,
       api.Argument("expression", f"at most {EXPRESSION_CHARS_MAX} characters", read=api.text_reader(EXPRESSION_CHARS_MAX)),
       replace(api.PROPERTIES, text="by name, instead of stored messages"),
       api.Argument("last", "number of newest messages, 1 to 200", "integer", api.integer_reader(50, 1, MESSAGES_MAX)),

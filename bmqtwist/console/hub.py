@@ -32,11 +32,11 @@ class Subscriber(Protocol):
         """True while sent data is not yet written to the socket."""
 
     def send(self, text: str) -> None:
-        """Send one message."""
+        """Send one text message to the WebSocket."""
 
 
-class Subscription(Struct):
-    """Subscription. `seen`: the last document sent; None = the subscriber waits for the first one."""
+class TopicSubscription(Struct):
+    """TopicSubscription. `seen`: the last document sent; None = the subscriber waits for the first one."""
 
     ident: int
     topic: Topic
@@ -51,8 +51,8 @@ class Hub:
 
     def __init__(self, name: Callable[[], str], on_waiting: Callable[[], None]) -> None:
         self._name, self._on_waiting = name, on_waiting
-        self.subscribers: dict[Subscriber, dict[int, Subscription]] = {}
-        self._resumable: OrderedDict[str, tuple[float, Subscription]] = OrderedDict()  # by stream, with time of expiry
+        self.subscribers: dict[Subscriber, dict[int, TopicSubscription]] = {}
+        self._resumable: OrderedDict[str, tuple[float, TopicSubscription]] = OrderedDict()  # by stream, with time of expiry
 
     def add(self, subscriber: Subscriber) -> None:
         self.subscribers[subscriber] = {}
@@ -94,12 +94,12 @@ class Hub:
             raise Refusal(503, f"{TOPICS_MAX} different pages of queues are already subscribed. Try again later.")
         subscription = self._resume(message.get("resume"), topic, now)
         if subscription is None:
-            subscription = Subscription(ident, topic, self._name())
+            subscription = TopicSubscription(ident, topic, self._name())
         subscription.ident = ident
         subscriptions[ident] = subscription
         self._on_waiting()
 
-    def _resume(self, resume: object, topic: Topic, now: float) -> Subscription | None:
+    def _resume(self, resume: object, topic: Topic, now: float) -> TopicSubscription | None:
         """Return the stored subscription that a client resumes; None = unknown, expired, or of another state."""
         if not isinstance(resume, dict) or not isinstance(resume.get("stream"), str):
             return None

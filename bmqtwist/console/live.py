@@ -132,7 +132,7 @@ class LiveFactory(WebSocketServerFactory):
                 allowNullOrigin=True)  # `admit` checks origins
 
     def buildProtocol(self, addr: Any) -> Any:
-        """Called by `LiveResource`."""
+        """Called by `LiveResource` to create the protocol of a WebSocket."""
         made: Any = super().buildProtocol(addr)
         made.on_released, self.on_released = self.on_released or made.on_released, None
         return made
@@ -153,7 +153,7 @@ class LiveResource(WebSocketResource):
     """Resource that upgrades an HTTP request to a WebSocket."""
 
     def render(self, request: Any) -> Any:
-        """Called by twisted.web."""
+        """Called by twisted.web: upgrade the request, or refuse it."""
         upgrade = (request.getHeader("Upgrade") or "").lower()
         transport = request.channel.transport
         if upgrade != "websocket" or transport is None:

@@ -1,6 +1,6 @@
 """Merge of the parts of all nodes into the cluster document, with its verdict. Pure.
 
-    parts     by node name: the document of `Collector.own_part` of each node that answered
+    parts     by node name: the document of `DocumentCollector.own_part` of each node that answered
     missing   by node name: the reason why a node did not answer
 
 The owner of a value wins: a node for its own state, the primary for a partition, the leader for the term. Between

@@ -14,9 +14,9 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from twisted.internet.defer import Deferred, inlineCallbacks
 
-from bmqtwist.console.access import Caller, Logins, Refusal, Role
+from bmqtwist.console.access import Caller, Logins, Refusal, UserRole
 from bmqtwist.console.audit import AuditLog
-from bmqtwist.console.collector import Collector
+from bmqtwist.console.collector import DocumentCollector
 from bmqtwist.console.consoles import ACTION_SECONDS_MAX, PeerClient, as_body
 from bmqtwist.console.demonstration import Demonstration
 from bmqtwist.console.stops import DelayedStop, RollingRestart
@@ -57,7 +57,7 @@ class Route(Struct, frozen=True):
     name: str
     method: str
     path: str
-    role: Role
+    role: UserRole
     text: str
     run: Run
     arguments: tuple[Argument, ...] = ()
@@ -71,11 +71,11 @@ class Route(Struct, frozen=True):
 
 def get(path: str, *arguments: Argument, **more: Any) -> Callable[[Run], Route]:
     """Declare the decorated function as a read operation; its docstring is the description."""
-    return lambda run: Route(run.__name__, "GET", f"/api/v1/{path}", Role.VIEWER, " ".join((run.__doc__ or "").split()), run,
-                             arguments, **more)
+    return lambda run: Route(run.__name__, "GET", f"/api/v1/{path}", UserRole.VIEWER, " ".join((run.__doc__ or "").split()),
+                             run, arguments, **more)
 
 
-def post(path: str, role: Role, *arguments: Argument, answer: Mapping[str, str] = MappingProxyType({}), **more: Any
+def post(path: str, role: UserRole, *arguments: Argument, answer: Mapping[str, str] = MappingProxyType({}), **more: Any
          ) -> Callable[[Run], Route]:
     """Declare the decorated function as an operation that changes state or has a body."""
     return lambda run: replace(get(path, *arguments, answer={"ok": "boolean", **answer}, **more)(run), method="POST",
@@ -104,7 +104,7 @@ class Operations(Struct, frozen=True):
     """Services that operations use, and access to the broker."""
 
     host: BrokerService
-    collector: Collector
+    collector: DocumentCollector
     client: PeerClient
     audit: AuditLog
     logins: Logins

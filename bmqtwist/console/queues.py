@@ -28,8 +28,8 @@ SAMPLE_SECONDS_MIN = 0.2  # between two samples for a rate
 Key = tuple[float | str, str]  # sort key and URI
 
 
-class QueueRecord:
-    """Last sample of a queue, with its rates and past depths."""
+class SampledQueue:
+    """Queue with its last sample, rates and past depths."""
 
     __slots__ = ("queue", "view", "put_rate", "push_rate", "confirm_rate", "depths")
 
@@ -59,7 +59,7 @@ class QueueRecord:
 
 
 # Sort keys of rows, as of the last sample.
-SORTS: dict[str, Callable[[QueueRecord, float], float | str]] = {
+SORTS: dict[str, Callable[[SampledQueue, float], float | str]] = {
     "messages": lambda record, wall: record.view.messages,
     "bytes": lambda record, wall: record.view.bytes,
     "oldestSeconds": lambda record, wall: record.view.age(wall) or 0.0,
@@ -121,7 +121,7 @@ class QueueBook:
 
     def __init__(self, present: Callable[[], Iterable[RootQueue]]) -> None:
         self._present = present
-        self._records: dict[str, QueueRecord] = {}
+        self._records: dict[str, SampledQueue] = {}
         self._sweep: Iterator[None] | None = None
         self.visited = 0  # queues sampled and sorted in all steps, a measure of the work
         self.top: list[str] = []  # the deepest queues in the last sweep
@@ -145,7 +145,7 @@ class QueueBook:
         return self._sweep is not None
 
     def _sample_all(self, clock: Callable[[], float]) -> Iterator[None]:
-        queues, records, old = iter(list(self._present())), dict[str, QueueRecord](), self._records
+        queues, records, old = iter(list(self._present())), dict[str, SampledQueue](), self._records
         best: list[tuple[int, str]] = []
         while True:
             now, count = clock(), 0
@@ -153,7 +153,7 @@ class QueueBook:
                 count += 1
                 record = old.get(queue.uri)
                 if record is None or record.queue is not queue:
-                    record = QueueRecord(queue, now)
+                    record = SampledQueue(queue, now)
                 else:
                     record.sample(now)
                 records[queue.uri] = record

@@ -209,7 +209,7 @@ class WebConsole(HealthEndpoints):
                                    matches_console_hash, known.password_hash, password))
         if not good or user is None:
             self._limiter.on_failure(address, name, now)
-            refused = access.Caller(name or "?", access.Role.VIEWER)
+            refused = access.Caller(name or "?", access.UserRole.VIEWER)
             add_audit_entry(self._operations, refused, address, "login", "", "refused")
             return self._login_page(request, 403, LOGIN_REFUSED, next_path)
         self._limiter.on_success(address, name)
@@ -322,7 +322,7 @@ class WebConsole(HealthEndpoints):
         if found is None:
             raise access.Refusal(403, f"{name} does not accept the token: http.keyFile differs, the clocks differ by "
                                  "more than 30 s, or the token is for another node.")
-        role = access.ROLES.get(found.role, access.Role.VIEWER)
+        role = access.ROLES.get(found.role, access.UserRole.VIEWER)
         return access.Caller(found.user or f"node {found.sender}", role, node=found.sender)
 
     def _check_page(self, request: Request, caller: access.Caller) -> None:
@@ -408,7 +408,7 @@ class Prefixed(Resource):
         self._inner, self._segments = inner, [unquote(part).encode() for part in prefix.split("/") if part]
 
     def render(self, request: Any) -> Any:
-        """Called by twisted.web."""
+        """Called by twisted.web: remove the prefix from the path, and render the resource below."""
         count = len(self._segments)
         if count and request.postpath[:count] == self._segments:
             request.postpath = request.postpath[count:] or [b""]

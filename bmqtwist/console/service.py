@@ -13,7 +13,7 @@ from twisted.web.server import Site
 from bmqtwist.config.broker import Http
 from bmqtwist.console.access import OPEN_SECRET, Cookies, Logins, NodeTokens, Refusal
 from bmqtwist.console.audit import AuditLog
-from bmqtwist.console.collector import Collector
+from bmqtwist.console.collector import DocumentCollector
 from bmqtwist.console.consoles import PeerClient
 from bmqtwist.console.demonstration import Demonstration
 from bmqtwist.console.documents import Document, cluster_on_the_wire, queues_on_the_wire
@@ -48,7 +48,7 @@ class ConsoleService:
         logins = Logins(users, cookies)
         tokens = NodeTokens(secret) if secret else None if users else NodeTokens(OPEN_SECRET)
         self._client = PeerClient(host.reactor, name_of(host.node.broker), tokens, lambda: host.present_time()[1])
-        self.collector = Collector(host, self._client)
+        self.collector = DocumentCollector(host, self._client)
         self.hub = Hub(lambda: os.urandom(9).hex(), self._publish_soon)
         log_file = configuration.broker.task_config.log_controller.file_name
         audit = AuditLog(str(Path(log_file).parent) if log_file else "", host.report.error)

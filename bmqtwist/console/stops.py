@@ -14,7 +14,7 @@ from msgspec import Struct
 from twisted.internet.defer import maybeDeferred
 
 from bmqtwist.console.access import Caller, Refusal
-from bmqtwist.console.collector import Collector
+from bmqtwist.console.collector import DocumentCollector
 from bmqtwist.console.documents import Document
 from bmqtwist.view.stopping import STAGES
 
@@ -31,6 +31,8 @@ StopNode = Callable[[str, str, Caller], Any]  # from node name, reason and user
 
 
 class _Scheduled(Struct, frozen=True):
+    """Scheduled stop: its delayed call, and the time of the request and of the stop in monotonic seconds."""
+
     call: Any
     since: float
     until: float
@@ -94,7 +96,7 @@ class DelayedStop:
 class RollingRestart:
     """Rolling restart of the cluster. `state`: its document; None = none has been started."""
 
-    def __init__(self, reactor: Any, documents: Collector, stop_node: StopNode, report: Any) -> None:
+    def __init__(self, reactor: Any, documents: DocumentCollector, stop_node: StopNode, report: Any) -> None:
         self._reactor, self._documents, self._stop_node, self._report = reactor, documents, stop_node, report
         self.state: Document | None = None
         self._remaining: list[str] = []

@@ -44,6 +44,8 @@ class QueuesTopic(Struct, frozen=True):
 
 
 class QueueTopic(Struct, frozen=True):
+    """Document of one queue."""
+
     uri: str
 
 

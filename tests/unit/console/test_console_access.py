@@ -24,7 +24,7 @@ from bmqtwist.console.access import (
     NodeRequest,
     NodeTokens,
     Refusal,
-    Role,
+    UserRole,
     cookie_header,
     cookies_of,
     host_of,
@@ -40,7 +40,7 @@ from bmqtwist.console.server import local_path
 
 SECRET = b"s" * 32
 WALL = 1_000_000.0
-WHO = Caller("ada", Role.ADMIN)
+WHO = Caller("ada", UserRole.ADMIN)
 ADA = ConsoleUser(name="ada", password_hash="$argon2id$1", role="admin")
 
 
@@ -132,7 +132,7 @@ def test_without_users_requests_of_the_same_machine_have_the_admin_role() -> Non
     logins = Logins({}, cookies())
     for address, host in (("127.0.0.1", "localhost:8080"), ("127.0.0.1", "127.0.0.1"), ("::1", "[::1]:80"),
                           ("::ffff:127.0.0.1", "LOCALHOST")):
-        assert logins.identify(*request_of(address, host, "", ""), WALL).role is Role.ADMIN
+        assert logins.identify(*request_of(address, host, "", ""), WALL).role is UserRole.ADMIN
 
 
 @pytest.mark.parametrize("address, host, forwarded", [
@@ -150,7 +150,7 @@ def test_with_users_a_valid_login_is_required_also_on_the_same_machine() -> None
     book = cookies()
     logins = Logins({"ada": ADA}, book)
     good = book.write(login())
-    assert logins.identify(*request_of("10.1.1.1", "x", "", good), WALL) == Caller("ada", Role.ADMIN, "n", "", login())
+    assert logins.identify(*request_of("10.1.1.1", "x", "", good), WALL) == Caller("ada", UserRole.ADMIN, "n", "", login())
     stale = [book.write(login(proof="other")), book.write(login(user="eve")), "", "nonsense"]
     for cookie in stale:  # changed password, removed user, no cookie, invalid cookie
         with pytest.raises(Refusal) as refused:
@@ -162,9 +162,9 @@ def test_with_users_a_valid_login_is_required_also_on_the_same_machine() -> None
     assert not logins.is_still_valid(who, WALL)
 
 
-@pytest.mark.parametrize("has", Role)
-@pytest.mark.parametrize("needs", Role)
-def test_a_role_includes_the_permissions_of_lower_roles(has: Role, needs: Role) -> None:
+@pytest.mark.parametrize("has", UserRole)
+@pytest.mark.parametrize("needs", UserRole)
+def test_a_role_includes_the_permissions_of_lower_roles(has: UserRole, needs: UserRole) -> None:
     if has >= needs:
         require(Caller("x", has), needs)
     else:

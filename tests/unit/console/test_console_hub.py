@@ -1,4 +1,4 @@
-"""Subscription hub: a snapshot, then numbered patches; slow subscribers receive fewer patches, none twice."""
+"""TopicSubscription hub: a snapshot, then numbered patches; slow subscribers receive fewer patches, none twice."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.task import Clock
 
 from bmqtwist.config.broker import Http
-from bmqtwist.console.access import Caller, Refusal, Role
+from bmqtwist.console.access import Caller, Refusal, UserRole
 from bmqtwist.console.consoles import ANSWER_BYTES_MAX, NO_KEY, RETRY_S, PeerClient, Peers, TooLong, _collect
 from bmqtwist.console.stops import POLL_S, SETTLE_POLLS, STARTED_POLLS, RollingRestart
 from bmqtwist.peers.welcome import (
@@ -189,7 +189,7 @@ class FakeCluster:
         return self.answer
 
 
-ADA = Caller("ada", Role.ADMIN)
+ADA = Caller("ada", UserRole.ADMIN)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from kit.console import PASSWORDS, ConsoleWorld, between, users
 
 from bmqtwist import alarms
 from bmqtwist.config.broker import Http
-from bmqtwist.console.access import NodeTokens, Role
+from bmqtwist.console.access import NodeTokens, UserRole
 from bmqtwist.console.pages import PAGES
 from bmqtwist.console.routes import ROUTES, Route, openapi
 from bmqtwist.console.server import WebConsole
@@ -399,7 +399,7 @@ def test_operations_that_need_several_nodes_are_refused_with_the_reason(console:
 @pytest.mark.parametrize("route", [route for route in ROUTES if not route.between_nodes], ids=lambda route: route.name)
 def test_each_route_requires_its_role(guarded: ConsoleWorld, route: Route, user: str) -> None:
     assert guarded.log_in(user).status == 303
-    role = {"vera": Role.VIEWER, "olaf": Role.OPERATOR, "ada": Role.ADMIN}[user]
+    role = {"vera": UserRole.VIEWER, "olaf": UserRole.OPERATOR, "ada": UserRole.ADMIN}[user]
     path = path_of(route)
     if route.method == "POST":
         answer = guarded.post(path, BODIES.get(route.name, {}))
