@@ -180,7 +180,6 @@ export function missingClientsNote() {
 
 export const alarmColumns = [
   time("Raised", (alarm) => alarm.raisedAt),
-  text("Category", (alarm) => (alarm.severity === "PANIC" ? `PANIC ${alarm.category}` : alarm.category), { head: true }),
   text("Message", (alarm) => alarm.text, { cls: "text" }),
   nodeColumn("Node", (alarm) => alarm.node),
   number("Occurrences", (alarm) => count(alarm.count ?? 1)),

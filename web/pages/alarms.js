@@ -66,11 +66,22 @@ export function start({ onCluster }) {
     .catch((error) => toast(`Failed to load acknowledged and cleared alarms: ${error.message}`, "warning"));
 }
 
-// Id of an alarm's declaration; the button shows its meaning, effect and remedy.
-const kindColumn = custom("Alarm", () => {
-  const button = h("button", { type: "button", class: "plain link", on: { click: () => openReference(button.textContent) } });
-  return [button, (alarm) => setText(button, alarm.kind ?? "–")];
-});
+// Id and category of an alarm; the id opens the alarm's meaning, effect and remedy.
+const kindColumn = custom(
+  "Alarm",
+  () => {
+    const button = h("button", { type: "button", class: "plain link", on: { click: () => openReference(button.textContent) } });
+    const category = h("span", { class: "lag" });
+    return [
+      h("span", {}, button, category),
+      (alarm) => {
+        setText(button, alarm.kind ?? "–");
+        setText(category, alarm.severity === "PANIC" ? `PANIC ${alarm.category}` : alarm.category);
+      },
+    ];
+  },
+  { head: true },
+);
 
 /** Shows the declaration of an alarm, which docs/alarms.md has, too. */
 async function openReference(id) {
@@ -100,7 +111,7 @@ async function openReference(id) {
       body,
       h(
         "dl",
-        { class: "facts" },
+        { class: "reference" },
         rows.map(([name, words]) => h("div", {}, h("dt", {}, name), h("dd", {}, withCode(words)))),
       ),
     );
