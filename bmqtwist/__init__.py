@@ -1,8 +1,8 @@
 """bmqtwist: a BlazingMQ-compatible message broker on Twisted.
 
-Read these in order to see where a frame enters, where it is made durable, and where it leaves:
-`wire/layout.py` (what bytes mean), `link/session.py` (one connection), `queue/queue.py` (what a queue decides),
-`storage/partition.py` (when it is safe), `broker/broker.py` (the turn), `tap.py` (how it is built).
+To follow a message from its arrival to its delivery, read in this order: `wire/layout.py` (binary formats),
+`link/session.py` (one connection), `queue/queue.py` (queues), `storage/partition.py` (durability), `broker/broker.py` (the
+turn of the event loop), `tap.py` (composition). docs/architecture.md describes all packages.
 """
 
 __version__ = "0.1.0"

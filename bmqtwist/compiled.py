@@ -1,4 +1,4 @@
-"""What is said to the compiler of the hot modules (`setup.py`). It means nothing where they are not compiled."""
+"""Class decorator with hints for mypyc, which compiles the hot modules (`setup.py`); without mypyc it has no effect."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from mypy_extensions import mypyc_attr
 else:
     def mypyc_attr(**_):
-        """`acyclic`: nothing that an object holds leads back to it once it is done with, so that the cyclic collector need
-        not know of it."""
+        """`acyclic`: no reference cycle contains an instance that is no longer used, so that the cyclic garbage collector
+        need not track instances."""
         return lambda cls: cls
 
 __all__ = ["mypyc_attr"]

@@ -5,7 +5,7 @@
         ...
     })
 
-A cell names the action, a function reference, and every state that may follow; without one the machine stays in its state.
+A cell has the action, a function reference, and every state that may follow; without one the machine stays in its state.
 An event is a member of an enumeration or the class of an input. `table` refuses a table with a missing cell: a new state or
 event needs a decision for every cell. A machine dispatches with `TABLE[state][event].action(self, ...)`, records the
 transition in its `TransitionLog`, and calls `check`, which compares the new state with the cell in tests and in the
@@ -21,8 +21,8 @@ from enum import Enum
 from typing import Any, Generic, TypeVar
 
 TRANSITIONS_MAX = 100  # in the history of each machine; older ones are dropped
-SHOWN_MAX = 20  # shown with an alarm
-STRICT = False  # `check` raises; set by tests
+SHOWN_MAX = 20  # transitions shown with an alarm
+STRICT = False  # True: `check` raises; set by tests and the simulator
 
 S = TypeVar("S", bound=Enum)
 S_co = TypeVar("S_co", bound=Enum, covariant=True)
@@ -57,6 +57,7 @@ def table(states: Iterable[S], events: Iterable[E],
 
 
 def event_name(event: object) -> str:
+    """Return the name of an event: of a member of an enumeration, or of the class of an input."""
     return event.name if isinstance(event, Enum) else event.__name__ if isinstance(event, type) else str(event)
 
 
@@ -78,12 +79,12 @@ class Transition:
 
     @property
     def change(self) -> str:
-        """Both states; one state if they are equal."""
+        """`before -> after`; one state if both are equal."""
         return self.before if self.before == self.after else f"{self.before} -> {self.after}"
 
 
 def transition_lines(transitions: Iterable[Transition], now: float) -> str:
-    """One line of text for each transition."""
+    """Return one line of text for each transition."""
     return "\n".join(f"{now - each.at:12.3f} s ago  {each.change:<22}  {each.cause}" for each in transitions)
 
 
@@ -93,14 +94,14 @@ class TransitionLog:
     def __init__(self) -> None:
         self._transitions: deque[Transition] = deque(maxlen=TRANSITIONS_MAX)
 
-    def note(self, at: float, before: str, after: str, cause: str, event: str = "") -> None:
+    def record(self, at: float, before: str, after: str, cause: str, event: str = "") -> None:
         self._transitions.append(Transition(at, before, after, cause, event))
 
     def lines(self, now: float, count: int = TRANSITIONS_MAX) -> str:
         return transition_lines(self.transitions[-count:], now)
 
     def cause_of(self, after: str) -> str:
-        """The cause of the last transition to this state; empty = none in the history."""
+        """Return the cause of the last transition to this state; empty = none in the history."""
         return next((each.cause for each in reversed(self._transitions) if each.after == after), "")
 
     @property

@@ -35,8 +35,8 @@ def shown(text: str, chars_max: int = NAME_CHARS_MAX) -> str:
     return "".join([each if each.isprintable() else f"\\x{ord(each):02x}" for each in text])
 
 
-def stack(error: BaseException) -> str:
-    """The traceback of an exception, for the end of an alarm."""
+def traceback_text(error: BaseException) -> str:
+    """Return the traceback of an exception, without the final line break."""
     return "".join(traceback.format_exception(error)).rstrip()
 
 
@@ -50,11 +50,11 @@ class LogLine(NamedTuple):
     text: str
 
 
-class Watcher(Protocol):
-    """Records events and alarms (`view/events.py`). It never raises."""
+class EventRecorder(Protocol):
+    """Records events and alarms (`view/events.py`); never raises."""
 
     def on_event(self, kind: str, text: str, detail: Mapping[str, object]) -> None:
-        """Record an event; the arguments are those of `Report.note`."""
+        """Record an event; the arguments are those of `Report.record_event`."""
 
     def on_alarm(self, kind: AlarmKind, text: str) -> None:
         """Record an alarm."""
@@ -83,31 +83,31 @@ class Report(Protocol):
         """Log `ALARM [CATEGORY] id: text`, or PANIC if the kind has this severity, and copy it to the alarm channel;
         `alarms.py` declares the kinds."""
 
-    def note(self, kind: str, text: str, **detail: object) -> None:
+    def record_event(self, kind: str, text: str, **detail: object) -> None:
         """Record an event for the event log of the node, without a log line. `kind` is one of `view.events.KINDS`; `detail`
         is for programs."""
 
-    def watch(self, watcher: Watcher) -> None:
-        """Notify this watcher of events and alarms from now on."""
+    def set_recorder(self, recorder: EventRecorder) -> None:
+        """Pass events and alarms to this recorder from now on."""
 
     def tail(self, count: int = 200, level: str = "TRACE", after: int = 0) -> list[LogLine]:
         """The last lines of the log of at least the severity `level`, after line number `after`, oldest first."""
 
 
-class Watched:
-    """Base of reports: notifies one watcher of events."""
+class RecordedReport:
+    """Base class of reports: passes events and alarms to a recorder."""
 
-    __slots__ = ("watcher",)
+    __slots__ = ("recorder",)
 
     def __init__(self) -> None:
-        self.watcher: Watcher | None = None
+        self.recorder: EventRecorder | None = None
 
-    def watch(self, watcher: Watcher) -> None:
-        self.watcher = watcher
+    def set_recorder(self, recorder: EventRecorder) -> None:
+        self.recorder = recorder
 
-    def note(self, kind: str, text: str, **detail: object) -> None:
-        if self.watcher is not None:
-            self.watcher.on_event(kind, text, detail)
+    def record_event(self, kind: str, text: str, **detail: object) -> None:
+        if self.recorder is not None:
+            self.recorder.on_event(kind, text, detail)
 
 
 class LineLimiter:
@@ -127,7 +127,7 @@ class LineLimiter:
         return self._lines <= self.LINES_PER_S
 
 
-class ListReport(Watched):
+class ListReport(RecordedReport):
     """Collects every line as (severity, text), for checks of a configuration and for tests."""
 
     __slots__ = ("lines",)
@@ -155,8 +155,8 @@ class ListReport(Watched):
     def alarm(self, kind: AlarmKind, text: str, *args: object) -> None:
         text = text % args if args else text
         self._add(kind.severity, f"{kind.head()}{text}")
-        if self.watcher is not None:
-            self.watcher.on_alarm(kind, text)
+        if self.recorder is not None:
+            self.recorder.on_alarm(kind, text)
 
     def tail(self, count: int = 200, level: str = "TRACE", after: int = 0) -> list[LogLine]:
         """The last lines of all severities, without their time."""

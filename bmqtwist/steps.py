@@ -14,7 +14,7 @@ ITEMS_AT_ONCE = 32  # items of 10 to 50 us in one step
 _T = TypeVar("_T")
 Steps = Generator[None, None, _T]  # a job of loop/scheduler.py: pauses after each step, and returns a result
 _U = TypeVar("_U")
-_OVER = object()
+_END = object()
 
 
 def in_steps(items: Iterable[_U], made: Callable[[_U], _T], pause_after: int = ITEMS_AT_ONCE) -> Steps[list[_T]]:
@@ -27,8 +27,8 @@ def in_steps(items: Iterable[_U], made: Callable[[_U], _T], pause_after: int = I
     return found
 
 
-def taken(items: list[_T]) -> Iterator[_T]:
-    """Yield the items in order, and free each at once: freeing a long list as a whole exceeds a slice. Empties `items`."""
+def drain(items: list[_T]) -> Iterator[_T]:
+    """Yield the items in order and remove each: freeing a long list as a whole would exceed a slice."""
     items.reverse()
     while items:
         yield items.pop()
@@ -39,8 +39,8 @@ def at_once(steps: Generator[object, None, _T]) -> _T:
     while True:
         try:
             next(steps)
-        except StopIteration as over:
-            result: _T = over.value
+        except StopIteration as end:
+            result: _T = end.value
             return result
 
 
@@ -49,6 +49,6 @@ def clear_in_steps(places: Iterable[dict[Any, Any] | deque[Any]]) -> Steps[None]
     for place in places:
         while len(place) > FREED_AT_ONCE:
             take = place.popitem if isinstance(place, dict) else place.pop
-            for _ in islice(iter(take, _OVER), FREED_AT_ONCE):
+            for _ in islice(iter(take, _END), FREED_AT_ONCE):
                 pass
             yield

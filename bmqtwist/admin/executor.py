@@ -14,7 +14,7 @@ from bmqtwist.admin.parse import parse
 from bmqtwist.admin.table import DONE, ERROR
 from bmqtwist.errors import LocalError, Refused
 from bmqtwist.link.admin import AdminAnswer
-from bmqtwist.report import shown, stack
+from bmqtwist.report import shown, traceback_text
 from bmqtwist.steps import Steps
 from bmqtwist.view.events import NodeHistory
 from bmqtwist.view.snapshot import ProcessState
@@ -55,7 +55,7 @@ class AdminExecutor:
                           else dump({kind.name: kind.tree(result)}, encoding is AnswerEncoding.JSON_PRETTY))
                 failed = kind is ERROR
             except Exception as error:
-                report.alarm(alarms.INTERNAL_ERROR, "Command '%s' [source: %s]: %s", logged, source, stack(error))
+                report.alarm(alarms.INTERNAL_ERROR, "Command '%s' [source: %s]: %s", logged, source, traceback_text(error))
                 answer = f"Internal error: {type(error).__name__}. See the broker's log.\n"
         report.info("Send response message to '%s': %d characters", source, len(answer))
         answer = answer.encode("utf-8", "replace").decode()  # JSON may contain half a surrogate pair

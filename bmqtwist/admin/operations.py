@@ -47,7 +47,7 @@ Tree = dict[str, Any]
 def find_domain(broker: Broker, name: str) -> Domain:
     """Return a domain, and load it if necessary."""
     try:
-        return broker.domains.domain(name)
+        return broker.domains.get_or_load(name)
     except Refused:
         raise LocalError(f"Domain '{name}' doesn't exist") from None
 
@@ -87,7 +87,8 @@ def _purge_all(broker: Broker, domain: Domain) -> Steps[commands.PurgeReport]:
 def _purge(broker: Broker, queue: RootQueue) -> Steps[commands.Purged]:
     count, size = yield from queue.purge(None, broker.loop.wall(broker.loop.now))
     broker.deliveries.report_meter(queue)
-    broker.report.note("queue", f"{queue.uri} purged: {count} messages", uri=queue.uri, messages=count, state="purged")
+    broker.report.record_event("queue", f"{queue.uri} purged: {count} messages", uri=queue.uri, messages=count,
+                               state="purged")
     return commands.Purged(queue.uri, count, size)
 
 
@@ -112,7 +113,7 @@ def purge_queue(context: AdminContext, domain: str, name: str, app_id: str) -> S
         return commands.PurgeReport((), (f"Specified appId '{app_id}' not found in the storage of queue '{uri}'.",))
     count, size = yield from queue.purge(app, broker.loop.wall(broker.loop.now))
     broker.deliveries.report_meter(queue)
-    broker.report.note("queue", f"{uri} purged for app '{app.app_id}': {count} messages", uri=uri, app=app.app_id,
+    broker.report.record_event("queue", f"{uri} purged for app '{app.app_id}': {count} messages", uri=uri, app=app.app_id,
                        messages=count, state="purged")
     return commands.PurgeReport((commands.Purged(uri, count, size, app.app_id, queue_facts.hexadecimal(app.key)),))
 
@@ -178,7 +179,7 @@ def list_slice(total: int, offset: int, count: int) -> tuple[int, int]:
 
 def reconfigure_domain(context: AdminContext, name: str) -> None:
     context.broker.domains.reconfigure(name)
-    context.broker.loop.performer.turn_due()
+    context.broker.loop.performer.request_turn()
 
 
 def clear_resolver(context: AdminContext, domain: str | None) -> None:
@@ -196,7 +197,7 @@ def remove_domain(context: AdminContext, name: str, finalize: bool) -> Steps[com
     reused."""
     broker = context.broker
     if finalize:
-        broker.domains.forget(name)
+        broker.domains.finalize_removal(name)
         return None
     domain = find_domain(broker, name)
     if domain.opening:
@@ -275,8 +276,8 @@ def switch_partition(context: AdminContext, name: str, number: int, switch: str)
     """ENABLE or DISABLE a partition."""
     partition, enabled = _partition(find_cluster(context, name), number), switch == "ENABLE"
     (partition.enable if enabled else partition.disable)()
-    context.broker.report.note("config", f"Partition [{number}] is {'enabled' if enabled else 'disabled'}", cluster=name,
-                               partition=number, enabled=enabled)
+    context.broker.report.record_event("config", f"Partition [{number}] is {'enabled' if enabled else 'disabled'}",
+                                       cluster=name, partition=number, enabled=enabled)
 
 
 def roll_over(context: AdminContext, name: str, number: int | None) -> None:
@@ -336,7 +337,7 @@ def set_election_mode(context: AdminContext, name: str, word: str) -> None:
     if mode is None:
         raise LocalError(f"MODE must be one of {', '.join(modes)}, not '{word}'")
     find_cluster(context, name).leadership.set_mode(mode)
-    context.broker.report.note("config", f"Cluster ({name}): this node {mode.value}", cluster=name, mode=mode.name)
+    context.broker.report.record_event("config", f"Cluster ({name}): this node {mode.value}", cluster=name, mode=mode.name)
 
 
 def set_interval(context: AdminContext, name: str, value: commands.Value) -> commands.TunableConfirmation:
@@ -364,7 +365,7 @@ def set_quorum(kind: str, context: AdminContext, cluster: str, scope: str, name:
                value: commands.Value) -> commands.TunableConfirmation:
     """Set a quorum at this node, for any `scope`."""
     changed = _find_quorum(kind, context, cluster).set(name, value)
-    context.broker.report.note("config", f"Cluster ({cluster}): {changed.name} is {changed.new}, was {changed.old}",
+    context.broker.report.record_event("config", f"Cluster ({cluster}): {changed.name} is {changed.new}, was {changed.old}",
                                cluster=cluster, tunable=changed.name, value=str(changed.new), before=str(changed.old))
     return changed
 

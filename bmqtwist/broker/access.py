@@ -20,7 +20,7 @@ from bmqtwist.link.session import Session
 from bmqtwist.loop.loop import Loop
 from bmqtwist.member.cluster import Cluster
 from bmqtwist.member.interfaces import ReplicatedCluster
-from bmqtwist.peers.welcome import Identity
+from bmqtwist.peers.handshake import Identity
 from bmqtwist.queue.counters import QueueStats
 from bmqtwist.queue.handles import OpenRequest, close_queue, configure
 from bmqtwist.queue.queue import FLAG_READ, FLAG_WRITE, ConsumerSpec, Handle, Queue
@@ -44,7 +44,7 @@ class Domains:
         self._throttles = {cluster.name: throttle(cluster.message_throttle_config)
                            for cluster in configuration.clusters.my_clusters}
 
-    def domain(self, name: str) -> Domain:
+    def get_or_load(self, name: str) -> Domain:
         """Return a domain by its qualified name; load it at the first call. Raises Refused."""
         domain = self.by_name.get(name)
         if domain is None:
@@ -61,13 +61,13 @@ class Domains:
             cluster.adopt_domain(domain)
         return domain
 
-    def activate(self, cluster: ReplicatedCluster) -> None:
+    def activate_queues(self, cluster: ReplicatedCluster) -> None:
         """Activate the dormant queues of a cluster whose domains can be loaded."""
         for name in dict.fromkeys(map(domain_of, cluster.dormant)):
             try:
                 known = self.by_name.get(name)
                 if known is None:
-                    self.domain(name)
+                    self.get_or_load(name)
                 else:
                     cluster.adopt_domain(known)
             except Refused as refused:
@@ -81,7 +81,7 @@ class Domains:
         loaded = self.provider.reconfigure(name, self.loaded, self._loop.now)
         known = [domain for domain in self.by_name.values() if domain.source == loaded.name]
         if not known:
-            self.domain(name)
+            self.get_or_load(name)
         elif loaded != self.loaded[loaded.name]:
             self.loaded[loaded.name] = loaded
             for domain in known:
@@ -89,9 +89,9 @@ class Domains:
                 cluster = self._clusters[domain.cluster]
                 for queue in domain.queues.values():
                     cluster.changes.reconcile_apps(queue, self._loop.wall(self._loop.now))
-        self._loop.report.note("config", f"Domain '{loaded.name}' is reconfigured", domain=loaded.name)
+        self._loop.report.record_event("config", f"Domain '{loaded.name}' is reconfigured", domain=loaded.name)
 
-    def forget(self, name: str) -> None:
+    def finalize_removal(self, name: str) -> None:
         """DOMAINS REMOVE with FINALIZE: make the name of a removed domain available again. Raises LocalError."""
         domain = self.by_name.get(name)
         if domain is None:
@@ -106,7 +106,7 @@ class Domains:
 
 
 class QueueAccess:
-    """`link.requests.QueueRequestsContext` of one broker. `add_proxy` makes this node a proxy of a cluster."""
+    """`link.requests.QueueRequestsContext` of one broker. `add_proxy`: makes this node a proxy of a cluster."""
 
     def __init__(self, loop: Loop, domains: Domains, clusters: dict[str, Cluster], proxies: dict[str, ProxyCluster],
                  add_proxy: Callable[[ClusterProxyDefinition], ProxyCluster], security: Security,
@@ -115,18 +115,18 @@ class QueueAccess:
         self._add_proxy, self._security, self._started = add_proxy, security, identity.started
         self._proxied: dict[str, ProxyCluster] = {}  # by domain: the cluster of its queues, if this node is its proxy
         self._guids = GuidGenerator(identity.client_id, 0)
-        self.invalid_queue = QueueStats()  # PUTs for unknown queues
+        self.invalid_put_stats = QueueStats()  # PUTs for unknown queues
 
     def make_guid(self) -> bytes:
         return self._guids.make(int((self.loop.now - self._started) * 1e9))
 
-    def invalid_put(self, size: int) -> None:
-        self.invalid_queue.put_msgs += 1
-        self.invalid_queue.put_bytes += size
-        self.invalid_queue.nack_msgs += 1
+    def count_invalid_put(self, size: int) -> None:
+        self.invalid_put_stats.put_msgs += 1
+        self.invalid_put_stats.put_bytes += size
+        self.invalid_put_stats.nack_msgs += 1
 
-    def queue_failed(self, queue: Queue, doing: str, error: Exception, disable: bool = False) -> None:
-        self.loop.isolation.queue_failed(queue, doing, error, disable)
+    def isolate_queue(self, queue: Queue, doing: str, error: Exception, disable: bool = False) -> None:
+        self.loop.isolation.isolate_queue(queue, doing, error, disable)
 
     def find_queue(self, session: Requester, uri: QueueUri, request: OpenRequest,
                    answer: Callable[[Queue | Refused], None]) -> None:
@@ -136,7 +136,7 @@ class QueueAccess:
                 self._check_authorized(session, uri.qualified_domain, request)
                 proxy.open(session, uri, request, answer)
                 return
-            domain = self._openable(session, uri, request)
+            domain = self._domain_to_open(session, uri, request)
         except Refused as refused:
             answer(refused)
             return
@@ -159,13 +159,13 @@ class QueueAccess:
 
     def _check_authorized(self, session: Requester, domain: str, request: OpenRequest) -> None:
         """Raise Refused if the open is not authorized. A member of the cluster has authorized its clients itself."""
-        principal, security = session.guard.principal, self._security
+        principal, security = session.authentication.principal, self._security
         for flag, action in ((FLAG_READ, Action.QUEUE_READ), (FLAG_WRITE, Action.QUEUE_WRITE)):
             if request.flags & flag and not _is_of_member(session) and not security.allows(principal, action, domain):
                 raise Refused(Category.E_REFUSED, f"'{shown(principal)}' is not authorized: {action.value} on '{domain}'")
 
     def _proxy_for(self, name: str) -> ProxyCluster | None:
-        """The cluster of a domain, if this node is its proxy."""
+        """Return the cluster of a domain if this node is its proxy, else None."""
         proxy, provider = self._proxied.get(name), self._domains.provider
         if proxy is None and name not in self._domains.by_name:
             located = provider.resolve(name, self.loop.now).cluster
@@ -175,16 +175,16 @@ class QueueAccess:
                 self.loop.report.info(f"Domain '{name}' located at {located}")
         return proxy
 
-    def _openable(self, session: Requester, uri: QueueUri, request: OpenRequest) -> Domain:
-        """The domain of an authorized open; raises Refused."""
-        domain = self._domains.domain(uri.qualified_domain)
+    def _domain_to_open(self, session: Requester, uri: QueueUri, request: OpenRequest) -> Domain:
+        """Return the domain of an authorized open. Raises Refused."""
+        domain = self._domains.get_or_load(uri.qualified_domain)
         self._check_authorized(session, domain.name, request)
         if domain.removing:
             raise Refused(Category.E_REFUSED, "Domain is removing or removed", -10)
         return domain
 
-    def _relays(self, queue: RelayQueue) -> Relays:
-        """The relays of the cluster to which a queue belongs."""
+    def _relays_of(self, queue: RelayQueue) -> Relays:
+        """Return the relays of the cluster of a queue."""
         name = queue.domain.cluster
         relays = self._clusters[name].relays if name in self._clusters else None
         return relays if relays is not None else self._proxies[name].relays
@@ -193,7 +193,7 @@ class QueueAccess:
                         answer: Callable[[Refused | None], None]) -> None:
         handle.queue.complete_conversion()
         if isinstance(handle.queue, RelayQueue):
-            self._relays(handle.queue).configure(handle, app_id, consumers, answer)
+            self._relays_of(handle.queue).configure(handle, app_id, consumers, answer)
             return
         refused: Refused | None = None
         try:
@@ -206,17 +206,17 @@ class QueueAccess:
                     answer: Callable[[bool | Refused], None]) -> None:
         handle.queue.complete_conversion()
         if isinstance(handle.queue, RelayQueue):
-            self._relays(handle.queue).close(handle, request, final, session.wall, answer)
+            self._relays_of(handle.queue).close(handle, request, final, session.wall, answer)
             return
         try:
-            gone: bool | Refused = close_queue(handle, request, final, session.wall)
+            closed: bool | Refused = close_queue(handle, request, final, session.wall)
         except Refused as reason:
-            gone = reason.with_traceback(None)
-        answer(gone)
+            closed = reason.with_traceback(None)
+        answer(closed)
 
-    def unused(self, queue: Queue) -> None:
+    def release_unused(self, queue: Queue) -> None:
         if isinstance(queue, RelayQueue):
-            self._relays(queue).unused(queue)
+            self._relays_of(queue).unused(queue)
         elif not queue.handles:
             queue.idle_since = self.loop.now
 

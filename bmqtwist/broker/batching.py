@@ -58,36 +58,36 @@ class SyncBatching:
 
 
 class WriteCoalescing:
-    """Write coalescing of one partition. `since`: arrival of the oldest unwritten message, 0.0 = none. `seen`: the number of
-    waiting PUTs that were inspected."""
+    """Write coalescing of one partition. `since`: arrival of the oldest unwritten message, 0.0 = none. `inspected`: number
+    of waiting PUTs that were inspected."""
 
-    __slots__ = ("since", "seen", "_clients")
+    __slots__ = ("since", "inspected", "_clients")
 
     def __init__(self) -> None:
-        self.since, self.seen = 0.0, 0
+        self.since, self.inspected = 0.0, 0
         self._clients: dict[ClientSession, None] = {}  # with delayed ACKs
 
-    def may_wait(self, waiting: list[Any], now: float) -> bool:
+    def may_delay(self, waiting: list[Any], now: float) -> bool:
         """Return whether the write of all waiting PUTs may be left to a later turn."""
         count = len(waiting)
         if count > DELAYED_ACKS_MAX or self.since and now - self.since >= BATCH_MIN_S:
             return False
-        for index in range(self.seen, count):
+        for index in range(self.inspected, count):
             put: Put = waiting[index]
             client = None if put.handle is None or not put.wants_ack else put.handle.client
             if not isinstance(client, ClientSession) or not client.session.delays_acks:
                 return False
             self._clients[client] = None
-        self.seen = count
+        self.inspected = count
         if not self.since:
             self.since = now
         return True
 
     def on_write(self, now: float) -> None:
-        """All records are written in this turn: send the delayed ACKs in it."""
+        """Send the delayed ACKs in this turn, in which all records are written."""
         if self.since:
             waited = now - self.since >= BATCH_MIN_S
             for client in self._clients:
                 client.flush_delayed_acks(now, waited)
-        self.since, self.seen = 0.0, 0
+        self.since, self.inspected = 0.0, 0
         self._clients.clear()

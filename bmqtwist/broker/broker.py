@@ -1,8 +1,8 @@
 """Broker of one node: clusters, proxies and sessions, and the order of work in a turn.
 
-    sessions.connect, received, lost    called by the connections, any number of times
-    turn(now)                           once after them: write, release, deliver, answer
-    tick(now)                           at `next_deadline`
+    sessions.add_accepted, on_received, on_lost    called by the connections, any number of times
+    turn(now)                                      once after them: write, release, deliver, answer
+    tick(now)                                      at `next_deadline`
 
 Steps of a turn, each once for all input since the last turn:
 
@@ -44,9 +44,9 @@ from bmqtwist.loop.scheduler import Priority
 from bmqtwist.member.cluster import Cluster
 from bmqtwist.member.metadata import ClusterMetadata
 from bmqtwist.member.replication import Replication
-from bmqtwist.peers import welcome
+from bmqtwist.peers import handshake
 from bmqtwist.peers.downstreams import Downstreams
-from bmqtwist.peers.welcome import Identity
+from bmqtwist.peers.handshake import Identity
 from bmqtwist.relay.proxy import ProxyCluster
 from bmqtwist.report import Report
 from bmqtwist.security.authenticators import Security
@@ -89,7 +89,7 @@ class Broker:
         self._metadata.append(cluster.metadata)
         self.sessions.downstreams[cluster.name] = downstreams = Downstreams(
             cluster.name, NodeStatus.E_AVAILABLE if cluster.replication is None else NodeStatus.E_STARTING,
-            lambda number: welcome.member_identity(self.identity, self.configuration.app, number, cluster.name,
+            lambda number: handshake.member_identity(self.identity, self.configuration.app, number, cluster.name,
                                                    cluster.node_id, console_of=cluster.definition), self.sessions)
         downstreams.receipts = cluster.receipts
         if cluster.members is not None:
@@ -97,7 +97,7 @@ class Broker:
         if cluster.replication is not None:
             self._replications.append(cluster.replication)
         self.storage.add(cluster.partitions, cluster.replication.runner if cluster.replication is not None else None)
-        self.domains.activate(cluster)
+        self.domains.activate_queues(cluster)
         cluster.metadata.perform_jobs(int(self.identity.started_wall))
         cluster.report_alarms()
 
@@ -109,7 +109,7 @@ class Broker:
         return proxy
 
     def _proxy_downstreams(self, name: str, node_id: int = -1) -> Downstreams:
-        return Downstreams(name, NodeStatus.E_AVAILABLE, lambda number: welcome.proxy_identity(
+        return Downstreams(name, NodeStatus.E_AVAILABLE, lambda number: handshake.proxy_identity(
             self.identity, self.configuration.app, number, name, node_id), self.sessions)
 
     # -- lifecycle --------------------------------------------------------------------------------------------------
@@ -120,9 +120,9 @@ class Broker:
         self.periodic.start(now)
 
     def next_deadline(self) -> float | None:
-        """The moment at which `tick` is due; None = not before the next event."""
+        """Return the moment at which `tick` is due; None = not before the next event."""
         due, write_by = self.loop.timers.next_at, self.storage.write_by
-        moment = min(math.inf if due is None else due, self.output.share_by, write_by or math.inf)
+        moment = min(math.inf if due is None else due, self.output.delayed_until, write_by or math.inf)
         return None if moment == math.inf else moment
 
     def tick(self, now: float) -> None:
@@ -132,7 +132,7 @@ class Broker:
         self.turn(now)
 
     def stop(self, now: float, reason: str = "", by: str = "") -> None:
-        """Begin the graceful stop; `shutdown.done` is its end. `reason`, `by`: of the operator who requested it."""
+        """Start the graceful stop; `shutdown.done` is True at its end. `reason`, `by`: of the operator who requested it."""
         if self.shutdown is None:
             self.sessions.stop()
             for proxy in self.proxies.values():
@@ -164,7 +164,7 @@ class Broker:
     def _finish_turn(self, now: float) -> None:
         """Run the turn without deferred input: after the result of a thread, so that the ACKs of a sync are not delayed."""
         scheduler, output = self.loop.scheduler, self.output
-        output.share(now)
+        output.flush_delayed(now)
         for priority in _BEFORE_WRITING:
             scheduler.run(priority)
         for replication in self._replications:
@@ -183,7 +183,7 @@ class Broker:
         loop, isolation = self.loop, self.loop.isolation
         job = metadata.next_job(loop.wall(now))
         if job is not None:
-            loop.in_thread(
+            loop.run_in_thread(
                 partial(metadata.perform, job),
                 lambda now: isolation.run("metadata: after a write", partial(metadata.on_written, job, loop.wall(now))),
                 lambda error, now: isolation.run("metadata: after a failed write",

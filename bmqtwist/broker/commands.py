@@ -1,4 +1,4 @@
-"""Admin commands of one broker: jobs of the scheduler, answered when the changed metadata is committed."""
+"""Admin commands of one broker: jobs of the scheduler, answered when their changes of the metadata are committed."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from bmqtwist.steps import Steps, at_once
 
 
 class Commands:
-    """`begin(command, source)` parses and executes one command; `daemon/assemble.py` sets it."""
+    """`execute(command, source)` parses and executes one command; `daemon/assemble.py` sets it."""
 
-    begin: Callable[[str, str], Steps[AdminAnswer]]
+    execute: Callable[[str, str], Steps[AdminAnswer]]
 
     def __init__(self, loop: Loop, clusters: dict[str, Cluster], security: Security) -> None:
         self._loop, self._clusters, self._security = loop, clusters, security
@@ -27,7 +27,7 @@ class Commands:
     def run_admin(self, admin: AdminSession, r_id: int, command: str) -> None:
         """Run a command of an administrator's session, if it is authorized."""
         session = admin.session
-        if not self._security.allows(session.guard.principal, Action.EXECUTE_ADMIN_COMMAND):
+        if not self._security.allows(session.authentication.principal, Action.EXECUTE_ADMIN_COMMAND):
             admin.answer(r_id, "Command not authorized")
             return
         self.run(command, session.peer, lambda answer: admin.answer(r_id, answer.text))
@@ -35,10 +35,10 @@ class Commands:
     def run(self, command: str, source: str, done: Callable[[AdminAnswer], None]) -> None:
         """Run a command as a job; `done` receives the answer when the changed metadata is committed."""
         def work() -> Steps[AdminAnswer]:
-            return (yield from self.begin(command, source))
-        self.carry_out(work(), done, partial(self._loop.isolation.alarm, f"Command '{shown(command)}'"))
+            return (yield from self.execute(command, source))
+        self.run_job(work(), done, partial(self._loop.isolation.alarm, f"Command '{shown(command)}'"))
 
-    def carry_out(self, work: Steps[Any], done: Callable[[Any], None], failed: Callable[[Exception], None]) -> None:
+    def run_job(self, work: Steps[Any], done: Callable[[Any], None], failed: Callable[[Exception], None]) -> None:
         """Run the work of an operator as a job; `done` receives its result when the changed metadata is committed."""
         metadata = [cluster.metadata for cluster in self._clusters.values()]
         before = [each.proposals for each in metadata]
@@ -53,4 +53,4 @@ class Commands:
 
     def run_at_once(self, command: str, source: str) -> AdminAnswer:
         """Run a command to its end without a pause."""
-        return at_once(self.begin(command, source))
+        return at_once(self.execute(command, source))

@@ -60,7 +60,7 @@ class Deliveries:
         if isinstance(client, ClientSession):
             self._failed[client.session] = None
             client.window.close()
-            self._loop.performer.turn_due()
+            self._loop.performer.request_turn()
 
     def report_poison(self, queue: RootQueue, app: App, message: Message) -> None:
         """Raise the alarm about a poison message, and dump the message for the operator; once in POISON_ALARM_PERIOD_S."""
@@ -133,4 +133,4 @@ class Deliveries:
             self._loop.isolation.queue_failed(queue, "delivery", error)
 
     def _failure(self, queue: Queue, doing: str, disable: bool = False) -> Callable[[Exception], None]:
-        return partial(self._loop.isolation.queue_failed, queue, doing, disable=disable)
+        return partial(self._loop.isolation.isolate_queue, queue, doing, disable=disable)

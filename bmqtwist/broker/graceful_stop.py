@@ -67,7 +67,7 @@ class StopReport:
     moved: list[dict[str, str | int | None]]
 
     def tree(self) -> dict[str, object]:
-        """The result as JSON."""
+        """Return the result as JSON."""
         return asdict(self)
 
     @property
@@ -98,25 +98,25 @@ class Shutdown:
     def __init__(self, loop: Loop, clusters: Mapping[str, Cluster], proxies: Mapping[str, ProxyCluster], sessions: Sessions,
                  now: float, reason: str, by: str) -> None:
         self._loop, self._clusters, self._proxies, self._sessions = loop, clusters, proxies, sessions
-        self._begun, self._reason, self._by = now, reason, by
+        self._started, self._reason, self._by = now, reason, by
         self.report: StopReport | None = None  # after the end
         self.transitions = TransitionLog()
         self._all: tuple[Cluster | ProxyCluster, ...] = (*clusters.values(), *proxies.values())
-        self._several = [(cluster, cluster.members) for cluster in clusters.values() if cluster.members is not None]
+        self._multi_node = [(cluster, cluster.members) for cluster in clusters.values() if cluster.members is not None]
         self._led = {name: _led(cluster) for name, cluster in clusters.items()}
         who = f" by {by}" if by else ""
-        loop.report.note("stop", f"this node begins to stop{who}{f': {reason}' if reason else ''}", reason=reason, by=by,
-                         partitions={name: list(led) for name, led in self._led.items()}, state="begun")
+        loop.report.record_event("stop", f"this node begins to stop{who}{f': {reason}' if reason else ''}", reason=reason,
+                                 by=by, partitions={name: list(led) for name, led in self._led.items()}, state="begun")
         self._deadlines = {cluster.name: now + cluster.definition.queue_operations.shutdown_timeout_ms / 1000
                            for cluster in self._all}
         for cluster in self._all:
             self._end_deliveries(cluster)
-        self._proxies_end = dict.fromkeys(sessions.downstreams, now + STOP_ANSWER_S)
+        self._proxy_deadlines = dict.fromkeys(sessions.downstreams, now + STOP_ANSWER_S)
         for cluster in self._all:
             if sessions.downstreams[cluster.name].drains:
-                patience = max(STOP_ANSWER_S, cluster.definition.queue_operations.stop_timeout_ms / 1000)
-                self._proxies_end[cluster.name] = now + patience
-        self._stage = Stage.PROXIES if self._several else Stage.ANSWERS
+                timeout = max(STOP_ANSWER_S, cluster.definition.queue_operations.stop_timeout_ms / 1000)
+                self._proxy_deadlines[cluster.name] = now + timeout
+        self._stage = Stage.PROXIES if self._multi_node else Stage.ANSWERS
         self._stage_ends = now
         self._poll(now)
 
@@ -131,7 +131,7 @@ class Shutdown:
                 for app in queue.apps.values():
                     app.invalidate_router()
             except Exception as error:
-                self._loop.isolation.queue_failed(queue, "the end of deliveries", error, disable=True)
+                self._loop.isolation.isolate_queue(queue, "the end of deliveries", error, disable=True)
 
     @property
     def done(self) -> bool:
@@ -139,7 +139,7 @@ class Shutdown:
 
     def progress(self) -> StopProgress:
         now = self._loop.now
-        return StopProgress(self._stage.value, now - self._begun, self._sessions.applications(),
+        return StopProgress(self._stage.value, now - self._started, self._sessions.client_count(),
                             tuple(self._progress(each, now) for each in self._all), self._reason, self._by, self.report)
 
     def _progress(self, cluster: Cluster | ProxyCluster, now: float) -> ClusterProgress:
@@ -159,43 +159,43 @@ class Shutdown:
         if not self.done:
             self._loop.timers.at(now + (POLL_S if self._stage is Stage.ANSWERS else STEP_S), self._poll)
 
-    def _enter(self, stage: Stage, now: float, seconds: float, cause: str) -> None:
-        self.transitions.note(now, self._stage.name, stage.name, cause, StopEvent.POLL.name)
+    def _enter_stage(self, stage: Stage, now: float, seconds: float, cause: str) -> None:
+        self.transitions.record(now, self._stage.name, stage.name, cause, StopEvent.POLL.name)
         self._stage, self._stage_ends = stage, now + seconds
 
-    def _is_over(self, now: float, waiting: bool) -> bool:
+    def _is_complete(self, now: float, waiting: bool) -> bool:
         return not waiting or now >= self._stage_ends
 
-    def _await_proxies(self, now: float) -> None:
+    def _check_proxies(self, now: float) -> None:
         if self._waits_for_proxies(now):
             return
-        self._enter(Stage.MEMBERS, now, STOP_ANSWER_S, "proxies have answered, or timeout")
-        for cluster, members in self._several:
+        self._enter_stage(Stage.MEMBERS, now, STOP_ANSWER_S, "proxies have answered, or timeout")
+        for cluster, members in self._multi_node:
             self._loop.report.info(f"Cluster ({cluster.name}): sending StopRequest to the other members")
             members.statuses.ask_to_stop()
 
-    def _await_members(self, now: float) -> None:
-        if self._is_over(now, any(members.statuses.stop_awaited for _, members in self._several)):
-            self._enter(Stage.HAND_OVER, now, HAND_OVER_S, "members have answered, or timeout")
-            for cluster, _ in self._several:
+    def _check_members(self, now: float) -> None:
+        if self._is_complete(now, any(members.statuses.stop_awaited for _, members in self._multi_node)):
+            self._enter_stage(Stage.HAND_OVER, now, HAND_OVER_S, "members have answered, or timeout")
+            for cluster, _ in self._multi_node:
                 cluster.hand_over()
 
-    def _await_hand_over(self, now: float) -> None:
-        left = [cluster for cluster, _ in self._several if not cluster.is_handed_over]
-        if self._is_over(now, bool(left)):
-            self._enter(Stage.ANSWERS, now, 0.0, "timeout" if left else "partitions and leadership are handed over")
-            for cluster, _ in self._several:
+    def _check_hand_over(self, now: float) -> None:
+        left = [cluster for cluster, _ in self._multi_node if not cluster.is_handed_over]
+        if self._is_complete(now, bool(left)):
+            self._enter_stage(Stage.ANSWERS, now, 0.0, "timeout" if left else "partitions and leadership are handed over")
+            for cluster, _ in self._multi_node:
                 self._loop.report.info(f"Cluster ({cluster.name}): " + (
                     "giving up on handing over" if cluster in left else "partitions and leadership are handed over"))
 
-    def _await_answers(self, now: float) -> None:
+    def _check_answers(self, now: float) -> None:
         waiting = [each for each in self._all if self._waits_for_confirms(each, now)]
         if self._waits_for_brokers(now) or waiting:
             return
         self._loop.isolation.run("The report of the stop", partial(self._report_end, now))  # must not block it
-        self._enter(Stage.DONE, now, 0.0, "all messages are confirmed and answered, or timeout")
+        self._enter_stage(Stage.DONE, now, 0.0, "all messages are confirmed and answered, or timeout")
         for each in self._sessions.downstreams.values():
-            each.gone()
+            each.announce_unavailable()
         for cluster in self._clusters.values():
             if cluster.members is not None:
                 cluster.members.statuses.set_own(NodeStatus.E_UNAVAILABLE)
@@ -225,11 +225,12 @@ class Shutdown:
 
     def _waits_for_proxies(self, now: float) -> bool:
         """Return whether answers of proxies to StopRequest are pending, within their timeout."""
-        return any(each.stop_awaited and now < self._proxies_end[name] for name, each in self._sessions.downstreams.items())
+        return any(each.stop_awaited and now < self._proxy_deadlines[name]
+                   for name, each in self._sessions.downstreams.items())
 
     def _waits_for_brokers(self, now: float) -> bool:
         """Return whether answers to StopRequests or, from upstream nodes, to PUTs are pending, within their timeouts."""
-        upstream = now < self._begun + STOP_ANSWER_S and any(each.stop_awaited for each in self._proxies.values())
+        upstream = now < self._started + STOP_ANSWER_S and any(each.stop_awaited for each in self._proxies.values())
         waiting = self._waits_for_proxies(now) or upstream
         for each in self._all:
             left = _unanswered(each)
@@ -240,20 +241,20 @@ class Shutdown:
 
     def _report_end(self, now: float) -> None:
         moved: list[dict[str, str | int | None]] = [
-            {"cluster": name, "partition": index, "to": _primary_elsewhere(self._clusters[name], index)}
+            {"cluster": name, "partition": index, "to": _next_primary(self._clusters[name], index)}
             for name, led in self._led.items() for index in led]
         ended = self.report = StopReport(
-            now - self._begun, sum(map(unconfirmed_of, self._all)), sum(map(_unanswered, self._all)),
-            self._sessions.applications(), self._reason, self._by, moved)
+            now - self._started, sum(map(unconfirmed_of, self._all)), sum(map(_unanswered, self._all)),
+            self._sessions.client_count(), self._reason, self._by, moved)
         self._loop.report.info(f"Shutdown: {ended.text}")
-        self._loop.report.note("stop", ended.text, state="done", report=ended.tree())
+        self._loop.report.record_event("stop", ended.text, state="done", report=ended.tree())
 
 
 TABLE = table(Stage, StopEvent, {
-    Stage.PROXIES: {StopEvent.POLL: to(Shutdown._await_proxies, Stage.MEMBERS)},
-    Stage.MEMBERS: {StopEvent.POLL: to(Shutdown._await_members, Stage.HAND_OVER)},
-    Stage.HAND_OVER: {StopEvent.POLL: to(Shutdown._await_hand_over, Stage.ANSWERS)},
-    Stage.ANSWERS: {StopEvent.POLL: to(Shutdown._await_answers, Stage.DONE)},
+    Stage.PROXIES: {StopEvent.POLL: to(Shutdown._check_proxies, Stage.MEMBERS)},
+    Stage.MEMBERS: {StopEvent.POLL: to(Shutdown._check_members, Stage.HAND_OVER)},
+    Stage.HAND_OVER: {StopEvent.POLL: to(Shutdown._check_hand_over, Stage.ANSWERS)},
+    Stage.ANSWERS: {StopEvent.POLL: to(Shutdown._check_answers, Stage.DONE)},
     Stage.DONE: {StopEvent.POLL: to(Shutdown._no_action)},
 })
 
@@ -263,30 +264,30 @@ def _title(cluster: Cluster | ProxyCluster) -> str:
 
 
 def _led(cluster: Cluster) -> tuple[int, ...]:
-    """The ids of the partitions whose primary is this node, according to the metadata."""
+    """Return the ids of the partitions whose primary is this node, according to the metadata."""
     known = cluster.metadata.state.partitions
     return tuple(sorted(index for index, primary in known.items() if primary.node_id == cluster.node_id))
 
 
-def _primary_elsewhere(cluster: Cluster, index: int) -> str | None:
-    """The name of the primary of a partition; None if it is this node or unknown."""
+def _next_primary(cluster: Cluster, index: int) -> str | None:
+    """Return the name of the primary of a partition; None if it is this node or unknown."""
     primary = cluster.metadata.state.partitions.get(index)
     return next((node.name for node in cluster.definition.nodes if primary is not None and node.id == primary.node_id
                  and node.id != cluster.node_id), None)
 
 
 def _unanswered(cluster: Cluster | ProxyCluster) -> int:
-    """The number of PUTs of local clients without an answer from the upstream node."""
+    """Return the number of PUTs of local clients without an answer from the upstream node."""
     return sum(len(queue.pending) for queue in cluster.relays.queues.values()) if cluster.relays is not None else 0
 
 
 def unconfirmed_of(cluster: Cluster | ProxyCluster) -> int:
-    """The number of unconfirmed messages of local clients."""
+    """Return the number of unconfirmed messages of local clients."""
     return sum(len(substream.unconfirmed) for queue in queues_of(cluster) for handle in queue.handles
                for substream in handle.substreams.values())
 
 
 def queues_of(cluster: Cluster | ProxyCluster) -> list[Queue]:
-    """All queues that local clients may have open."""
+    """Return all queues that local clients may have open."""
     relayed = cluster.relays.queues.values() if cluster.relays is not None else ()
     return [*(cluster.queues.values() if isinstance(cluster, Cluster) else ()), *relayed]

@@ -1,5 +1,5 @@
-"""Local producer of test messages, for the console. It opens the queue like a client: limits and authorization apply, and
-the ACKs are those of the primary.
+"""Local producer of test messages, for the console. It opens the queue as a client does: limits and authorization apply, and
+the primary sends the ACKs.
 
     publish --> open the queue, also at an upstream node --> post `count` messages --> wait for ACKs --> close, call `done`
 """
@@ -15,7 +15,7 @@ from crc32c import crc32c
 
 from bmqtwist.errors import AckStatus, LocalError, Refused
 from bmqtwist.ids import InvalidUri, parse_uri
-from bmqtwist.link.states import State
+from bmqtwist.link.states import ConnectionState
 from bmqtwist.queue.handles import OpenRequest, open_queue
 from bmqtwist.queue.queue import FLAG_ACK, FLAG_WRITE, Handle, Put, Queue
 from bmqtwist.queue.window import DeliveryWindow
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 COUNT_MAX = 100  # messages of one call
 PAYLOAD_BYTES_MAX = 1 << 20  # of one message
-PATIENCE_S = 10.0  # timeout of the open and the ACKs together
+PUBLISH_TIMEOUT_S = 10.0  # timeout of the open and the ACKs together
 _REQUEST = OpenRequest(0, 0, None, FLAG_WRITE | FLAG_ACK, 0, 1, 0)
 
 
@@ -52,22 +52,22 @@ def publish(broker: Broker, uri: str, payload: bytes, properties: Properties, co
     """Post messages to a queue in the name of `by`; `done` is called once, in a later turn. Raises LocalError if an argument
     is invalid or the broker stops."""
     if not broker.sessions.serving:
-        raise LocalError("This node stops: post at another one")
+        raise LocalError("This node is stopping: post at another node")
     try:
         canonical = parse_uri(uri)
     except InvalidUri as error:
-        raise LocalError(f"'{uri[:80]}' is no URI of a queue: {error}") from None
+        raise LocalError(f"'{uri[:80]}' is no queue URI: {error}") from None
     if canonical.app_id:
-        raise LocalError("A message is posted to the queue, not to one of its apps: leave '?id=' out")
+        raise LocalError("Messages are posted to a queue, not to one of its apps: omit '?id='")
     if not 1 <= count <= COUNT_MAX:
-        raise LocalError(f"{count} messages: post 1 to {COUNT_MAX} at once")
+        raise LocalError(f"{count} messages are not possible: post 1 to {COUNT_MAX} at a time")
     if not payload or len(payload) > PAYLOAD_BYTES_MAX:
-        raise LocalError(f"A payload of {len(payload)} bytes: it takes 1 to {PAYLOAD_BYTES_MAX}")
+        raise LocalError(f"A payload of {len(payload)} bytes is not possible: it must have 1 to {PAYLOAD_BYTES_MAX}")
     data = (encode(properties, v2=True) if properties else b"") + payload
     producer = LocalProducer(broker, by, data, bool(properties), count, done)
-    broker.loop.later(0.0, lambda now: broker.queues.find_queue(producer, canonical, _REQUEST, producer.found))
-    broker.loop.later(PATIENCE_S, producer.give_up)
-    broker.loop.performer.turn_due()
+    broker.loop.call_later(0.0, lambda now: broker.queues.find_queue(producer, canonical, _REQUEST, producer.on_found))
+    broker.loop.call_later(PUBLISH_TIMEOUT_S, producer.on_timeout)
+    broker.loop.performer.request_turn()
 
 
 class LocalProducer:
@@ -81,13 +81,13 @@ class LocalProducer:
         self._broker, self._data, self._has_properties, self._count, self._done = broker, data, has_properties, count, done
         self.principal, self.description = by, f"{shown(by)}@console"
         self.window = DeliveryWindow()
-        self.state = State.SERVING
+        self.state = ConnectionState.SERVING
         self._handle: Handle | None = None
         self._posted: dict[bytes, float] = {}  # GUID -> moment of the PUT, of messages without an ACK
         self._published = Published()
 
     @property
-    def guard(self) -> LocalProducer:
+    def authentication(self) -> LocalProducer:
         return self
 
     @property
@@ -96,25 +96,25 @@ class LocalProducer:
 
     # -- steps ------------------------------------------------------------------------------------------------------
 
-    def found(self, found: Queue | Refused) -> None:
-        """Open the queue that was found, and post the messages."""
+    def on_found(self, found: Queue | Refused) -> None:
+        """Open the queue, and post the messages."""
         broker = self._broker
         if isinstance(found, Refused):
             self._end(found.message)
             return
-        if self.state is State.CLOSED or not broker.sessions.serving:
-            broker.queues.unused(found)
-            self._end("The broker stops")
+        if self.state is ConnectionState.CLOSED or not broker.sessions.serving:
+            broker.queues.release_unused(found)
+            self._end("This node is stopping")
             return
         try:
             self._handle = open_queue(found, self, None, _REQUEST)
         except Refused as refused:
-            broker.queues.unused(found)
+            broker.queues.release_unused(found)
             self._end(refused.message)
             return
         for _ in range(self._count):
             self._post(self._handle, broker.loop.now)
-        broker.loop.performer.turn_due()
+        broker.loop.performer.request_turn()
         self._end_if_answered()
 
     def _post(self, handle: Handle, now: float) -> None:
@@ -132,24 +132,24 @@ class LocalProducer:
         if refused:
             self.ack(handle, guid, 0, refused)
 
-    def give_up(self, now: float) -> None:
-        """At the timeout: end with the status UNKNOWN for messages without an ACK."""
-        if self.state is State.CLOSED:
+    def on_timeout(self, now: float) -> None:
+        """End after the timeout: messages without an ACK get the status UNKNOWN."""
+        if self.state is ConnectionState.CLOSED:
             return
         for guid in list(self._posted):
             self._answered(guid, AckStatus.UNKNOWN.name)
-        self._end("" if self._handle is not None else f"The queue was not opened within {PATIENCE_S:g} s")
+        self._end("" if self._handle is not None else f"The queue was not opened within {PUBLISH_TIMEOUT_S:g} s")
 
     def _end_if_answered(self) -> None:
         if self._handle is not None and not self._posted and len(self._published.results) == self._count:
             self._end("")
 
     def _end(self, error: str) -> None:
-        if self.state is State.CLOSED:
+        if self.state is ConnectionState.CLOSED:
             return
-        self.state, self._published.error = State.CLOSED, error
-        self._broker.loop.later(0.0, self._close)  # not within a call of the queue
-        self._broker.loop.performer.turn_due()
+        self.state, self._published.error = ConnectionState.CLOSED, error
+        self._broker.loop.call_later(0.0, self._close)  # not within a call of the queue
+        self._broker.loop.performer.request_turn()
 
     def _close(self, now: float) -> None:
         handle = self._handle
@@ -157,15 +157,15 @@ class LocalProducer:
             self._broker.queues.close_queue(self, handle, _REQUEST, True, partial(self._closed, handle))
         self._done(self._published)
 
-    def _closed(self, handle: Handle, gone: bool | Refused) -> None:
-        self._broker.queues.unused(handle.queue)
+    def _closed(self, handle: Handle, closed: bool | Refused) -> None:
+        self._broker.queues.release_unused(handle.queue)
 
     # -- queue.queue.Client ----------------------------------------------------------------------------------------
 
     def push(self, handle: Handle, sub_id: int, message: Message, redelivered: bool) -> None: ...
 
     def ack(self, handle: Handle, guid: bytes, correlation_id: int, status: int) -> None:
-        if self.state is not State.CLOSED and guid in self._posted:
+        if self.state is not ConnectionState.CLOSED and guid in self._posted:
             self._answered(guid, AckStatus(status).name)
             self._end_if_answered()
 

@@ -1,7 +1,7 @@
 """Output of a turn: one write for each session that has output, for at most TURN_WRITE_S.
 
-Ended sessions are closed. If a client does not read its output, the broker stops reading from it, and disconnects it above
-the output limit.
+The connections of ended sessions are closed. If a client does not read its output, the broker stops reading from it, and
+disconnects it above the output limit.
 
 docs/architecture.md, "A message's way", shows when this module is called.
 """
@@ -18,7 +18,7 @@ from bmqtwist.link.session import Session
 from bmqtwist.loop.loop import Loop
 from bmqtwist.queue.window import lagging_bytes
 
-LINGER_S = 0.005  # delay of output that no client blocks on, to share a write with later output of its connection
+FLUSH_DELAY_S = 0.005  # delay of output that no client waits for, so that it shares a write with later output
 
 
 class Output:
@@ -28,34 +28,34 @@ class Output:
         self._loop, self._outbox_max = loop, outbox_bytes_max
         self.storage_first = False
         self._writers: list[Session] = []
-        self._sharing: deque[tuple[float, Session]] = deque()  # with delayed output, and since when
+        self._delayed: deque[tuple[float, Session]] = deque()  # (since, session) with delayed output
 
     # -- link.session.OutputContext ---------------------------------------------------------------------------------
 
-    def flush_later(self, session: Session) -> None:
+    def flush_at_turn_end(self, session: Session) -> None:
         session.flush_due = True
         self._writers.append(session)
 
-    def write_now(self) -> None:
+    def write_records_first(self) -> None:
         self.storage_first = True
 
     def flush_soon(self, session: Session) -> None:
-        self._loop.later(LINGER_S, session.on_flush_due)
+        self._loop.call_later(FLUSH_DELAY_S, session.on_flush_due)
 
     def flush_with_turn(self, session: Session) -> None:
-        self._sharing.append((self._loop.now, session))
+        self._delayed.append((self._loop.now, session))
 
     # -- the turn ---------------------------------------------------------------------------------------------------
 
     @property
-    def share_by(self) -> float:
-        """The moment at which delayed output needs a turn; infinite = none is delayed."""
-        return self._sharing[0][0] + BATCH_MAX_S if self._sharing else math.inf
+    def delayed_until(self) -> float:
+        """The moment at which a turn must write delayed output; infinite = there is none."""
+        return self._delayed[0][0] + BATCH_MAX_S if self._delayed else math.inf
 
-    def share(self, now: float) -> None:
+    def flush_delayed(self, now: float) -> None:
         """Include output that is delayed for at least BATCH_MIN_S in this turn."""
-        while self._sharing and now - self._sharing[0][0] >= BATCH_MIN_S:
-            self._sharing.popleft()[1].on_flush_due(now)
+        while self._delayed and now - self._delayed[0][0] >= BATCH_MIN_S:
+            self._delayed.popleft()[1].on_flush_due(now)
 
     def write(self, until: float = math.inf) -> None:
         """Write once for each session that has output; sessions that remain at `until` are written in the next turn."""
@@ -64,48 +64,48 @@ class Output:
         for index, session in enumerate(writers):
             if index and clock() >= until:  # at least one session in each turn
                 self._writers = writers[index:] + self._writers
-                self._loop.performer.turn_due()
+                self._loop.performer.request_turn()
                 return
             try:
                 self._write(session)
             except Exception as error:
-                self._loop.isolation.output_failed(session, error)
+                self._loop.isolation.isolate_output(session, error)
 
     def _write(self, session: Session) -> None:
         performer = self._loop.performer
-        unsent = performer.write(session, session.take())
+        unsent = performer.write(session, session.take_output())
         if session.kind.on_written(unsent):
             self._loop.timers.at(self._loop.now, partial(self._resume, session))
         if session.closing:
             performer.finish(session)
         elif unsent:
-            self._slow(session, unsent)
+            self._slow_down(session, unsent)
 
-    def _slow(self, session: Session, unsent: int) -> None:
+    def _slow_down(self, session: Session, unsent: int) -> None:
         limit = session.kind.output_bytes_max or self._outbox_max and self._outbox_max + PUT_MESSAGE_BYTES_MAX
         if limit and unsent > limit:
-            self._cut_off(session, unsent)
+            self._disconnect(session, unsent)
         elif session.kind.may_pause_reading:
             self._loop.performer.read(session, False)  # slows down a producer that does not read its ACKs
 
     def check_unread(self, session: Session, now: float) -> None:
         """Close a session above its lagging limit that has read none of its output for UNREAD_SECONDS_MAX."""
-        waiting, taken = self._loop.performer.unread(session)
+        waiting, drained = self._loop.performer.unread(session)
         limit = session.kind.output_bytes_max or self._outbox_max
-        if not limit or waiting <= lagging_bytes(limit) or taken != session.channel.taken or session.closing:
-            session.channel.taken, session.channel.taken_at = taken, now
-        elif now - session.channel.taken_at >= UNREAD_SECONDS_MAX:
-            self._cut_off(session, waiting)
+        if not limit or waiting <= lagging_bytes(limit) or drained != session.channel.drained_bytes or session.closing:
+            session.channel.drained_bytes, session.channel.drained_at = drained, now
+        elif now - session.channel.drained_at >= UNREAD_SECONDS_MAX:
+            self._disconnect(session, waiting)
 
-    def _cut_off(self, session: Session, unsent: int) -> None:
+    def _disconnect(self, session: Session, unsent: int) -> None:
         performer = self._loop.performer
-        session.close(session.kind.unread + ": %d unsent bytes (limit: %d)", session.description, unsent,
+        session.close(session.kind.unread_text + ": %d unsent bytes (limit: %d)", session.description, unsent,
                       session.kind.output_bytes_max or self._outbox_max, crashed=False)
         performer.finish(session)
-        performer.turn_due()  # redelivers its unconfirmed messages
+        performer.request_turn()  # redelivers its unconfirmed messages
 
     def _resume(self, session: Session, now: float) -> None:
         try:
-            session.kind.resume()
+            session.kind.resume_deliveries()
         except Exception as error:
-            self._loop.isolation.session_failed(session, "resuming", error)
+            self._loop.isolation.isolate_session(session, "resuming", error)

@@ -61,7 +61,7 @@ class PeriodicJobs:
         for cluster in self._clusters.values():
             if cluster.relays is not None:
                 isolation.run(f"Cluster ({cluster.name}): timeouts of requests", partial(cluster.relays.tick, now))
-            if not self._loop.scheduler.holds(Priority.EXPIRY, cluster):
+            if not self._loop.scheduler.has_job(Priority.EXPIRY, cluster):
                 self._loop.scheduler.start(Priority.EXPIRY, cluster, self._expiry(cluster), partial(
                     isolation.alarm, f"Cluster ({cluster.name}): expiry"))
 
@@ -86,7 +86,7 @@ class PeriodicJobs:
             queue.history.expire(now)
             return more
         except Exception as error:
-            self._loop.isolation.queue_failed(queue, "expiry", error)
+            self._loop.isolation.isolate_queue(queue, "expiry", error)
             return False
 
     def _check_sessions(self, now: float) -> None:
@@ -100,7 +100,7 @@ class PeriodicJobs:
             try:
                 action(session, now)
             except Exception as error:
-                self._loop.isolation.session_failed(session, "a timer", error)
+                self._loop.isolation.isolate_session(session, "a timer", error)
 
     def _check_session(self, session: Session, now: float) -> None:
         patience = self._patience

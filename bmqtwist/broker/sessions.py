@@ -1,7 +1,7 @@
 """Sessions of one broker: negotiation, input and end of all connections.
 
-    connect / received / drained / lost     called by the connections, any number of times; a turn follows
-    on_authenticated                        called with the outcome of an authenticator
+    add_accepted, on_received, on_drained, on_lost    called by the connections, any number of times; a turn follows
+    on_authenticated                                  called with the outcome of an authenticator
 
 Input beyond a slice, or late in a turn, is deferred: jobs of the scheduler process it, and the connection is not read
 meanwhile. An exception closes only the session that raised it (`loop/error_isolation.py`).
@@ -26,9 +26,9 @@ from bmqtwist.link.session import Session
 from bmqtwist.link.unauthenticated import UnauthenticatedConnections
 from bmqtwist.loop.loop import Loop
 from bmqtwist.loop.scheduler import Priority
-from bmqtwist.peers import welcome
+from bmqtwist.peers import handshake
 from bmqtwist.peers.downstreams import Downstreams
-from bmqtwist.peers.welcome import Identity
+from bmqtwist.peers.handshake import Identity
 from bmqtwist.queue.counters import ClientStats
 from bmqtwist.report import shown
 from bmqtwist.security.authenticators import Security
@@ -67,92 +67,93 @@ class Sessions:
     def wall(self, now: float) -> int:
         return self.loop.wall(now)
 
-    def applications(self) -> int:
-        """The number of connected clients."""
+    def client_count(self) -> int:
+        """Return the number of connected clients."""
         return sum(each.channel.negotiated_at is not None and each.remote.identity.client_type == ClientType.E_TCPCLIENT
                    for each in self.open)
 
     def stop(self) -> None:
-        """Refuse opens and connections of other brokers from now on."""
+        """Refuse opens, and connections of other brokers, from now on."""
         self.serving = False
         for peers in (*self.peers.values(), *self.downstreams.values()):
             peers.stop()
 
     # -- from the connections; a turn follows -----------------------------------------------------------------------
 
-    def connect(self, peer: str, now: float) -> Session:
+    def add_accepted(self, peer: str, now: float) -> Session:
         """Create the session of an accepted connection."""
-        session = negotiation.accepted(self, peer, self.security.new_authentication(peer), now)
+        session = negotiation.create_incoming(self, peer, self.security.new_authentication(peer), now)
         self.open[session] = None
         self.unauthenticated.add(session)
         return session
 
-    def dialled(self, peer: str, identity: ClientIdentity, peers: PeerContext, now: float) -> Session:
+    def add_dialled(self, peer: str, identity: ClientIdentity, peers: PeerContext, now: float) -> Session:
+        """Create the session of a connection to another broker."""
         provider = self.security.provider
-        session = negotiation.dialled(self, peer, self.security.new_authentication(peer), now, identity, peers,
+        session = negotiation.create_outgoing(self, peer, self.security.new_authentication(peer), now, identity, peers,
                                       provider.credential if provider is not None else None)
         self.open[session] = None
         return session
 
-    def received(self, session: Session, data: bytes, now: float, later: bool = False) -> None:
+    def on_received(self, session: Session, data: bytes, now: float, later: bool = False) -> None:
         """Process received bytes; `later`: as deferred input."""
         loop = self.loop
         loop.now = now
         try:
             session.receive(data, now, loop.wall(now), later)
         except Exception as error:
-            loop.isolation.session_failed(session, "receiving", error)
+            loop.isolation.isolate_session(session, "receiving", error)
 
-    def lost(self, session: Session, now: float) -> None:
-        """The connection of a session is lost: end the session."""
+    def on_lost(self, session: Session, now: float) -> None:
+        """End a session whose connection is lost."""
         self.loop.now = now
         try:
             session.on_lost(now, self.loop.wall(now))
         except Exception as error:
-            self.loop.isolation.session_failed(session, "the loss of its connection", error)
+            self.loop.isolation.isolate_session(session, "the loss of its connection", error)
             self.on_closed(session)
 
-    def drained(self, session: Session) -> None:
-        """All output that had to wait for the peer is sent."""
+    def on_drained(self, session: Session) -> None:
+        """Resume deliveries: all output that had to wait for the peer is sent."""
         try:
             session.kind.on_drained()
         except Exception as error:
-            self.loop.isolation.session_failed(session, "resuming", error)
+            self.loop.isolation.isolate_session(session, "resuming", error)
 
     def on_authenticated(self, session: Session, token: int, outcome: Outcome, now: float) -> None:
         """Continue a session with the outcome of its authenticator."""
         try:
-            session.authenticated(token, outcome, now, self.loop.wall(now))
+            session.on_authenticated(token, outcome, now, self.loop.wall(now))
         except Exception as error:
-            self.loop.isolation.session_failed(session, "authentication", error)
+            self.loop.isolation.isolate_session(session, "authentication", error)
 
     # -- link.session.SessionContext --------------------------------------------------------------------------------
 
     def start_input(self, session: Session, steps: Steps[None], first: bool = False) -> None:
         session.has_jobs = True
         if not self.loop.scheduler.start(self._input_class(session), session, steps, partial(
-                self.loop.isolation.session_failed, session, "receiving"), partial(self._input_processed, session), first):
+                self.loop.isolation.isolate_session, session, "receiving"), partial(self._input_processed, session), first):
             self.loop.performer.read(session, False)
 
     def add_input(self, session: Session, steps: Steps[None], first: bool = False) -> None:
         session.has_jobs = True
         self.loop.performer.read(session, False)
         self.loop.scheduler.add(self._input_class(session), session, steps, partial(
-            self.loop.isolation.session_failed, session, "receiving"), partial(self._input_processed, session), first)
+            self.loop.isolation.isolate_session, session, "receiving"), partial(self._input_processed, session), first)
 
     def cancel_input(self, session: Session) -> None:
         self.loop.scheduler.cancel(session)
         self._input_processed(session, None)
 
     def _input_class(self, session: Session) -> Priority:
-        """The class of a session's jobs: one class for all pending jobs, which run in order."""
-        if session.channel.negotiated_at is None or self.loop.scheduler.holds(Priority.UNAUTHENTICATED, session):
+        """Return the class of a session's jobs: one class for all pending jobs, which run in order."""
+        if session.channel.negotiated_at is None or self.loop.scheduler.has_job(Priority.UNAUTHENTICATED, session):
             return Priority.UNAUTHENTICATED
         return Priority.INPUT
 
     def _input_processed(self, session: Session, result: object) -> None:
         scheduler, performer = self.loop.scheduler, self.loop.performer
-        if not scheduler.holds(Priority.INPUT, session) and not scheduler.holds(Priority.UNAUTHENTICATED, session):
+        if not scheduler.has_job(Priority.INPUT, session) and not scheduler.has_job(Priority.UNAUTHENTICATED, session):
             session.has_jobs = False
             # two brokers that both stop reading until their output is read would block each other
             if not session.kind.may_pause_reading or not performer.unread(session)[0]:
@@ -172,28 +173,28 @@ class Sessions:
             if session.kind.carries_client_traffic:
                 self.past_traffic.add(session.stats)
             if session.channel.negotiated_at is not None and session.remote.identity.client_type != ClientType.E_TCPBROKER:
-                self.report.note("session", f"{session.description} is gone", client=session.description, peer=session.peer,
-                                 state="gone")
+                self.report.record_event("session", f"{session.description} is disconnected", client=session.description,
+                                         peer=session.peer, state="gone")
 
-    # -- link.negotiation.NegotiationContext, peers.welcome.LinkHost ------------------------------------------------
+    # -- link.negotiation.NegotiationContext, peers.handshake.LinkHost ----------------------------------------------
 
-    def answer(self, session: Session, identity: ClientIdentity) -> BrokerResponse:
+    def make_response(self, session: Session, identity: ClientIdentity) -> BrokerResponse:
         """Return the response to a negotiation, and assign the number of the session."""
         self._negotiations += 1
         session.remote.session_number = self._negotiations
-        return welcome.answer(self.identity, self.configuration.app, session.remote.session_number, identity)
+        return handshake.broker_response(self.identity, self.configuration.app, session.remote.session_number, identity)
 
-    def welcome(self, session: Session, identity: ClientIdentity) -> BrokerResponse | None:
+    def decide(self, session: Session, identity: ClientIdentity) -> BrokerResponse | None:
         if identity.client_type == ClientType.E_TCPBROKER:
-            return self._welcome_broker(session, identity)
-        response, principal = self.answer(session, identity), session.guard.principal
+            return self._decide_broker(session, identity)
+        response, principal = self.make_response(session, identity), session.authentication.principal
         admin = identity.client_type == ClientType.E_TCPADMIN
         most = self.configuration.extension.sessions_per_identity_max
         if not self.security.allows(principal, Action.CONNECT_ADMIN if admin else Action.CONNECT_CLIENT):
-            welcome.refuse(response, "Connection not authorized")
-        elif most and sum(other.guard.principal == principal and other.channel.negotiated_at is not None
+            handshake.refuse(response, "Connection not authorized")
+        elif most and sum(other.authentication.principal == principal and other.channel.negotiated_at is not None
                           for other in self.open) >= most:
-            welcome.refuse(response, f"Too many sessions of '{shown(principal)}' (limit: {most})")
+            handshake.refuse(response, f"Too many sessions of '{shown(principal)}' (limit: {most})")
         elif response.result.category:
             self.report.warn(f"#CLIENT_SDKVERSION_UNSUPPORTED {session.description}: {response.result.message}")
         elif response.is_deprecated_sdk:
@@ -204,11 +205,11 @@ class Sessions:
             self.report.info(f"TCPSessionFactory '{name}': successfully authenticated and negotiated a session [session: "
                              f"'{session.description}', channel: '{session.peer}', maxMissedHeartbeat: "
                              f"{response.max_missed_heartbeats}, userAgent: '{identity.user_agent}']")
-            self.report.note("session", f"{session.description} is connected", client=session.description, peer=session.peer,
-                             principal=principal, state="connected")
+            self.report.record_event("session", f"{session.description} is connected", client=session.description,
+                                     peer=session.peer, principal=principal, state="connected")
         return response
 
-    def _welcome_broker(self, session: Session, identity: ClientIdentity) -> BrokerResponse | None:
+    def _decide_broker(self, session: Session, identity: ClientIdentity) -> BrokerResponse | None:
         peers = self.peers_for(identity)
         if peers is not None:
             return peers.admit(session, identity)
@@ -216,8 +217,8 @@ class Sessions:
                           f"'{shown(identity.cluster_name)}', which has no other members here")
         if not self.peers:
             return None
-        refusal = welcome.answer(self.identity, self.configuration.app, session.remote.session_number, identity)
-        welcome.refuse(refusal, f"Cluster '{shown(identity.cluster_name)}' has no other members here")
+        refusal = handshake.broker_response(self.identity, self.configuration.app, session.remote.session_number, identity)
+        handshake.refuse(refusal, f"Cluster '{shown(identity.cluster_name)}' has no other members here")
         return refusal
 
     def peers_for(self, identity: ClientIdentity) -> PeerContext | None:

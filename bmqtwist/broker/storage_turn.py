@@ -1,7 +1,7 @@
 """Storage work of a turn: write the records of each partition once, then sync and replicate them as configured.
 
     run               flush each partition, or leave the write to a later turn; release the PUTs that are durable enough
-    synced            after a sync: release its PUTs, request the next sync
+    on_synced         after a sync: release its PUTs, request the next sync
     run_rollovers     continue the rollovers, jobs of the scheduler
 
 docs/architecture.md, "A message's way", shows when this module is called.
@@ -29,7 +29,7 @@ UNSYNCED_BYTES_MAX = 1 << 20  # DATA above which a sync is not delayed
 
 
 def _no_action(now: float) -> None:
-    """Action of a timer that only requests a turn."""
+    """Do nothing: the timer only requests a turn."""
 
 
 def _may_coalesce(partition: Partition) -> bool:
@@ -66,9 +66,9 @@ class StorageTurn:
                         continue
                     released = partition.flush(wall)
                     if partition.tail.large:
-                        self._loop.performer.turn_due()
+                        self._loop.performer.request_turn()
                 except Exception as error:
-                    self._isolation.partition_failed(partition, "writing the turn", error)
+                    self._isolation.isolate_partition(partition, "writing the turn", error)
                     continue
                 if released:
                     self.release(released, now)
@@ -86,7 +86,7 @@ class StorageTurn:
             except OSError as error:
                 failed = failed or error
             except Exception as error:
-                self._isolation.partition_failed(partition, "stop", error)
+                self._isolation.isolate_partition(partition, "stop", error)
                 partition.files.close(truncate=False)
         return failed
 
@@ -99,14 +99,14 @@ class StorageTurn:
             try:
                 put.queue.release(put, now)
             except Exception as error:
-                self._isolation.queue_failed(put.queue, "release of a message", error)
+                self._isolation.isolate_queue(put.queue, "release of a message", error)
 
     def _replicate(self, partition: Partition, replication: PartitionRunner) -> None:
         """Send the written records to the replicas, before the local sync."""
         try:
             replication.on_written(partition)
         except Exception as error:
-            self._isolation.partition_failed(partition, "replication", error)
+            self._isolation.isolate_partition(partition, "replication", error)
 
     # -- syncs ------------------------------------------------------------------------------------------------------
 
@@ -117,17 +117,17 @@ class StorageTurn:
             if token is not None:
                 if (batching := self._sync_batching.get(partition)) is not None:
                     batching.synced_to = partition.files.current.data.end
-                self._loop.in_thread(partition.sync, partial(self.synced, partition, replication, token),
-                                     partial(self.sync_failed, partition, token))
+                self._loop.run_in_thread(partition.sync, partial(self.on_synced, partition, replication, token),
+                                     partial(self.on_sync_failed, partition, token))
         except Exception as error:
-            self._isolation.partition_failed(partition, "asking for a sync", error)
+            self._isolation.isolate_partition(partition, "asking for a sync", error)
 
-    def synced(self, partition: Partition, replication: PartitionRunner | None, token: int, now: float) -> None:
+    def on_synced(self, partition: Partition, replication: PartitionRunner | None, token: int, now: float) -> None:
         """After a sync: release its PUTs and request the next sync."""
         try:
             released = partition.on_synced(token, self._loop.wall(now))
         except Exception as error:
-            self._isolation.partition_failed(partition, "after a sync", error)
+            self._isolation.isolate_partition(partition, "after a sync", error)
             return
         self.release(released, now)
         if replication is not None:
@@ -135,15 +135,15 @@ class StorageTurn:
         if not self._delays_sync(partition, now):
             self._sync(partition, replication)
 
-    def sync_failed(self, partition: Partition, token: int, error: OSError, now: float) -> None:
+    def on_sync_failed(self, partition: Partition, token: int, error: OSError, now: float) -> None:
         """After a failed sync: close the partition to producers."""
-        self._guard(partition, "after a failed sync", partition.on_sync_failed, token, error)
+        self._run_guarded(partition, "after a failed sync", partition.on_sync_failed, token, error)
 
-    def _guard(self, partition: Partition, doing: str, action: Callable[..., object], *arguments: object) -> None:
+    def _run_guarded(self, partition: Partition, doing: str, action: Callable[..., object], *arguments: object) -> None:
         try:
             action(*arguments)
         except Exception as error:
-            self._isolation.partition_failed(partition, doing, error)
+            self._isolation.isolate_partition(partition, doing, error)
 
     def _delays_sync(self, partition: Partition, now: float) -> bool:
         """True if the next sync is delayed to cover more messages; a turn at the end of the delay requests it."""
@@ -167,25 +167,25 @@ class StorageTurn:
         coalescing = self._coalescing.get(partition)
         if coalescing is None:
             coalescing = self._coalescing[partition] = WriteCoalescing()
-        waiting, seen, since = partition.gate.effects, coalescing.seen, coalescing.since
+        waiting, inspected, since = partition.gate.effects, coalescing.inspected, coalescing.since
         later = bool(waiting) and partition.available and not self._writes_now and _may_coalesce(
-            partition) and coalescing.may_wait(waiting, now)
+            partition) and coalescing.may_delay(waiting, now)
         if later:
-            self._hand_on(waiting, seen)
+            self._deliver_early(waiting, inspected)
         else:
             coalescing.on_write(now)
         if coalescing.since != since:
             self.write_by = min([each.since + BATCH_MAX_S for each in self._coalescing.values() if each.since], default=0.0)
         return later
 
-    def _hand_on(self, puts: list[Any], first: int) -> None:
+    def _deliver_early(self, puts: list[Any], first: int) -> None:
         """Deliver the messages of these PUTs, from index `first` on, before their write; the ACKs follow it."""
         for index in range(first, len(puts)):
             put: Put = puts[index]
             try:
                 cast(RootQueue, put.queue).deliver_early(put)
             except Exception as error:
-                self._isolation.queue_failed(put.queue, "delivery of a message", error)
+                self._isolation.isolate_queue(put.queue, "delivery of a message", error)
 
     # -- rollovers --------------------------------------------------------------------------------------------------
 
@@ -196,29 +196,29 @@ class StorageTurn:
             for partition in partitions:
                 if partition.log.roll_due:
                     late = late or partition.roll.is_late
-                    if not scheduler.holds(Priority.ROLLOVER, partition):
-                        scheduler.add(Priority.ROLLOVER, partition, self._rolling(partition), partial(
-                            self._isolation.partition_failed, partition, "rolling over"))
+                    if not scheduler.has_job(Priority.ROLLOVER, partition):
+                        scheduler.add(Priority.ROLLOVER, partition, self._roll_over(partition), partial(
+                            self._isolation.isolate_partition, partition, "rolling over"))
         scheduler.run(Priority.ROLLOVER, ROLLOVER_LATE_S if late else 0.0)
 
-    def _rolling(self, partition: Partition) -> Steps[None]:
+    def _roll_over(self, partition: Partition) -> Steps[None]:
         """Run a rollover in steps until it needs the result of a thread."""
         more = True
         while more and partition.log.roll_due:
             more = partition.roll.step(self._loop.wall(self._loop.now))
             job = partition.roll.take_job()
             if job is not None:
-                self._loop.in_thread(job.run, partial(self._rolled, partition, job),
-                                     partial(self._roll_failed, partition, job))
+                self._loop.run_in_thread(job.run, partial(self._on_job_done, partition, job),
+                                     partial(self._on_job_failed, partition, job))
             yield
 
-    def _rolled(self, partition: Partition, job: RolloverJob, now: float) -> None:
-        self._guard(partition, "after a job of its rollover", partition.roll.on_job_done, job, self._loop.wall(now))
+    def _on_job_done(self, partition: Partition, job: RolloverJob, now: float) -> None:
+        self._run_guarded(partition, "after a job of its rollover", partition.roll.on_job_done, job, self._loop.wall(now))
 
-    def _roll_failed(self, partition: Partition, job: RolloverJob, error: OSError, now: float) -> None:
+    def _on_job_failed(self, partition: Partition, job: RolloverJob, error: OSError, now: float) -> None:
         """After a failed job of a rollover: the partition keeps its file set."""
-        self._guard(partition, "after a failed job of its rollover", partition.roll.on_job_failed, job, error,
-                    self._loop.wall(now))
+        self._run_guarded(partition, "after a failed job of its rollover", partition.roll.on_job_failed, job, error,
+                          self._loop.wall(now))
 
     # -- periodic ---------------------------------------------------------------------------------------------------
 
@@ -227,7 +227,7 @@ class StorageTurn:
         wall = self._loop.wall(now)
         for partitions, replication in self._clusters:
             for partition in partitions:
-                self._guard(partition, "its sync point", partition.write_sync_point, wall)
+                self._run_guarded(partition, "its sync point", partition.write_sync_point, wall)
                 if replication is not None:
                     self._replicate(partition, replication)
                 self._sync(partition, replication)

@@ -25,7 +25,7 @@ from bmqtwist.daemon.directories import create_missing
 from bmqtwist.errors import LocalError
 from bmqtwist.logs.background import Stream, close, nonblocking_stream
 from bmqtwist.logs.observer import Logs
-from bmqtwist.peers.welcome import Identity
+from bmqtwist.peers.handshake import Identity
 from bmqtwist.report import Report
 
 if TYPE_CHECKING:

@@ -1,8 +1,8 @@
-"""Changes of the metadata that a leader receives, and the advisory of each. Pure.
+"""Changes of the metadata that a leader receives, and the advisory of each; the choice of primaries. Pure.
 
-A change is validated against the state with all pending records applied: records commit in order, so that is the state at
-the commit of the change. Two pending queues never share a key, a queue is never assigned twice, and a change of a queue may
-follow another pending one.
+A change is validated against the state with all pending records applied: records are committed in order, so that this is the
+state at the commit of the change. So two pending queues never have the same key, a queue is never assigned twice, and
+several changes of one queue may be pending.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ LEAST_ASSIGNED = "E_LEAST_ASSIGNED"
 
 
 class ChangeRefused(LocalError):
-    """The change does not fit the state; no record is written."""
+    """The change contradicts the state; no record is written."""
 
 
 @dataclass(frozen=True, slots=True)
 class AssignQueue:
-    """Give a queue a key and the partition with the fewest queues; a known queue keeps its own.
+    """Assign a key, and the partition with the fewest queues, to a new queue; a known queue keeps its own.
 
-    `app_ids`: of a fanout queue, else the default app alone, whose key is fixed; `timer_ns`: makes keys unique.
+    `app_ids`: of a fanout queue, else the default app, whose key is fixed; `timer_ns`: makes keys unique.
     """
 
     uri: str
@@ -47,7 +47,7 @@ class AssignQueue:
 
 @dataclass(frozen=True, slots=True)
 class AdoptQueue:
-    """Register a queue that a partition stores and the metadata lack, with its key and apps there.
+    """Register a queue that a partition stores and the metadata lack, with its stored key and apps.
 
     Refused if its URI or key is registered, or its partition does not exist.
     """
@@ -57,8 +57,8 @@ class AdoptQueue:
 
 @dataclass(frozen=True, slots=True)
 class UnassignQueue:
-    """Remove a queue; the result is its record, None without one. `key`: remove only the queue with this key, not a later
-    one of the same name; b"" = any."""
+    """Remove a queue; the result is its record, None if there is none. `key`: remove only the queue with this key, not a
+    later one of the same name; b"" = any."""
 
     uri: str
     key: bytes = b""
@@ -76,8 +76,8 @@ class UpdateApps:
 
 @dataclass(frozen=True, slots=True)
 class AssignPartitions:
-    """Replace the primaries that are not among `keep`, and those of all partitions in `declined`: partition -> a lease that
-    the new lease must exceed. The result is the list of the changed partitions."""
+    """Assign new primaries, among `candidates`, to the partitions whose primary is not in `keep`, and to the partitions in
+    `declined` (partition -> a lease that the new one must exceed). The result is the list of the changed partitions."""
 
     candidates: Collection[int]
     keep: Collection[int]
@@ -89,11 +89,11 @@ Change = AssignQueue | AdoptQueue | UnassignQueue | UpdateApps | AssignPartition
 
 @dataclass(frozen=True, slots=True)
 class Primaries:
-    """Choice of the primaries when a leader begins its term.
+    """Rules for the primaries when a leader begins its term.
 
-    `candidates` may become primaries (None: the leader alone); primaries among `keep` stay with their lease, all others
-    get the next lease, even at the same node: a process never writes under the lease of an earlier one. `used_leases`: by
-    partition, the highest lease that the leader has promised or that its files contain, which a lost ledger does not have.
+    `candidates` may become primaries (None: only the leader); primaries in `keep` keep their lease. All other partitions get
+    the next lease, even at the same node: a process never appends under the lease of an earlier one. `used_leases`: by
+    partition, the highest lease that the leader has promised or that its files contain, for the case of a lost ledger.
     """
 
     partitions: int
@@ -104,24 +104,24 @@ class Primaries:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Effect of a change: the advisory to write (None: no change of the state), and the result at its commit."""
+    """Effect of a change. `advisory`: to write, None = the state does not change; `result`: known at the commit."""
 
     result: Any
     uri: str = ""  # of the changed queue
     advisory: Any = None
 
 
-class Judge:
-    """Makes plans of changes at the node `node_id`."""
+class ChangePlanner:
+    """Plans the effects of changes at the leader `node_id`; `algorithm`: how primaries are assigned."""
 
     def __init__(self, node_id: int, algorithm: str) -> None:
         self._node_id, self._algorithm = node_id, algorithm
 
-    def plan(self, change: Change, head: ClusterState, leaving: Set[bytes]) -> Plan:
-        """Return the plan of a change of the state `head`, or raise ChangeRefused. `leaving`: keys of queues whose removal
-        is not committed yet."""
+    def plan(self, change: Change, head: ClusterState, removed_keys: Set[bytes]) -> Plan:
+        """Return the effect of a change of the state `head`, or raise ChangeRefused. `removed_keys`: keys of queues whose
+        removal is not committed yet."""
         if isinstance(change, AssignQueue):
-            return self._assign(change, head, leaving)
+            return self._assign(change, head, removed_keys)
         if isinstance(change, AdoptQueue):
             return self._adopt(change.queue, head)
         if isinstance(change, UnassignQueue):
@@ -138,7 +138,7 @@ class Judge:
                 found[number] = Primary(found[number].node_id, used + 1)
         return found
 
-    def _assign(self, change: AssignQueue, head: ClusterState, leaving: Set[bytes]) -> Plan:
+    def _assign(self, change: AssignQueue, head: ClusterState, removed_keys: Set[bytes]) -> Plan:
         known = head.queues.get(change.uri)
         if known is not None:
             return Plan(known, change.uri)
@@ -146,7 +146,7 @@ class Judge:
             raise ChangeRefused(f"queue {change.uri} cannot be placed: no partition has a primary yet")
         counts = head.queue_counts
         partition_id = min(head.partitions, key=lambda number: (counts.get(number, 0), number))
-        key = make_storage_key(change.uri, change.timer_ns, head.keys | leaving if leaving else head.keys)
+        key = make_storage_key(change.uri, change.timer_ns, head.keys | removed_keys if removed_keys else head.keys)
         return _assignment(QueueRecord(change.uri, key, partition_id, _app_keys(change.app_ids, {}, change.timer_ns)))
 
     def _adopt(self, queue: QueueRecord, head: ClusterState) -> Plan:
@@ -161,8 +161,8 @@ class Judge:
         if queue is None or change.key not in (b"", queue.key):
             return Plan(None, uri)
         node_id, lease = head.partitions.get(queue.partition_id, Primary(-1, 0))
-        gone = QueueInfo(queue.uri, queue.key, queue.partition_id)
-        return Plan(queue, uri, QueueUnAssignmentAdvisory(NO_LSN, queue.partition_id, lease, node_id, [gone]))
+        removed = QueueInfo(queue.uri, queue.key, queue.partition_id)
+        return Plan(queue, uri, QueueUnAssignmentAdvisory(NO_LSN, queue.partition_id, lease, node_id, [removed]))
 
     def _update(self, change: UpdateApps, head: ClusterState) -> Plan:
         uri, added, removed = change.uri, change.added, change.removed
@@ -248,9 +248,10 @@ def loads_of(primaries: Mapping[int, Primary], nodes: Collection[int]) -> dict[i
     return loads
 
 
-def successor_of(primaries: Mapping[int, Primary], candidates: Collection[int], safe: Mapping[int, Psn], algorithm: str,
+def successor_of(primaries: Mapping[int, Primary], candidates: Collection[int], durable: Mapping[int, Psn], algorithm: str,
                  leader: int | None) -> int | None:
-    """Return the next primary of a partition whose primary stops, None without candidates. `safe`: last durable PSN by node.
+    """Return the next primary of a partition whose primary stops, None without candidates. `durable`: last durable PSN by
+    node.
 
     With E_LEADER_IS_MASTER_ALL the leader if it is a candidate; else the node with the fewest partitions, and among these
     the one with the highest PSN.
@@ -259,7 +260,7 @@ def successor_of(primaries: Mapping[int, Primary], candidates: Collection[int], 
         return leader if leader in candidates else next(iter(candidates), None)
     loads = loads_of(primaries, candidates)
     ranked = sorted(candidates)
-    ranked.sort(key=lambda each: safe.get(each, NO_PSN), reverse=True)
+    ranked.sort(key=lambda each: durable.get(each, NO_PSN), reverse=True)
     ranked.sort(key=lambda each: loads[each])
     return next(iter(ranked), None)
 

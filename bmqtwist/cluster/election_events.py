@@ -1,4 +1,4 @@
-"""Inputs and outputs of the elector (`elector.py`), as values."""
+"""Inputs and outputs of the elector (`elector.py`), as values. `member/leadership.py` performs the outputs."""
 
 from __future__ import annotations
 
@@ -13,45 +13,45 @@ class ElectionState(Enum):
     """State of a node's elector."""
 
     DORMANT = "not started, or stopped"
-    FOLLOWER = "follows a leader, or waits for one"
-    CANDIDATE = "asks for votes"
-    LEADER = "leads"
+    FOLLOWER = "follows a leader, or knows none"
+    CANDIDATE = "requests votes"
+    LEADER = "was elected, and sends heartbeats"
 
 
 class ElectionReason(Enum):
-    """Reason of a change, named as in the original."""
+    """Reason of a change of the elector, named as in the original; the texts are shown to operators."""
 
-    NONE = "elected, or a leader is heard"
+    NONE = "this node was elected, or received a heartbeat of a leader"
     STARTED = "the node has started"
-    LEADER_NO_HEARTBEAT = "the leader is silent, or has ceded"
-    LEADER_UNAVAILABLE = "the connection with the leader is gone"
-    LEADER_PREEMPTED = "there is a newer term"
-    ELECTION_PREEMPTED = "another candidate has a newer term"
-    QUORUM_NOT_ACHIEVED = "too few nodes support this one"
+    LEADER_NO_HEARTBEAT = "the leader sends no heartbeats, or has ceded"
+    LEADER_UNAVAILABLE = "the connection to the leader is lost"
+    LEADER_PREEMPTED = "another node is in a newer term"
+    ELECTION_PREEMPTED = "another candidate is in a newer term"
+    QUORUM_NOT_ACHIEVED = "too few nodes vote for this node or follow it"
 
 
 class ElectionMode(Enum):
-    """Candidacy of a node."""
+    """Candidacy of a node; the texts are shown to operators."""
 
-    NORMAL = "stands after a random wait"
-    FORCE = "stands after the shortest wait"
-    NEVER = "votes, and does not stand"
-    LEAVING = "neither votes nor stands: a leader that needs its vote would be none without it"
+    NORMAL = "becomes a candidate after a random wait"
+    FORCE = "becomes a candidate after the shortest wait"
+    NEVER = "votes, and never becomes a candidate"
+    LEAVING = "stops: it neither votes nor becomes a candidate"
 
 
 class ElectionTimer(Enum):
-    """Timers of an elector."""
+    """Timers of an elector; each text says what happens at the deadline."""
 
-    INITIAL = "a leader, after the start"
-    RANDOM = "a leader, before it stands"
-    SCOUT = "answers to its scouting"
-    ELECTION = "votes; a leader: for its successor to catch up"
-    CHECK = "the next look at the leader's silence; a leader: the end of its quorum"
-    BEAT = "the next heartbeat"
+    INITIAL = "the wait for a leader after the start ends"
+    RANDOM = "a follower without a leader becomes a candidate"
+    SCOUT = "the wait for scouting responses ends"
+    ELECTION = "the wait for votes ends; at a leader: the wait for its successor ends"
+    CHECK = "the leader's last heartbeat is checked; at a leader: its quorum is lost"
+    BEAT = "the leader sends heartbeats"
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class ElectionTiming:
     """Intervals in seconds, from `elector` in the configuration of a cluster."""
 
     initial_wait: float = 8.0
@@ -64,7 +64,7 @@ class Timing:
 
     @property
     def inactivity(self) -> float:
-        """Time without heartbeats after which a follower drops its leader, or without answers after which a leader cedes."""
+        """Time without heartbeats after which a follower drops its leader, without answers after which a leader cedes."""
         return self.miss_count * self.beat_period
 
 
@@ -73,7 +73,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Start with the newest known term and vote; `damaged`: they are lost."""
+    """Start with the term and vote in the file; `damaged`: they are lost."""
 
     term: int
     vote: int | None = None
@@ -82,26 +82,26 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Stop the node."""
+    """Leave the elections: the node stops."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeerUp:
-    """A node is connected."""
+    """The connection to a node is established."""
 
     node_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class PeerDown:
-    """A node is disconnected."""
+    """The connection to a node is lost."""
 
     node_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A message from another node."""
+    """A message of another node has arrived."""
 
     sender: int
     message: ElectorMessage
@@ -109,26 +109,26 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed."""
+    """The time of the last TickAt has come."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """Hand the leadership to another node once it has all metadata."""
+    """Transfer the leadership to another node once it has all metadata."""
 
     target: int
 
 
 @dataclass(frozen=True, slots=True)
 class Resign:
-    """Cede the leadership: this node cannot fulfil it."""
+    """Cede the leadership, which this node cannot perform; `cause`: the reason."""
 
     cause: str
 
 
 @dataclass(frozen=True, slots=True)
 class SetMode:
-    """Set the mode of candidacy."""
+    """Change the candidacy of the node."""
 
     mode: ElectionMode
 
@@ -158,26 +158,26 @@ class SaveVote:
 
 @dataclass(frozen=True, slots=True)
 class TickAt:
-    """Request a Tick at this time and none before; None: no Tick."""
+    """Request a Tick at this time, instead of an earlier request; None: no Tick."""
 
     moment: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Voted:
-    """This node has entered `term`: messages of leaders of older terms are ignored."""
+    """This node has voted in `term`, and from now on ignores leaders of older terms."""
 
     term: int
 
 
 @dataclass(frozen=True, slots=True)
 class Outvoted:
-    """Too few nodes would vote for this one; they may have newer metadata, which it can request."""
+    """Scouting failed: too few nodes would vote for this one. They may have newer metadata, which it can request."""
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """State, leader and term of a node."""
+class ElectorStatus:
+    """State, leader and term of an elector."""
 
     state: ElectionState
     leader: int | None
@@ -186,10 +186,10 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class ElectionChanged:
-    """The standing of the node has changed."""
+    """State, leader or term of the elector have changed."""
 
-    before: Standing
-    after: Standing
+    before: ElectorStatus
+    after: ElectorStatus
     reason: ElectionReason
     cause: str
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from bmqtwist.cluster.election_events import ElectionOutput, ElectionTimer, SaveVote, Timing
+from bmqtwist.cluster.election_events import ElectionOutput, ElectionTimer, ElectionTiming, SaveVote
 from bmqtwist.cluster.log_events import Send
 from bmqtwist.wire.control import ElectorMessage
 
@@ -13,7 +13,7 @@ from bmqtwist.wire.control import ElectorMessage
 class ElectionTimers:
     """Deadlines of one elector. `chance`: returns a random number in [0, 1); `now`: seconds, monotonic."""
 
-    def __init__(self, timing: Timing, chance: Callable[[], float]) -> None:
+    def __init__(self, timing: ElectionTiming, chance: Callable[[], float]) -> None:
         self.timing, self._chance = timing, chance
         self.now = 0.0
         self.deadlines: dict[ElectionTimer, float] = {}
@@ -21,13 +21,14 @@ class ElectionTimers:
     def arm(self, timer: ElectionTimer, seconds: float) -> None:
         self.deadlines[timer] = self.now + seconds
 
-    def arm_random(self, shortest: bool) -> None:
-        """Arm the timer of the next candidacy, after a quarter to all of `random_wait_max`."""
+    def arm_candidacy(self, shortest: bool) -> None:
+        """Arm the timer of the next candidacy, after a quarter (`shortest`) to all of `random_wait_max`, at random."""
         least, most = self.timing.random_wait_max / 4, self.timing.random_wait_max
         drawn = 0.0 if shortest else self._chance()
         self.arm(ElectionTimer.RANDOM, least + drawn * (most - least))
 
-    def due(self) -> list[tuple[float, ElectionTimer]]:
+    def expired(self) -> list[tuple[float, ElectionTimer]]:
+        """Return (deadline, timer) of the timers whose deadline has passed, in order."""
         found = [(moment, timer) for timer, moment in self.deadlines.items() if moment <= self.now]
         return sorted(found, key=lambda each: (each[0], each[1].name))
 
@@ -38,7 +39,7 @@ class ElectionTimers:
 
 @dataclass(slots=True)
 class Scouting:
-    """Nodes that would, and would not, vote for this node in a term."""
+    """Scouting for a term: nodes that would, and would not, vote for this node."""
 
     term: int
     willing: set[int]
@@ -46,14 +47,15 @@ class Scouting:
     leader: int | None = None  # leader that a node reported
 
     @property
-    def answers(self) -> int:
+    def answer_count(self) -> int:
         return len(self.willing | self.unwilling)
 
 
 @dataclass(slots=True)
 class Support:
     """Nodes that vote for a candidate or follow a leader. `answered_at`: by node, the time of the newest heartbeat that it
-    answered; `requested_at`: time of a candidate's vote request; `successor`: the node to which a leader hands over."""
+    answered; `requested_at`: time of a candidate's vote request; `successor`: node to which a leader transfers the
+    leadership."""
 
     nodes: set[int] = field(default_factory=set)
     refusals: set[int] = field(default_factory=set)
@@ -61,13 +63,13 @@ class Support:
     requested_at: float = 0.0
     successor: int | None = None
 
-    def answered(self, node_id: int, sent_at: float) -> None:
-        """Note that a follower answered the heartbeat sent at this time."""
+    def on_heartbeat_answered(self, node_id: int, sent_at: float) -> None:
+        """Record that a follower answered the heartbeat sent at this time."""
         self.nodes.add(node_id)
         self.answered_at[node_id] = max(self.answered_at.get(node_id, 0.0), sent_at)
 
     def lasts_until(self, majority: int, inactivity: float) -> float:
-        """Return the time at which a majority, this node included, has not answered for `inactivity` seconds."""
+        """Return the time at which the last answers of a majority, this node included, are `inactivity` seconds old."""
         needed = majority - 1
         if not needed:
             return float("inf")
@@ -87,8 +89,8 @@ class TermInquiry:
     def missing(self) -> list[int]:
         return [node_id for node_id in self.others if node_id not in self.terms]
 
-    def note_term(self, node_id: int, term: int) -> None:
-        """Note the term of a node; the inquiry ends with the last one."""
+    def add_term(self, node_id: int, term: int) -> None:
+        """Add the term of a node; the inquiry ends with the last one."""
         self.terms[node_id] = term
         self.pending = bool(self.missing)
 
@@ -98,9 +100,12 @@ _CANDIDACY_MESSAGES = ("electionProposal", "leaderHeartbeat")  # sent by candida
 
 
 class Ballot:
-    """Term and vote of a node: durable before any message that depends on them is sent. One write is in progress at a time;
-    messages wait for it, and for the next write if term or vote have changed since; only the newest message of each kind is
-    retained for a node. `has_file`: False for the only member of a cluster: its first record of a term is its vote."""
+    """Term and vote of a node: durable before any message that depends on them is sent.
+
+    One write is in progress at a time. Messages are delayed until it is durable, and until the next write if term or vote
+    have changed since; only the newest message of each kind is retained for a node. `has_file`: False for the only member of
+    a cluster, whose first record of a term replaces the vote.
+    """
 
     def __init__(self, has_file: bool) -> None:
         self.term = 0
@@ -109,33 +114,34 @@ class Ballot:
         self._saved: tuple[int, int | None] = _UNKNOWN
         self._saving: tuple[int, int | None] = _UNKNOWN  # content of the write in progress
         self._writing: int | None = None  # number of the write in progress
-        self._numbers = 0
+        self._last_number = 0  # of a write
         self._delayed: dict[tuple[int, str], ElectorMessage] = {}
 
     def load(self, term: int, vote: int | None, damaged: bool) -> None:
-        """Load the content of the file."""
+        """Set term and vote from the file; `damaged`: its content is unknown."""
         self.term, self.vote = term, vote
         self._saved = _UNKNOWN if damaged else (term, vote)
 
     def reset(self) -> None:
-        """Reset at a stop; the next start loads the file."""
+        """Reset at the stop of the node; the next start calls `load`."""
         self.load(0, None, False)
         self._writing, self._delayed = None, {}
 
-    def set(self, term: int, vote: int | None) -> list[ElectionOutput]:
+    def set_term(self, term: int, vote: int | None) -> list[ElectionOutput]:
+        """Set term and vote, and write them."""
         self.term, self.vote = term, vote
         return self.save()
 
     def save(self) -> list[ElectionOutput]:
-        """Write term and vote if they have changed; later messages wait until they are durable."""
+        """Write term and vote if they have changed; later messages are delayed until they are durable."""
         if not self._has_file or self._writing is not None or (self.term, self.vote) == self._saved:
             return []
-        self._numbers += 1
-        self._writing, self._saving = self._numbers, (self.term, self.vote)
+        self._last_number += 1
+        self._writing, self._saving = self._last_number, (self.term, self.vote)
         return [SaveVote(self._writing, self.term, self.vote)]
 
     def send(self, node_id: int, message: ElectorMessage) -> list[ElectionOutput]:
-        """Send a message, after the write in progress if there is one."""
+        """Send a message; during a write, delay it until term and vote are durable."""
         if self._writing is None:
             return [Send(node_id, message)]
         self._delayed.pop((node_id, message.choice), None)
@@ -153,14 +159,14 @@ class Ballot:
     def on_written(self) -> list[ElectionOutput]:
         """Complete the write in progress; return the next write or the delayed messages."""
         self._writing, self._saved = None, self._saving
-        again = self.save()
-        if again:
-            return again
+        next_write = self.save()
+        if next_write:
+            return next_write
         delayed, self._delayed = self._delayed, {}
         return [Send(node_id, message) for (node_id, _), message in delayed.items()]
 
     def on_write_failed(self) -> None:
-        """Drop the delayed messages after a failed write; the content of the file is unknown."""
+        """Drop the delayed messages; the content of the file is unknown after a failed write."""
         self._writing, self._saved, self._delayed = None, _UNKNOWN, {}
 
     @property

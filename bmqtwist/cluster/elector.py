@@ -1,13 +1,16 @@
-"""Election of a leader: the state machine of one node's elector, without sockets, files, clock and randomness.
+"""Elector of one node: the state machine that elects a leader, without sockets, files, clock and randomness.
 
-docs/internals.md, "The election", lists its rules. A node whose term and vote are lost could vote twice in a term, or
-support a leader of an older term than its vote. So it neither votes nor follows until all other nodes have reported their
-terms; then it enters the newest of them without a vote, since the candidate that received its vote made the term durable
-first. (Its own pending vote request is cancelled.) A fixed wait is not sufficient, since a candidate may be delayed for
-longer; nor is the leader of a majority, since an older leader may have a majority, too.
+docs/internals.md, "The election", lists its rules.
+
+**Lost term and vote.** Such a node could vote twice in a term, or follow a leader of an older term than its vote. So it
+neither votes nor follows until all other nodes have reported their terms; then it enters the newest of them without a vote:
+a candidate that received its vote had made that term durable first. A fixed wait would not be sufficient, because a message
+of a candidate may be delayed for longer; neither would a leader with a majority, because a leader of an older term may have
+one, too.
 
 `Elector` has the state of a node; its actions are functions, grouped by role. `TABLE` names the action for every state and
-event. Timers are deadlines; a `TickAt` reports the earliest one. `now`: seconds, monotonic.
+event. Timers are deadlines; a `TickAt` reports the earliest one. `now`: seconds, monotonic. `member/leadership.py` calls
+`Elector.step`.
 """
 
 from __future__ import annotations
@@ -34,39 +37,39 @@ _PASSIVE = (ElectionMode.NEVER, ElectionMode.LEAVING)  # a node in these modes i
 
 
 class Elector:
-    """Elector of one node. `members`: ids of all nodes; `chance`: returns a random number in [0, 1); `newest`: returns the
-    LSN of the newest durable metadata record; `quorum`: at least a majority, which 0 stands for."""
+    """Elector of one node. `members`: ids of all nodes; `chance`: returns a random number in [0, 1); `newest_lsn`: returns
+    the LSN of the newest durable metadata record; `quorum`: number of votes that a leader needs, at least a majority."""
 
-    def __init__(self, node_id: int, name: str, members: Collection[int], timing: ev.Timing, chance: Callable[[], float],
-                 newest: Callable[[], Lsn], quorum: int = 0) -> None:
+    def __init__(self, node_id: int, name: str, members: Collection[int], timing: ev.ElectionTiming,
+                 chance: Callable[[], float], newest_lsn: Callable[[], Lsn], quorum: int = 0) -> None:
         self.node_id, self.name = node_id, name
         self.others = sorted(set(members) - {node_id})
         self.quorum = max(quorum, self.majority)
-        self.newest = newest
+        self.newest_lsn = newest_lsn
         self.timing, self.timers = timing, ElectionTimers(timing, chance)
         self.mode = ElectionMode.NORMAL
         self.state = DORMANT
         self.ballot = Ballot(has_file=bool(self.others))
         self.leader: int | None = None
-        self.tentative: int | None = None  # candidate that has this node's vote, before its first heartbeat
-        self.elsewhere: int | None = None  # leader reported by another node while this node has none
+        self.tentative_leader: int | None = None  # candidate with this node's vote, before its first heartbeat
+        self.reported_leader: int | None = None  # leader reported by another node while this node has none
         self.support = Support()  # while candidate or leader
         self.scouting: Scouting | None = None
         self.inquiry = TermInquiry(self.others)
-        self.highest_reported = 0  # highest term in other nodes' messages; a candidacy uses a higher one
-        self.ceded_by: int | None = None
-        self.preferred: int | None = None  # node to which this node has ceded; it votes for no other one meanwhile
-        self.last_beat = 0.0  # time of the leader's last heartbeat, or of the vote
+        self.highest_reported_term = 0  # highest term in other nodes' messages; a candidacy uses a higher one
+        self.ceded_by: int | None = None  # leader that has transferred the leadership to this node
+        self.preferred_candidate: int | None = None  # node to which this node has ceded; it votes for no other one
+        self.last_heartbeat_at = 0.0  # time of the leader's last heartbeat, or of the vote
         self.transition_log = TransitionLog()
         self.outputs: list[ev.ElectionOutput] = []
         self._event: Any = ev.Start  # class of the event in progress
-        self._reported = ev.Standing(DORMANT, None, 0)
+        self._reported_status = ev.ElectorStatus(DORMANT, None, 0)
         self._tick_at: float | None = None
 
     # -- inputs ---------------------------------------------------------------------------------------------------------
 
     def step(self, now: float, event: ev.ElectionInput) -> list[ev.ElectionOutput]:
-        """Handle one input and return the outputs. A leader that has lost its quorum cedes first."""
+        """Handle one input and return the outputs. A leader whose quorum is lost cedes first."""
         self.timers.now, self.outputs = now, []
         if self.state is LEADER and now >= self.quorum_until:
             self.dispatch(ElectionTimer.CHECK, ElectionTimer.CHECK)
@@ -76,10 +79,10 @@ class Elector:
             self._on_message(event.sender, event.message)
         else:
             self.dispatch(type(event), event)
-        wake = self.timers.earliest
-        if wake != self._tick_at:
-            self._tick_at = wake
-            self.outputs.append(ev.TickAt(wake))
+        tick_at = self.timers.earliest
+        if tick_at != self._tick_at:
+            self._tick_at = tick_at
+            self.outputs.append(ev.TickAt(tick_at))
         return self.outputs
 
     def dispatch(self, kind: Any, event: Any) -> None:
@@ -90,8 +93,8 @@ class Elector:
 
     def _run_due_timers(self) -> None:
         deadlines = self.timers.deadlines
-        for moment, timer in self.timers.due():
-            if deadlines.get(timer) == moment:  # an earlier timer may have cancelled it
+        for moment, timer in self.timers.expired():
+            if deadlines.get(timer) == moment:  # not cancelled by the action of an earlier timer
                 del deadlines[timer]
                 self.dispatch(timer, timer)
 
@@ -101,7 +104,9 @@ class Elector:
         if not message.term and message.choice not in _TERMLESS:
             return
         if message.term > TERM_MAX:
-            self.alarm(alarms.TERM_OUT_OF_RANGE, f"node {sender} speaks of term {message.term}, which is left unread")
+            self.alarm(
+                alarms.TERM_OUT_OF_RANGE,
+                f"a message of node {sender} with the invalid term {message.term} is ignored")
             return
         if message.choice == "electorNodeStatus":
             event = ev.PeerUp(sender) if message.value.is_available else ev.PeerDown(sender)
@@ -112,12 +117,13 @@ class Elector:
     # -- state ------------------------------------------------------------------------------------------------------------
 
     @property
-    def size(self) -> int:
+    def node_count(self) -> int:
+        """Number of nodes of the cluster, this one included."""
         return len(self.others) + 1
 
     @property
     def majority(self) -> int:
-        return self.size // 2 + 1
+        return self.node_count // 2 + 1
 
     @property
     def term(self) -> int:
@@ -129,44 +135,45 @@ class Elector:
 
     @property
     def quorum_until(self) -> float:
-        """Time at which this leader loses its quorum if no further answer arrives."""
+        """Time at which this leader's quorum is lost if no further answer arrives."""
         return self.support.lasts_until(self.majority, self.timing.inactivity)
 
     @property
     def leader_on_wire(self) -> int:
         return NO_NODE if self.leader is None else self.leader
 
-    def silence(self, now: float) -> float:
+    def seconds_since_heartbeat(self, now: float) -> float:
         """Seconds since the last heartbeat of the leader that this node follows; 0 without a leader."""
         follows = self.leader is not None and self.leader != self.node_id
-        return max(0.0, now - self.last_beat) if follows else 0.0
+        return max(0.0, now - self.last_heartbeat_at) if follows else 0.0
 
     def is_eligible(self, sender: int, request: ScoutingRequest | ElectionProposal) -> bool:
         """True if this node may vote for the sender, whose log the request describes."""
-        votes = not self.inquiry.pending and self.mode is not ElectionMode.LEAVING and self.preferred in (None, sender)
-        return votes and (request.last or NO_LSN) >= self.newest()
+        votes = not self.inquiry.pending and self.mode is not ElectionMode.LEAVING
+        return votes and self.preferred_candidate in (None, sender) and (request.last or NO_LSN) >= self.newest_lsn()
 
-    # -- changes and messages -------------------------------------------------------------------------------------------
+    # -- changes and outputs -------------------------------------------------------------------------------------------
 
     def reset(self) -> None:
         """Cancel timers, scouting, candidacy and leadership."""
         self.timers.deadlines.clear()
         self.ballot.drop_delayed_candidacy()
-        self.scouting = self.ceded_by = self.leader = self.tentative = None
+        self.scouting = self.ceded_by = self.leader = self.tentative_leader = None
         self.support = Support()
 
     def change_state(self, state: ElectionState, leader: int | None, reason: ElectionReason, cause: str) -> None:
         """After `reset`: change the state and report it."""
-        before, self.state, self.leader, self.elsewhere = self._reported, state, leader, None
-        self._reported = ev.Standing(state, leader, self.term)
-        self.outputs.append(ev.ElectionChanged(before, self._reported, reason, cause))
-        self.transition_log.note(self.timers.now, before.state.name, state.name, cause, event_name(self._event))
+        before, self.state, self.leader, self.reported_leader = self._reported_status, state, leader, None
+        self._reported_status = ev.ElectorStatus(state, leader, self.term)
+        self.outputs.append(ev.ElectionChanged(before, self._reported_status, reason, cause))
+        self.transition_log.record(self.timers.now, before.state.name, state.name, cause, event_name(self._event))
 
-    def note(self, cause: str) -> None:
-        self.transition_log.note(self.timers.now, self.state.name, self.state.name, cause, event_name(self._event))
+    def record_cause(self, cause: str) -> None:
+        """Add an event without a change of state to the transition history."""
+        self.transition_log.record(self.timers.now, self.state.name, self.state.name, cause, event_name(self._event))
 
     def set_term(self, term: int, vote: int | None) -> None:
-        self.outputs += self.ballot.set(term, vote)
+        self.outputs += self.ballot.set_term(term, vote)
 
     def send(self, node_id: int, value: Any, term: int | None = None) -> None:
         """Send a message once term and vote are durable; `term` None: the term of this node."""
@@ -181,15 +188,15 @@ class Elector:
         self.outputs.append(Alarm(kind, f"{self.name}: {text}"))
 
     def schedule_candidacy(self) -> None:
-        """Become a candidate after a random wait, unless a leader is known by then."""
-        self.timers.arm_random(self.mode is ElectionMode.FORCE)
+        """Become a candidate after a random wait, unless a leader is known by then. FORCE: after the shortest wait."""
+        self.timers.arm_candidacy(self.mode is ElectionMode.FORCE)
 
 
 # -- every role ---------------------------------------------------------------------------------------------------------
 
 
 def _ignore(elector: Elector, event: object) -> None:
-    """Late message, or input of another state."""
+    """Ignore a late message, or an input of another state."""
 
 
 def _on_start(elector: Elector, event: ev.Start) -> None:
@@ -198,39 +205,39 @@ def _on_start(elector: Elector, event: ev.Start) -> None:
     if event.damaged:
         elector.alarm(
             alarms.VOTE_UNKNOWN,
-            "it is not known how this node has voted: it neither votes nor follows until all other nodes have "
-            "told it their terms")
-    elector.change_state(FOLLOWER, None, ElectionReason.STARTED, "start")
+            "term and vote of this node are lost: it neither votes nor follows a leader until all other nodes have "
+            "reported their terms")
+    elector.change_state(FOLLOWER, None, ElectionReason.STARTED, "the node has started")
     elector.timers.arm(ElectionTimer.INITIAL, elector.timing.initial_wait if elector.others else 0.0)
 
 
 def _on_stop(elector: Elector, event: ev.Stop) -> None:
     elector.reset()
     elector.ballot.reset()
-    elector.change_state(DORMANT, None, ElectionReason.NONE, "stop")
+    elector.change_state(DORMANT, None, ElectionReason.NONE, "the node stops")
     elector.broadcast(schema.ElectorNodeStatus(False), 0)
 
 
 def _become_follower(elector: Elector, reason: ElectionReason, cause: str) -> None:
-    """Follow no node: after a lost election, a lost leader, or the end of the own leadership."""
+    """Become a follower without a leader: after a lost election, a lost leader, or the end of the own leadership."""
     elector.reset()
     elector.change_state(FOLLOWER, None, reason, cause)
     elector.schedule_candidacy()
 
 
 def _drop_candidate(elector: Elector, cause: str) -> None:
-    """Drop a candidate that does not lead. The vote in this term stays valid."""
+    """Stop waiting for the candidate with this node's vote, and drop an own scouting. The vote in this term stays valid."""
     elector.reset()
-    elector.note(cause)
+    elector.record_cause(cause)
     elector.schedule_candidacy()
 
 
 def _on_scouting(elector: Elector, event: ev.Received) -> None:
     request = event.message.value
-    will = (elector.leader in (None, request.ceded_by) and event.message.term > elector.term
-            and elector.is_eligible(event.sender, request))
+    will_vote = (elector.leader in (None, request.ceded_by) and event.message.term > elector.term
+                 and elector.is_eligible(event.sender, request))
     term = 0 if elector.inquiry.pending else elector.term  # with 0 the message is no answer to a term inquiry
-    elector.send(event.sender, schema.ScoutingResponse(will, elector.leader_on_wire), term)
+    elector.send(event.sender, schema.ScoutingResponse(will_vote, elector.leader_on_wire), term)
 
 
 def _on_set_mode(elector: Elector, event: ev.SetMode) -> None:
@@ -252,10 +259,13 @@ def _on_vote_write_failed(elector: Elector, event: WriteFailed) -> None:
     if not elector.ballot.is_current(event.number):
         return
     elector.ballot.on_write_failed()
-    elector.alarm(alarms.VOTE_NOT_WRITTEN, f"the vote in term {elector.term} cannot be written: {event.reason}")
+    elector.alarm(
+        alarms.VOTE_NOT_WRITTEN,
+        f"the vote in term {elector.term} cannot be written: {event.reason}. Until it can, this node neither votes "
+        "nor leads")
     if elector.state is CANDIDATE:
-        _become_follower(elector, ElectionReason.QUORUM_NOT_ACHIEVED, "its own vote cannot be written")
-    elif elector.tentative is not None:
+        _become_follower(elector, ElectionReason.QUORUM_NOT_ACHIEVED, "the own vote cannot be written")
+    elif elector.tentative_leader is not None:
         _drop_candidate(elector, "the vote cannot be written")
 
 
@@ -263,8 +273,8 @@ def _on_vote_write_failed(elector: Elector, event: WriteFailed) -> None:
 
 
 def _on_candidacy_timer(elector: Elector, event: ElectionTimer) -> None:
-    elector.preferred = None
-    if elector.leader is not None or elector.tentative is not None:
+    elector.preferred_candidate = None
+    if elector.leader is not None or elector.tentative_leader is not None:
         return
     if elector.inquiry.pending:
         _request_terms(elector)
@@ -272,39 +282,39 @@ def _on_candidacy_timer(elector: Elector, event: ElectionTimer) -> None:
     elif elector.mode in _PASSIVE:
         elector.schedule_candidacy()
     elif not elector.others:
-        _become_candidate(elector, elector.term + 1, "alone")
+        _become_candidate(elector, elector.term + 1, "the cluster has one node")
     else:
-        term = max(elector.term, elector.highest_reported) + 1
+        term = max(elector.term, elector.highest_reported_term) + 1
         elector.scouting = Scouting(term, {elector.node_id})
-        elector.note(f"asks who would vote for it in term {term}")
+        elector.record_cause(f"starts scouting for term {term}")
         elector.timers.arm(ElectionTimer.SCOUT, elector.timing.scouting_result)
-        elector.broadcast(ScoutingRequest(elector.newest(), elector.ceded_by), term)
+        elector.broadcast(ScoutingRequest(elector.newest_lsn(), elector.ceded_by), term)
 
 
 def _on_scouting_response(elector: Elector, event: ev.Received) -> None:
     scouting, message = elector.scouting, event.message
     if elector.inquiry.pending and message.term:
-        _note_term(elector, event.sender, message.term)
-    elector.highest_reported = max(elector.highest_reported, message.term)
-    if scouting is None or elector.leader is not None or elector.tentative is not None:
+        _add_reported_term(elector, event.sender, message.term)
+    elector.highest_reported_term = max(elector.highest_reported_term, message.term)
+    if scouting is None or elector.leader is not None or elector.tentative_leader is not None:
         return
     (scouting.willing if message.value.will_vote else scouting.unwilling).add(event.sender)
     if message.value.leader not in (None, NO_NODE):
-        scouting.leader = elector.elsewhere = message.value.leader
+        scouting.leader = elector.reported_leader = message.value.leader
     if len(scouting.willing) >= elector.quorum:
-        _become_candidate(elector, scouting.term, f"{len(scouting.willing)} nodes would vote for it")
-    elif scouting.answers == elector.size:
-        _end_scouting(elector, scouting, f"only {len(scouting.willing)} nodes would vote for it")
+        _become_candidate(elector, scouting.term, f"{len(scouting.willing)} nodes would vote for this node")
+    elif scouting.answer_count == elector.node_count:
+        _end_scouting(elector, scouting, f"only {len(scouting.willing)} nodes would vote for this node")
 
 
 def _on_scouting_timer(elector: Elector, event: ElectionTimer) -> None:
     if elector.scouting is not None:
         _end_scouting(elector, elector.scouting,
-                          f"only {len(elector.scouting.willing)} nodes would vote for it in time")
+                      f"only {len(elector.scouting.willing)} nodes would vote for this node, not all have answered")
 
 
 def _end_scouting(elector: Elector, scouting: Scouting, cause: str) -> None:
-    elector.elsewhere = scouting.leader
+    elector.reported_leader = scouting.leader
     _drop_candidate(elector, cause)
     elector.outputs.append(ev.Outvoted())
 
@@ -316,7 +326,7 @@ def _on_proposal(elector: Elector, event: ev.Received) -> None:
         elector.send(sender, schema.ElectionResponse())
     elif (elector.leader not in (None, proposal.ceded_by) or term <= elector.term
           or not elector.is_eligible(sender, proposal)):
-        elector.highest_reported = max(elector.highest_reported, term)
+        elector.highest_reported_term = max(elector.highest_reported_term, term)
         _refuse_vote(elector, event)
     else:
         _cast_vote(elector, sender, term)
@@ -336,8 +346,8 @@ def _cast_vote(elector: Elector, candidate: int, term: int) -> None:
     elif leader is not None:
         elector.change_state(FOLLOWER, None, ElectionReason.LEADER_PREEMPTED, cause)
     else:
-        elector.note(cause)
-    elector.tentative, elector.last_beat = candidate, elector.timers.now
+        elector.record_cause(cause)
+    elector.tentative_leader, elector.last_heartbeat_at = candidate, elector.timers.now
     elector.outputs.append(ev.Voted(term))
     elector.timers.arm(ElectionTimer.CHECK, elector.timing.check_period)
     elector.send(candidate, schema.ElectionResponse())
@@ -346,7 +356,7 @@ def _cast_vote(elector: Elector, candidate: int, term: int) -> None:
 def _on_heartbeat(elector: Elector, event: ev.Received) -> None:
     sender, term = event.sender, event.message.term
     if elector.inquiry.pending:
-        _note_term(elector, sender, term)
+        _add_reported_term(elector, sender, term)
     if elector.inquiry.pending:
         _request_terms(elector)
         return
@@ -354,64 +364,64 @@ def _on_heartbeat(elector: Elector, event: ev.Received) -> None:
         elector.send(sender, schema.HeartbeatResponse())
         return
     if term == elector.term and elector.state is FOLLOWER:
-        if (elector.tentative if elector.leader is None else elector.leader) not in (None, sender):
+        if (elector.tentative_leader if elector.leader is None else elector.leader) not in (None, sender):
             return
     if (term, elector.leader) == (elector.term, sender):
-        elector.last_beat = elector.timers.now
+        elector.last_heartbeat_at = elector.timers.now
         elector.outputs += elector.ballot.save()
     else:
-        asks = elector.tentative != sender or term > elector.term
+        is_new = elector.tentative_leader != sender or term > elector.term
         _follow_leader(elector, sender, term)
-        if asks:
+        if is_new:
             elector.send(sender, schema.ElectionResponse())
     _answer_heartbeat(elector, event)
 
 
-def _note_term(elector: Elector, node_id: int, term: int) -> None:
-    """Note the term of another node while the own term and vote are lost; with all terms the node takes part again."""
+def _add_reported_term(elector: Elector, node_id: int, term: int) -> None:
+    """Add the term of another node to the inquiry; with the last one this node takes part in elections again."""
     inquiry = elector.inquiry
-    inquiry.note_term(node_id, term)
+    inquiry.add_term(node_id, term)
     if not inquiry.pending:
         elector.set_term(max(elector.term, *inquiry.terms.values()), None)
-        elector.note(f"no other node is in a newer term than {elector.term}: it takes part again")
+        elector.record_cause(f"all other nodes have reported their terms; the newest is {elector.term}")
 
 
 def _request_terms(elector: Elector) -> None:
-    """Request the terms of nodes by a scouting request, whose answer has the term and no other effect."""
+    """Request the missing terms by a scouting request: its answer has the term, and no other effect."""
     for node_id in elector.inquiry.missing:
-        elector.send(node_id, ScoutingRequest(elector.newest()), elector.term + 1)
+        elector.send(node_id, ScoutingRequest(elector.newest_lsn()), elector.term + 1)
 
 
 def _follow_leader(elector: Elector, leader: int, term: int) -> None:
     elector.reset()
-    elector.preferred = None
+    elector.preferred_candidate = None
     if term > elector.term:
         elector.set_term(term, None)
-    elector.last_beat = elector.timers.now
+    elector.last_heartbeat_at = elector.timers.now
     elector.change_state(FOLLOWER, leader, ElectionReason.NONE, f"heartbeat of node {leader} in term {term}")
     elector.timers.arm(ElectionTimer.CHECK, elector.timing.check_period)
 
 
 def _answer_heartbeat(elector: Elector, event: ev.Received) -> None:
-    elector.send(event.sender, schema.HeartbeatResponse(event.message.value.stamp, elector.newest()))
+    elector.send(event.sender, schema.HeartbeatResponse(event.message.value.stamp, elector.newest_lsn()))
 
 
 def _on_leader_check(elector: Elector, event: ElectionTimer) -> None:
-    silence = elector.timers.now - elector.last_beat
-    if silence < elector.timing.inactivity:
+    seconds = elector.timers.now - elector.last_heartbeat_at
+    if seconds < elector.timing.inactivity:
         elector.timers.arm(ElectionTimer.CHECK, elector.timing.check_period)
     elif elector.leader is not None:
         _become_follower(elector, ElectionReason.LEADER_NO_HEARTBEAT,
-                     f"node {elector.leader} is silent for {silence:.1f} s")
-    elif elector.tentative is not None:
-        _drop_candidate(elector, f"node {elector.tentative} did not lead within {silence:.1f} s")
+                         f"no heartbeat of node {elector.leader} for {seconds:.1f} s")
+    elif elector.tentative_leader is not None:
+        _drop_candidate(elector, f"no heartbeat of node {elector.tentative_leader} within {seconds:.1f} s after the vote")
 
 
 def _on_peer_down(elector: Elector, event: ev.PeerDown) -> None:
     if event.node_id == elector.leader:
-        _become_follower(elector, ElectionReason.LEADER_UNAVAILABLE, f"node {event.node_id} is gone")
-    elif event.node_id == elector.tentative:
-        _drop_candidate(elector, f"node {event.node_id} is gone")
+        _become_follower(elector, ElectionReason.LEADER_UNAVAILABLE, f"the connection to node {event.node_id} is lost")
+    elif event.node_id == elector.tentative_leader:
+        _drop_candidate(elector, f"the connection to node {event.node_id} is lost")
     elif elector.scouting is not None:
         elector.scouting.willing.discard(event.node_id)
         elector.scouting.unwilling.discard(event.node_id)
@@ -419,14 +429,14 @@ def _on_peer_down(elector: Elector, event: ev.PeerDown) -> None:
 
 def _on_cession(elector: Elector, event: ev.Received) -> None:
     sender, successor = event.sender, event.message.value.successor
-    if event.message.term < elector.term or sender not in (elector.leader, elector.tentative):
+    if event.message.term < elector.term or sender not in (elector.leader, elector.tentative_leader):
         return
     if sender == elector.leader:
         _become_follower(elector, ElectionReason.LEADER_NO_HEARTBEAT, f"node {sender} has ceded")
     else:
         _drop_candidate(elector, f"node {sender} has ceded")
-    # with a quorum of all nodes the successor could not lead without the leaving node
-    if successor == elector.node_id and elector.mode not in _PASSIVE and elector.quorum < elector.size:
+    # if the quorum is all nodes, the successor could not lead without the leaving node
+    if successor == elector.node_id and elector.mode not in _PASSIVE and elector.quorum < elector.node_count:
         elector.ceded_by = sender
         elector.timers.arm(ElectionTimer.RANDOM, 0.0)
 
@@ -441,7 +451,7 @@ def _become_candidate(elector: Elector, term: int, cause: str) -> None:
     elector.change_state(CANDIDATE, None, ElectionReason.NONE, cause)
     elector.support.requested_at = elector.timers.now
     elector.timers.arm(ElectionTimer.ELECTION, elector.timing.election_result)
-    elector.broadcast(ElectionProposal(elector.newest(), ceded_by))
+    elector.broadcast(ElectionProposal(elector.newest_lsn(), ceded_by))
     if not elector.others:  # the first record of the term makes it durable
         _count_vote(elector, elector.node_id)
 
@@ -469,8 +479,8 @@ def _on_vote(elector: Elector, event: ev.Received) -> None:
         _count_vote(elector, sender)
     elif refused and sender not in elector.supporters:
         refusals.add(sender)
-        if elector.size - len(refusals) < elector.quorum:
-            _become_follower(elector, ElectionReason.QUORUM_NOT_ACHIEVED, f"{len(refusals)} nodes refuse their votes")
+        if elector.node_count - len(refusals) < elector.quorum:
+            _become_follower(elector, ElectionReason.QUORUM_NOT_ACHIEVED, f"{len(refusals)} nodes refuse their vote")
 
 
 def _on_voter_down(elector: Elector, event: ev.PeerDown) -> None:
@@ -481,7 +491,8 @@ def _on_election_timer(elector: Elector, event: ElectionTimer) -> None:
     if len(elector.supporters) >= elector.quorum:  # the quorum was lowered since the last vote
         _become_leader(elector)
     else:
-        _become_follower(elector, ElectionReason.QUORUM_NOT_ACHIEVED, f"only {len(elector.supporters)} votes in time")
+        _become_follower(elector, ElectionReason.QUORUM_NOT_ACHIEVED,
+                         f"only {len(elector.supporters)} votes within {elector.timing.election_result:g} s")
 
 
 # -- a leader -------------------------------------------------------------------------------------------------------------
@@ -524,10 +535,10 @@ def _on_heartbeat_response(elector: Elector, event: ev.Received) -> None:
     if term > elector.term:
         _cede_to_term(elector, sender, term)
     elif term == elector.term and answer.stamp is not None:
-        elector.support.answered(sender, min(answer.stamp / 1000, elector.timers.now))
+        elector.support.on_heartbeat_answered(sender, min(answer.stamp / 1000, elector.timers.now))
         _arm_quorum_timer(elector)
-        if sender == elector.support.successor and (answer.last or NO_LSN) >= elector.newest():
-            _cede_leadership(elector, f"hands over to node {sender}", sender)
+        if sender == elector.support.successor and (answer.last or NO_LSN) >= elector.newest_lsn():
+            _cede_leadership(elector, f"the leadership is transferred to node {sender}", sender)
 
 
 def _on_late_vote(elector: Elector, event: ev.Received) -> None:
@@ -543,9 +554,10 @@ def _cede_to_term(elector: Elector, node_id: int, term: int) -> None:
 
 
 def _cede_leadership(elector: Elector, cause: str, successor: int | None = None,
-          reason: ElectionReason = ElectionReason.QUORUM_NOT_ACHIEVED) -> None:
+                     reason: ElectionReason = ElectionReason.QUORUM_NOT_ACHIEVED) -> None:
+    """End the own leadership and notify the other nodes. `successor`: the node that is to lead next."""
     _become_follower(elector, reason, cause)
-    elector.preferred = successor
+    elector.preferred_candidate = successor
     elector.broadcast(schema.LeadershipCessionNotification(successor))
 
 
@@ -553,7 +565,9 @@ def _on_rival_heartbeat(elector: Elector, event: ev.Received) -> None:
     sender, term = event.sender, event.message.term
     if term <= elector.term:
         if term == elector.term:
-            elector.alarm(alarms.SECOND_LEADER, f"node {sender} says that it leads term {term}, too")
+            elector.alarm(
+                alarms.SECOND_LEADER,
+                f"node {sender} leads term {term}, too: its heartbeats are ignored")
         _send_heartbeat(elector, sender)
         return
     _follow_leader(elector, sender, term)
@@ -565,15 +579,17 @@ def _on_supporter_down(elector: Elector, event: ev.PeerDown) -> None:
     supporters = elector.supporters
     supporters.discard(event.node_id)
     if len(supporters) < elector.quorum:
-        _cede_leadership(elector, f"LEADER lost quorum: node {event.node_id} is gone, only {len(supporters)} nodes are left")
+        _cede_leadership(elector, f"LEADER lost quorum: the connection to node {event.node_id} is lost, "
+                                  f"{len(supporters)} nodes remain")
 
 
-def _on_other_cession(elector: Elector, event: ev.Received) -> None:
+def _on_rival_cession(elector: Elector, event: ev.Received) -> None:
     sender, term = event.sender, event.message.term
     if term > elector.term:
         elector.alarm(
             alarms.NEWER_TERM_CEDED,
-            f"node {sender} has ceded in term {term}, but this node leads term {elector.term}")
+            f"node {sender} has ceded the newer term {term}, but this node leads term {elector.term}: the message is "
+            "ignored")
     else:
         _send_heartbeat(elector, sender)
 
@@ -581,17 +597,19 @@ def _on_other_cession(elector: Elector, event: ev.Received) -> None:
 def _on_transfer(elector: Elector, event: ev.Transfer) -> None:
     if event.target in elector.supporters - {elector.node_id}:
         elector.support.successor = event.target
-        elector.note(f"node {event.target} is to lead")
+        elector.record_cause(f"transfer of the leadership to node {event.target} has started")
         elector.timers.arm(ElectionTimer.ELECTION, elector.timing.election_result)
         _send_heartbeat(elector, event.target)
     else:
-        elector.alarm(alarms.TRANSFER_REFUSED, f"node {event.target} cannot lead: it does not follow this node")
+        elector.alarm(
+            alarms.TRANSFER_REFUSED,
+            f"the leadership is not transferred: node {event.target} does not follow this node")
 
 
 def _on_transfer_timer(elector: Elector, event: ElectionTimer) -> None:
     elector.alarm(
         alarms.TRANSFER_FAILED,
-        f"node {elector.support.successor} does not lead: it lacks metadata, or does not answer")
+        f"the leadership is not transferred: node {elector.support.successor} lacks metadata, or does not answer")
     elector.support.successor = None
 
 
@@ -602,7 +620,7 @@ def _on_resign(elector: Elector, event: ev.Resign) -> None:
 def _on_set_mode_leading(elector: Elector, event: ev.SetMode) -> None:
     elector.mode = event.mode
     if event.mode in _PASSIVE:
-        _cede_leadership(elector, "it is not to lead")
+        _cede_leadership(elector, "the mode of this node excludes leadership")
 
 
 T = ElectionTimer
@@ -616,7 +634,7 @@ _RUNNING: dict[Any, Cell[ElectionState]] = dict.fromkeys(EVENTS, to(_ignore)) | 
 TABLE = table(ElectionState, EVENTS, {
     DORMANT: dict.fromkeys(EVENTS, to(_ignore)) | {
         ev.Start: to(_on_start, FOLLOWER), ev.SetMode: to(_on_set_mode), ev.SetQuorum: to(_on_set_quorum)},
-    FOLLOWER: _RUNNING | {  # the only node of a cluster becomes LEADER at once
+    FOLLOWER: _RUNNING | {  # the only node of a cluster becomes LEADER without an election
         T.INITIAL: to(_on_candidacy_timer, LEADER), T.RANDOM: to(_on_candidacy_timer, LEADER),
         T.SCOUT: to(_on_scouting_timer), schema.ScoutingResponse: to(_on_scouting_response, CANDIDATE),
         ElectionProposal: to(_on_proposal), schema.LeaderHeartbeat: to(_on_heartbeat), ev.PeerDown: to(_on_peer_down),
@@ -630,7 +648,7 @@ TABLE = table(ElectionState, EVENTS, {
         T.BEAT: to(_on_heartbeat_timer), schema.HeartbeatResponse: to(_on_heartbeat_response, FOLLOWER),
         schema.ElectionResponse: to(_on_late_vote, FOLLOWER), T.CHECK: to(_on_quorum_lost, FOLLOWER),
         ElectionProposal: to(_refuse_vote), schema.LeaderHeartbeat: to(_on_rival_heartbeat, FOLLOWER),
-        schema.LeadershipCessionNotification: to(_on_other_cession), ev.PeerUp: to(_on_peer_up),
+        schema.LeadershipCessionNotification: to(_on_rival_cession), ev.PeerUp: to(_on_peer_up),
         ev.PeerDown: to(_on_supporter_down, FOLLOWER), ev.Transfer: to(_on_transfer), T.ELECTION: to(_on_transfer_timer),
         ev.Resign: to(_on_resign, FOLLOWER), ev.SetMode: to(_on_set_mode_leading, FOLLOWER)},
 })

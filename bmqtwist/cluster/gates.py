@@ -9,7 +9,7 @@ from bmqtwist.wire.cluster_schema import NodeStatus
 
 @dataclass(frozen=True, slots=True)
 class Gates:
-    """Message types that may be sent to one node."""
+    """Message types that this node may send to another one."""
 
     put: bool
     push: bool

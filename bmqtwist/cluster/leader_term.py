@@ -1,4 +1,4 @@
-"""Term of the leader of a metadata log: its proposed records, and the progress of each follower. Pure."""
+"""Term of a leader in the metadata log: its proposed records, and the progress of each follower. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from bmqtwist.cluster.changes import Change, ChangeRefused, Judge, Primaries
+from bmqtwist.cluster.changes import Change, ChangePlanner, ChangeRefused, Primaries
 from bmqtwist.cluster.log_events import Done, Message, NotDone, Send
 from bmqtwist.cluster.record_log import RecordLog, snapshot_record
 from bmqtwist.cluster.state import ClusterState, StateMismatch, partition_infos
@@ -30,14 +30,14 @@ class Follower:
     """Progress of one follower, as LSNs."""
 
     sent: Lsn  # the newest record sent
-    resume: Lsn  # a resend begins after this record
-    match: Lsn = NO_LSN  # the newest record known to be durable there
+    resend_after: Lsn  # a resend begins after this record
+    durable: Lsn = NO_LSN  # the newest record known to be durable at the follower
 
 
 @dataclass(slots=True)
 class PendingRecord:
-    """A record that is not committed yet. `tokens`: proposals that its commit completes, with their results; `uri`: the
-    queue that it changes; `removed_keys`: keys of queues that it removes."""
+    """An uncommitted record. `tokens`: proposals that its commit completes, each with its result; `uri`: the changed queue;
+    `removed_keys`: keys of the removed queues."""
 
     tokens: list[tuple[int, Any]]
     uri: str = ""
@@ -45,17 +45,17 @@ class PendingRecord:
 
 
 class LeaderTerm:
-    """One term that this node leads. `head`: the state with all pending records; `state`: the committed state;
-    `primaries`: the choice of primaries for the first record."""
+    """One term that this node leads. `head`: the state with all pending records applied; `state`: the committed state;
+    `primaries`: rules for the choice of primaries in the first record."""
 
     def __init__(self, node_id: int, term: int, others: Collection[int], log: RecordLog, state: ClusterState,
-                 primaries: Primaries, judge: Judge) -> None:
+                 primaries: Primaries, planner: ChangePlanner) -> None:
         self.node_id, self.term, self.sequence = node_id, term, 0  # last assigned sequence number
         self.followers = {other: Follower(log.last, log.last) for other in others}
         self.head = ClusterState()
-        self._log, self._state, self._primaries, self._judge = log, state, primaries, judge
+        self._log, self._state, self._primaries, self._planner = log, state, primaries, planner
         self.pending: dict[Lsn, PendingRecord] = {}
-        self._newest: dict[str, PendingRecord] = {}  # queue -> newest pending record that changes it
+        self._newest_changes: dict[str, PendingRecord] = {}  # queue -> newest pending record that changes it
         self._removed_keys: set[bytes] = set()
         self.build_head()
 
@@ -71,25 +71,26 @@ class LeaderTerm:
                     continue
 
     def continue_from(self, before: LeaderTerm) -> None:
-        """Adopt the pending records of an earlier term; they are committed with this one."""
-        self.pending, self._newest, self._removed_keys = before.pending, before._newest, before._removed_keys
+        """Adopt the pending records of an earlier term; they are committed with the first record of this one."""
+        self.pending, self._removed_keys = before.pending, before._removed_keys
+        self._newest_changes = before._newest_changes
 
     # -- proposals ----------------------------------------------------------------------------------------------------
 
-    def begin(self, tokens: list[tuple[int, Any]], wall: int) -> None:
+    def begin_term(self, tokens: list[tuple[int, Any]], wall: int) -> None:
         """Append the first record of the term: a SNAPSHOT of `head`."""
         snapshot = self.head.snapshot()
-        snapshot.partitions = partition_infos(self._judge.primaries(self.head, self._primaries))
+        snapshot.partitions = partition_infos(self._planner.primaries(self.head, self._primaries))
         pending = self._publish(LedgerRecordType.SNAPSHOT, snapshot, tokens, wall)
         pending.removed_keys = frozenset(self._state.keys - self.head.keys)
         self._removed_keys |= pending.removed_keys
 
     def propose(self, token: int, change: Change, wall: int) -> Done | NotDone | None:
-        """Append a change as a record; return the outcome if it is known at once, else None."""
+        """Append the record of a change; return the outcome if it is known at once, else None."""
         if self._log.last[0] < self.term:  # the first record could not be written
-            self.begin([], wall)
+            self.begin_term([], wall)
         try:
-            plan = self._judge.plan(change, self.head, self._removed_keys)
+            plan = self._planner.plan(change, self.head, self._removed_keys)
         except ChangeRefused as refused:
             return NotDone(str(refused), False)
         if plan.advisory is None:
@@ -101,7 +102,7 @@ class LeaderTerm:
         pending = self._publish(LedgerRecordType.UPDATE, plan.advisory, [(token, plan.result)], wall)
         if plan.uri:
             pending.uri = plan.uri
-            self._newest[plan.uri] = pending
+            self._newest_changes[plan.uri] = pending
         if isinstance(plan.advisory, QueueUnAssignmentAdvisory):
             pending.removed_keys = frozenset((plan.result.key,))
             self._removed_keys |= pending.removed_keys
@@ -109,11 +110,11 @@ class LeaderTerm:
 
     def last_change(self, uri: str) -> PendingRecord | None:
         """Return the newest pending record that changes a queue."""
-        # uncommitted records of an earlier leader are committed with the first record of this term
-        return self._newest.get(uri) or self.pending.get((self.term, 1))
+        # records of earlier leaders are committed with the first record of this term
+        return self._newest_changes.get(uri) or self.pending.get((self.term, 1))
 
     def _publish(self, kind: LedgerRecordType, advisory: Any, tokens: list[tuple[int, Any]], wall: int) -> PendingRecord:
-        lsn = advisory.sequence_number = self._next()
+        lsn = advisory.sequence_number = self._next_lsn()
         record = ClusterStateRecord(kind, *lsn, wall, ClusterMessage.of(advisory))
         self._log.append(record)
         self.head.apply(record.message)
@@ -122,64 +123,67 @@ class LeaderTerm:
             self.append_commit(lsn, wall)
         return pending
 
-    def _next(self) -> Lsn:
+    def _next_lsn(self) -> Lsn:
         self.sequence += 1
         return self.term, self.sequence
 
     def append_commit(self, lsn: Lsn, wall: int) -> None:
-        advisory = LeaderAdvisoryCommit(self._next(), lsn)
+        """Append a COMMIT record, which reports the commit of `lsn`."""
+        advisory = LeaderAdvisoryCommit(self._next_lsn(), lsn)
         self._log.append(ClusterStateRecord(LedgerRecordType.COMMIT, self.term, self.sequence, wall,
                                             ClusterMessage.of(advisory)))
 
-    def resolve(self, lsn: Lsn) -> list[tuple[int, Any]]:
+    def complete(self, lsn: Lsn) -> list[tuple[int, Any]]:
         """Remove a pending record; return the tokens of the proposals that it completes."""
         pending = self.pending.pop(lsn, None)
         if pending is None:
             return []
         self._removed_keys -= pending.removed_keys
-        if self._newest.get(pending.uri) is pending:
-            del self._newest[pending.uri]
+        if self._newest_changes.get(pending.uri) is pending:
+            del self._newest_changes[pending.uri]
         return pending.tokens
 
     # -- followers ----------------------------------------------------------------------------------------------------
 
     def on_acknowledged(self, sender: int, lsn: Lsn) -> bool:
-        """Note that a follower has the log durable up to `lsn`; return True if that is progress."""
+        """Record that the log is durable up to `lsn` at a follower; return False if that was known or `lsn` is unknown."""
         follower = self.followers.get(sender)
-        if follower is None or not follower.match < lsn <= self._log.last:
+        if follower is None or not follower.durable < lsn <= self._log.last:
             return False
-        follower.match = follower.resume = lsn
+        follower.durable = follower.resend_after = lsn
         follower.sent = max(follower.sent, lsn)
         return True
 
     def durable_at(self, quorum: int) -> Lsn:
         """Return the LSN up to which the log is durable at a quorum, this node included."""
         own = self._log.lsn_at(self._log.durable)
-        durable = sorted([own, *(follower.match for follower in self.followers.values())], reverse=True)
+        durable = sorted([own, *(follower.durable for follower in self.followers.values())], reverse=True)
         return min(own, durable[quorum - 1]) if quorum <= len(durable) else NO_LSN
 
-    def rewind(self, sender: int, last: Lsn) -> None:
-        """Send a follower the records after `last` again."""
+    def rewind_follower(self, sender: int, last: Lsn) -> None:
+        """Send a follower the records after `last` again: its CatchUp says that it lacks them."""
         follower, log = self.followers.get(sender), self._log
         if follower is not None and last <= follower.sent:
-            follower.sent = follower.resume = min(last, log.lsn_at(log.after(last)))
-            follower.match = min(follower.match, follower.sent)  # the follower may have lost its file
+            follower.sent = follower.resend_after = min(last, log.lsn_at(log.count_up_to(last)))
+            follower.durable = min(follower.durable, follower.sent)  # the follower may have lost its file
 
     def resend(self) -> None:
+        """Send each follower the unacknowledged records again."""
         for follower in self.followers.values():
-            follower.sent = follower.resume
+            follower.sent = follower.resend_after
 
-    def send(self, wall: int) -> list[Send]:
+    def next_messages(self, wall: int) -> list[Send]:
+        """Return the messages with all records that were not sent to a follower yet."""
         return [Send(node_id, message) for node_id, follower in self.followers.items()
-                for message in self._messages(follower, wall)]
+                for message in self._messages_for(follower, wall)]
 
-    def _messages(self, follower: Follower, wall: int) -> list[Message]:
+    def _messages_for(self, follower: Follower, wall: int) -> list[Message]:
         log, found = self._log, list[Message]()
         if follower.sent < log.base:
             covered = log.lsn_at(log.covered)
             found.append(Snapshot(self.node_id, self.term, snapshot_record(self._state, covered, wall)))
             follower.sent = covered
-        start = log.after(follower.sent)
+        start = log.count_up_to(follower.sent)
         while start < len(log.records):
             stop, size = start, 0
             while stop < len(log.records) and (stop == start or size + len(log.records[stop].data) <= MESSAGE_BYTES):
@@ -191,7 +195,7 @@ class LeaderTerm:
         return found
 
     @property
-    def published(self) -> int:
+    def published_count(self) -> int:
         """Number of records that were written or sent."""
         log = self._log
-        return max([log.written, *(log.after(follower.sent) for follower in self.followers.values())])
+        return max([log.written, *(log.count_up_to(follower.sent) for follower in self.followers.values())])

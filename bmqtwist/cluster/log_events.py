@@ -29,7 +29,7 @@ from bmqtwist.wire.control import cluster_event
 LEDGER_FAILURE, LIMIT_REACHED, NOT_LEADER = -208, -205, -200  # codes of refused changes
 
 
-Message = Entries | Snapshot | Acknowledged | CatchUp  # outputs of the sender, inputs of the receiver
+Message = Entries | Snapshot | Acknowledged | CatchUp  # between nodes: outputs of the sender, inputs of the receiver
 
 
 # -- further inputs --------------------------------------------------------------------------------------------------
@@ -37,7 +37,7 @@ Message = Entries | Snapshot | Acknowledged | CatchUp  # outputs of the sender, 
 
 @dataclass(frozen=True, slots=True)
 class Propose:
-    """Change the metadata; a Decided with this token follows."""
+    """Change the metadata; a Decided with this token follows. Refused unless this node leads."""
 
     token: int
     change: Change
@@ -45,7 +45,7 @@ class Propose:
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """End of a turn: write its records with one sync, and send them."""
+    """Write the records of this turn with one sync, and send them to the followers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class WriteFailed:
-    """The write with this number failed; the content at the end of the file is unknown."""
+    """The write with this number failed; the content of the file after the last durable record is unknown."""
 
     number: int
     reason: str
@@ -74,7 +74,7 @@ class Lead:
 
 @dataclass(frozen=True, slots=True)
 class Follow:
-    """Another node leads `term`; None: this node voted in it, and the election is undecided."""
+    """The node `leader` leads `term`; None: this node has voted in `term`, and no leader is known yet."""
 
     term: int
     leader: int | None
@@ -82,19 +82,19 @@ class Follow:
 
 @dataclass(frozen=True, slots=True)
 class StepDown:
-    """This node knows no leader."""
+    """This node leads no longer, or the leader is lost."""
 
 
 @dataclass(frozen=True, slots=True)
-class QuorumIs:
+class SetCommitQuorum:
     """Set the number of nodes that must store a record before its commit, at least a majority."""
 
     quorum: int
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """Request newer records from these nodes: no node leads, and this one did not get enough votes."""
+class RequestRecords:
+    """Request newer records from these nodes: no node leads, and too few would vote for this one."""
 
     nodes: tuple[int, ...]
 
@@ -104,7 +104,8 @@ class Resend:
     """Send unacknowledged records again at the next Flush; a periodic input."""
 
 
-Input = Propose | Flush | Written | WriteFailed | Lead | Follow | StepDown | QuorumIs | Ask | Resend | Message
+Input = (Propose | Flush | Written | WriteFailed | Lead | Follow | StepDown | SetCommitQuorum | RequestRecords | Resend
+         | Message)
 
 
 # -- outputs ---------------------------------------------------------------------------------------------------------
@@ -112,7 +113,7 @@ Input = Propose | Flush | Written | WriteFailed | Lead | Follow | StepDown | Quo
 
 @dataclass(frozen=True, slots=True)
 class WriteFile:
-    """Truncate the file to `cut` bytes (None: do not), append `data`, sync."""
+    """Truncate the file to `cut` bytes (None: no truncation), append `data`, sync."""
 
     number: int
     cut: int | None
@@ -121,7 +122,7 @@ class WriteFile:
 
 @dataclass(frozen=True, slots=True)
 class ReplaceFile:
-    """Begin a new file with `data`, named after `log_id` and `wall`; write and sync it before removing the old one."""
+    """Write and sync a new file with `data`, named after `log_id` and `wall`; then remove the old one."""
 
     number: int
     log_id: bytes
@@ -150,8 +151,8 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class NotDone:
-    """The change is not committed. `unknown`: another leader or a restart may still commit it; `code`: the status code for
-    a waiting client."""
+    """The change is not committed. `unknown`: another leader, or this node after a restart, may still commit it; `code`:
+    status code in the response to the client."""
 
     reason: str
     unknown: bool
@@ -179,7 +180,7 @@ class StateChanged:
 
 @dataclass(frozen=True, slots=True)
 class LeadershipLost:
-    """This node has stopped leading because its log failed."""
+    """This node has stopped leading: a write of its log has failed."""
 
     reason: str
 
@@ -199,7 +200,7 @@ Output = WriteFile | ReplaceFile | Send | Decided | StateChanged | LeadershipLos
 
 
 def encode_log_message(message: Message) -> bytes:
-    """Return a message as a whole event, for members with the feature METADATA_LOG."""
+    """Return a message as a whole event. Only members with the feature METADATA_LOG decode it."""
     data: Any
     if isinstance(message, Entries):
         data = b"".join(map(encode_cluster_state_record, message.records))

@@ -1,11 +1,11 @@
 """Metadata log of a cluster: a replicated log with one record for each change. A state machine without files and sockets.
 
-docs/internals.md, "The metadata log", lists its rules. An LSN is (term, sequence): a new term begins with sequence 1, and
-changes and COMMITs both take a number. A term begins with a SNAPSHOT of the leader's whole state. A record of the leader's
-own term is committed, with all records before it, once a quorum has synced it; a COMMIT record reports it to the followers.
+docs/internals.md, "The metadata log", lists its rules. An LSN is (term, sequence number): the changes and COMMITs of a term
+are numbered together, from 1 on. A term begins with a SNAPSHOT of the leader's whole state. A record of the leader's own
+term is committed, with all records before it, once a quorum has synced it; a COMMIT record reports that to the followers.
 
 `TABLE` has the action for every role and input. `leader_term.py` has the proposals of a leader and the progress of its
-followers.
+followers. `member/metadata.py` calls `MetadataLog.step` and performs the outputs.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import get_args
 from bmqtwist import alarms
 from bmqtwist.alarms import AlarmKind
 from bmqtwist.cluster import log_events as ev
-from bmqtwist.cluster.changes import LEADER_IS_MASTER_ALL, Judge
+from bmqtwist.cluster.changes import LEADER_IS_MASTER_ALL, ChangePlanner
 from bmqtwist.cluster.leader_term import LeaderTerm
 from bmqtwist.cluster.log_events import Done, NotDone
-from bmqtwist.cluster.record_log import LogRecord, RecordLog, commit_of, follows, load_log, load_single, snapshot_record
+from bmqtwist.cluster.record_log import LogRecord, RecordLog, committed_by, follows, load_log, load_single, snapshot_record
 from bmqtwist.cluster.state import ClusterState, StateMismatch
 from bmqtwist.errors import PeerError
 from bmqtwist.machine import Cell, TransitionLog, check, table, to
@@ -40,7 +40,7 @@ from bmqtwist.wire.cluster_schema import (
 )
 
 RETAINED_BYTES = 1 << 20  # applied records that a leader retains in memory for lagging followers
-PENDING_RECORDS_MAX = 10_000  # uncommitted at a leader, unwritten at a follower; above it records are refused
+PENDING_RECORDS_MAX = 10_000  # uncommitted at a leader, unwritten at a follower; further records are refused
 
 
 class Role(Enum):
@@ -52,10 +52,10 @@ class Role(Enum):
 
 
 class MetadataLog:
-    """Metadata log of one node. Callers may read `state`, the committed state, and change the log with `step` only.
+    """Metadata log of one node. `state`: the committed state. Only `open` and `step` change it.
 
-    `members`: ids of all nodes of the cluster; `name`: this node's, for log ids and alarms; `max_bytes`: size of a file
-    above which the log begins a new one.
+    `members`: ids of all nodes of the cluster; `name`: of this node, for log ids and alarms; `max_bytes`: file size above
+    which a new file begins.
     """
 
     def __init__(self, node_id: int, name: str, members: Collection[int], max_bytes: int,
@@ -63,20 +63,20 @@ class MetadataLog:
         self.node_id, self.name = node_id, name
         self.members = frozenset(members)
         self.quorum = self._majority = len(self.members) // 2 + 1
-        self.alone = len(self.members) == 1
+        self.is_only_member = len(self.members) == 1
         self.state = ClusterState()
-        self.leading: LeaderTerm | None = None  # None unless this node leads
+        self.leader_term: LeaderTerm | None = None  # None unless this node leads
         self.transition_log = TransitionLog()  # times: seconds since the epoch
         self.role = Role.WAITING
         self.leader: int | None = None
         self.term = 0  # newest known term
-        self.log = RecordLog(name, max_bytes, self.alone)
-        self._judge = Judge(node_id, algorithm)
+        self.log = RecordLog(name, max_bytes, self.is_only_member)
+        self._planner = ChangePlanner(node_id, algorithm)
         self.applied = NO_LSN  # newest change applied to `state` by this process
-        self._committed = NO_LSN  # all records up to it are committed
-        self._matched = NO_LSN  # up to it a follower's log equals its leader's
-        self._acknowledged = NO_LSN  # LSN of the last acknowledgement to the leader
-        self._incoming: Snapshot | None = None  # a follower is replacing its log with it
+        self._committed = NO_LSN  # all records up to this one are committed
+        self._matched = NO_LSN  # up to this record the log of a follower equals the leader's
+        self._acknowledged = NO_LSN  # in the last acknowledgement to the leader
+        self._incoming: Snapshot | None = None  # replaces the log of this follower
         self._incoming_write = 0
         self._out: list[ev.Output] = []
         self._wall = 0
@@ -93,10 +93,12 @@ class MetadataLog:
 
     @property
     def head(self) -> ClusterState:
-        return self.state if self.leading is None else self.leading.head
+        """The committed state; at a leader, the state with all pending records applied."""
+        return self.state if self.leader_term is None else self.leader_term.head
 
     def is_pending(self, uri: str) -> bool:
-        return self.leading is not None and self.leading.last_change(uri) is not None
+        """True if this node leads and a change of the queue is not committed yet."""
+        return self.leader_term is not None and self.leader_term.last_change(uri) is not None
 
     def step(self, event: ev.Input, wall: int) -> list[ev.Output]:
         """Handle one input and return the outputs. `wall`: seconds since the epoch."""
@@ -106,20 +108,20 @@ class MetadataLog:
         check(TABLE, before, kind, self.role)
         if self.role is not before:
             cause = f"term {self.term}, leader {self.leader}"
-            self.transition_log.note(wall, before.name, self.role.name, cause, kind.__name__)
+            self.transition_log.record(wall, before.name, self.role.name, cause, kind.__name__)
         return self._out
 
     # -- the start --------------------------------------------------------------------------------------------------
 
     def open(self, data: bytes) -> tuple[int, list[ev.Output]]:
-        """Load the content of the file, b"" without one; return the number of valid bytes. Defects become alarms."""
+        """Load the content of the file (b"" = there is none); return the number of valid bytes, and alarms about defects."""
         self._out = []
         found = read_ledger(data)
         for text in found.alarms:
             self._alarm(alarms.LEDGER_DAMAGED, text)
         if data:
             records = [each.record for each in found.entries]
-            loaded = load_single(records) if self.alone else load_log(records)
+            loaded = load_single(records) if self.is_only_member else load_log(records)
             self._committed = loaded.committed
             for record in loaded.applied:
                 self._apply_record(record, False)
@@ -134,61 +136,67 @@ class MetadataLog:
     # -- leading ----------------------------------------------------------------------------------------------------
 
     def _on_lead(self, event: ev.Lead) -> None:
-        taken = event.term == self.term and self.leader is not None
-        if self._incoming is not None or event.term <= self.log.last[0] or event.term < self.term or taken:
+        has_leader = event.term == self.term and self.leader is not None
+        if self._incoming is not None or event.term <= self.log.last[0] or event.term < self.term or has_leader:
             self._decide(event.token, NotDone(f"node {self.node_id} cannot lead term {event.term}", False))
+            last = self.log.last
             self._alarm(
                 alarms.ELECTED_WITH_STALE_TERM,
-                f"node {self.node_id} was elected for term {event.term}, and knows of a record "
-                f"({self.log.last[0]}, {self.log.last[1]}) and of term {self.term}")
+                f"node {self.node_id} was elected for term {event.term}, but its ledger ends with record ({last[0]}, "
+                f"{last[1]}), and its newest term is {self.term}: it does not lead, another election follows")
             return
         self.role, self.leader, self.term = Role.LEADING, self.node_id, event.term
-        before, led = self.leading, LeaderTerm(self.node_id, event.term, self.members - {self.node_id}, self.log, self.state,
-                                               event.primaries, self._judge)
-        stray = sorted({queue.partition_id for queue in led.head.queues.values()} - set(range(event.primaries.partitions)))
-        if stray:
+        before = self.leader_term
+        led = LeaderTerm(self.node_id, event.term, self.members - {self.node_id}, self.log, self.state, event.primaries,
+                         self._planner)
+        count = event.primaries.partitions
+        missing = sorted({queue.partition_id for queue in led.head.queues.values()} - set(range(count)))
+        if missing:
             self._alarm(
                 alarms.PARTITIONS_NOT_CONFIGURED,
-                f"queues are mapped to the partitions {stray}, but only {event.primaries.partitions} are configured")
+                f"queues are mapped to the partitions {missing}, but only {count} are configured: these queues are "
+                "unavailable")
         if before is not None:
             led.continue_from(before)
-        self.leading = led
-        led.begin([(event.token, None)], self._wall)
+        self.leader_term = led
+        led.begin_term([(event.token, None)], self._wall)
 
     def _on_propose(self, event: ev.Propose) -> None:
         if len(self.log.records) - self.log.covered >= PENDING_RECORDS_MAX:
             outcome: Done | NotDone | None = NotDone(
-                f"{PENDING_RECORDS_MAX} records of the metadata wait for their commit", False)
+                f"{PENDING_RECORDS_MAX} changes of the metadata are not committed yet", False)
         else:
-            outcome = self._leader_term.propose(event.token, event.change, self._wall)
+            outcome = self._present_term.propose(event.token, event.change, self._wall)
         if outcome is not None:
             self._decide(event.token, outcome)
 
     @property
-    def _leader_term(self) -> LeaderTerm:
-        assert self.leading is not None
-        return self.leading
+    def _present_term(self) -> LeaderTerm:
+        """The term of a node that leads."""
+        assert self.leader_term is not None
+        return self.leader_term
 
     def _on_acknowledged(self, event: Acknowledged) -> None:
-        if event.term == self.term and self._leader_term.on_acknowledged(event.sender, event.last):
+        if event.term == self.term and self._present_term.on_acknowledged(event.sender, event.last):
             self._advance_commit()
 
     def _advance_commit(self) -> None:
-        """Commit the records that a quorum has, if the newest one is of the own term; append a COMMIT for followers."""
-        reach = self._leader_term.durable_at(self.quorum)
-        if reach[0] != self.term:
+        """Commit the records that are durable at a quorum, if the newest one is of the own term; append COMMITs for
+        followers."""
+        reached = self._present_term.durable_at(self.quorum)
+        if reached[0] != self.term:
             return
-        self._committed = max(self._committed, reach)
+        self._committed = max(self._committed, reached)
         for lsn in self._apply_committed():
-            if lsn[0] == self.term and not self.alone:
-                self._leader_term.append_commit(lsn, self._wall)
+            if lsn[0] == self.term and not self.is_only_member:
+                self._present_term.append_commit(lsn, self._wall)
 
     def _on_catch_up(self, event: CatchUp) -> None:
         if event.term == self.term:
-            self._leader_term.rewind(event.sender, event.last)
+            self._present_term.rewind_follower(event.sender, event.last)
 
     def _on_resend(self, event: ev.Resend) -> None:
-        self._leader_term.resend()
+        self._present_term.resend()
 
     # -- following --------------------------------------------------------------------------------------------------
 
@@ -198,32 +206,33 @@ class MetadataLog:
     def _on_entries(self, event: Entries) -> None:
         log = self.log
         if not self._is_from_leader(event) or len(log.records) - log.written >= PENDING_RECORDS_MAX:
-            return  # the leader resends
+            return  # the leader sends them again
         self._append_entries(event)
-        self._acknowledged = NO_LSN  # repeat the acknowledgement: the last one may be lost
+        self._acknowledged = NO_LSN  # the next Flush sends an acknowledgement, even if it is the same: the last may be lost
 
     def _append_entries(self, event: Entries) -> None:
+        """Append records after `event.previous`; replace conflicting ones. Send a CatchUp if this log lacks `previous`."""
         log = self.log
         covered = log.lsn_at(log.covered)
-        if event.previous > covered and not log.holds(event.previous):
-            before = log.lsn_at(log.after((event.previous[0], event.previous[1] - 1)))
+        if event.previous > covered and not log.has_record(event.previous):
+            before = log.lsn_at(log.count_up_to((event.previous[0], event.previous[1] - 1)))
             self._out.append(ev.Send(event.sender, CatchUp(self.node_id, self.term, before)))
             return
-        at, previous = max(log.covered, log.after(event.previous)), event.previous
+        at, previous = max(log.covered, log.count_up_to(event.previous)), event.previous
         for record in event.records:
             lsn = record.term, record.sequence_number
             if not follows(previous, lsn) or lsn[0] > self.term or record.type is LedgerRecordType.ACK:
                 self._alarm(
                     alarms.LEDGER_RECORD_OUT_OF_ORDER,
-                    f"node {event.sender} sent a record ({lsn[0]}, {lsn[1]}) that does not follow ({previous[0]}, "
-                    f"{previous[1]})")
+                    f"record ({lsn[0]}, {lsn[1]}) of node {event.sender} does not follow record ({previous[0]}, "
+                    f"{previous[1]}): it and all later ones are ignored")
                 return
             previous = lsn
             if lsn > covered:
                 if at == len(log.records) or log.records[at].lsn != lsn:
-                    log.cut(at)
+                    log.truncate(at)
                     log.append(record)
-                    self._committed = max(self._committed, commit_of(record))
+                    self._committed = max(self._committed, committed_by(record))
                 at += 1
             self._matched = max(self._matched, lsn)
         self._matched = max(self._matched, previous)
@@ -233,7 +242,7 @@ class MetadataLog:
         lsn = event.record.term, event.record.sequence_number
         if not self._is_from_leader(event) or event.record.type is not LedgerRecordType.SNAPSHOT:
             return
-        if lsn <= self.log.lsn_at(self.log.covered) or self.log.holds(lsn):
+        if lsn <= self.log.lsn_at(self.log.covered) or self.log.has_record(lsn):
             self._matched, self._acknowledged = max(self._matched, lsn), NO_LSN
             self._committed = max(self._committed, lsn)
             self._apply_committed()
@@ -241,7 +250,7 @@ class MetadataLog:
             self._incoming = event
 
     def _adopt_snapshot(self, incoming: Snapshot) -> None:
-        """Restart the log from a snapshot, which is now the only record of the file."""
+        """Restart the log with a snapshot, now the only record of the file."""
         lsn = incoming.record.term, incoming.record.sequence_number
         self.log.restart(lsn)
         self._committed, self.applied = max(self._committed, lsn), lsn
@@ -262,13 +271,13 @@ class MetadataLog:
                 applied.append(each.lsn)
                 self._apply_change(each)
             log.covered += 1
-        log.forget(0 if self.alone else RETAINED_BYTES)
+        log.drop_covered(0 if self.is_only_member else RETAINED_BYTES)
         return applied
 
     def _apply_change(self, each: LogRecord) -> None:
         self.applied = each.lsn
         self._apply_record(each.record)
-        for token, result in self.leading.resolve(each.lsn) if self.leading is not None else ():
+        for token, result in self.leader_term.complete(each.lsn) if self.leader_term is not None else ():
             self._decide(token, Done(result))
 
     # -- all roles ----------------------------------------------------------------------------------------------------
@@ -284,13 +293,13 @@ class MetadataLog:
             self._incoming_write = job.number
         if job is not None:
             self._out.append(job)
-        if self.leading is not None:
-            self._out += self.leading.send(self._wall)
+        if self.leader_term is not None:
+            self._out += self.leader_term.next_messages(self._wall)
         elif self.role is Role.FOLLOWING:
-            reach = min(self.lsn, self._matched)
-            if reach > self._acknowledged:
-                self._acknowledged = reach
-                self._send_to_leader(Acknowledged(self.node_id, self.term, reach))
+            reached = min(self.lsn, self._matched)
+            if reached > self._acknowledged:
+                self._acknowledged = reached
+                self._send_to_leader(Acknowledged(self.node_id, self.term, reached))
 
     def _on_written(self, event: ev.Written) -> None:
         if event.number != self.log.writing:
@@ -308,13 +317,16 @@ class MetadataLog:
     def _on_write_failed(self, event: ev.WriteFailed) -> None:
         if event.number != self.log.writing:
             return
-        self._alarm(alarms.LEDGER_NOT_WRITTEN, f"the ledger cannot be written: {event.reason}")
+        self._alarm(
+            alarms.LEDGER_NOT_WRITTEN,
+            f"the metadata ledger cannot be written: {event.reason}. Until it can, this node stores no change of queues "
+            "and primaries")
         self._incoming = None
         outcome = NotDone(f"the metadata ledger cannot be written: {event.reason}", True)
-        led, removed = self.leading, self.log.on_write_failed()
-        self._committed = min(self._committed, self.log.last)  # other records may take the place of the removed ones
-        if led is not None and self.alone:
-            self._reject(led, removed, outcome)
+        led, removed = self.leader_term, self.log.on_write_failed()
+        self._committed = min(self._committed, self.log.last)  # other records may replace the removed ones
+        if led is not None and self.is_only_member:
+            self._reject_records(led, removed, outcome)
             led.build_head()
         elif led is not None:
             self._stop_leading(led, outcome)
@@ -322,41 +334,41 @@ class MetadataLog:
 
     def _on_follow(self, event: ev.Follow) -> None:
         if event.term < self.term or event.term == self.term and self.role is Role.LEADING:
-            return  # an older term; or a second leader of one term, which the election excludes
-        if self.leading is not None:
-            self._stop_leading(self.leading, NotDone(f"node {event.leader} leads the cluster now", True))
+            return  # an older term, or a second leader of this term, which the election excludes
+        if self.leader_term is not None:
+            self._stop_leading(self.leader_term, NotDone(f"node {self.node_id} lost the leadership of the cluster", True))
         self.term = event.term
         self.leader = event.leader if event.leader in self.members - {self.node_id} else None
         self.role = Role.WAITING if self.leader is None else Role.FOLLOWING
         self._matched = self._acknowledged = NO_LSN
         self._send_to_leader(CatchUp(self.node_id, self.term, self.lsn))
 
-    def _on_quorum(self, event: ev.QuorumIs) -> None:
+    def _on_set_commit_quorum(self, event: ev.SetCommitQuorum) -> None:
         self.quorum = max(event.quorum, self._majority)
         if self.role is Role.LEADING:
             self._advance_commit()
 
     def _on_step_down(self, event: ev.StepDown) -> None:
-        if self.leading is not None:
-            self._stop_leading(self.leading, NotDone(f"node {self.node_id} leads the cluster no longer", True))
+        if self.leader_term is not None:
+            self._stop_leading(self.leader_term, NotDone(f"node {self.node_id} lost the leadership of the cluster", True))
         self.role, self.leader = Role.WAITING, None
 
     def _stop_leading(self, led: LeaderTerm, outcome: NotDone) -> None:
-        """Stop leading. Records neither sent nor written are withdrawn; the outcome of the other pending ones is unknown."""
-        self._reject(led, self.log.cut(led.published), NotDone(outcome.reason, False, ev.NOT_LEADER))
+        """Stop leading. Records neither sent nor written are removed; the outcome of other pending records is unknown."""
+        self._reject_records(led, self.log.truncate(led.published_count), NotDone(outcome.reason, False, ev.NOT_LEADER))
         for lsn in list(led.pending):
-            for token, _ in led.resolve(lsn):
+            for token, _ in led.complete(lsn):
                 self._decide(token, outcome)
-        self.role, self.leader, self.leading = Role.WAITING, None, None
+        self.role, self.leader, self.leader_term = Role.WAITING, None, None
 
-    def _reject(self, led: LeaderTerm, removed: list[LogRecord], outcome: NotDone) -> None:
+    def _reject_records(self, led: LeaderTerm, removed: list[LogRecord], outcome: NotDone) -> None:
         for each in removed:
-            for token, _ in led.resolve(each.lsn):
+            for token, _ in led.complete(each.lsn):
                 self._decide(token, outcome)
 
     def _reject_proposal(self, event: ev.Propose) -> None:
-        where = "no node leads the cluster" if self.leader is None else f"node {self.leader} leads the cluster"
-        self._decide(event.token, NotDone(where, False, ev.NOT_LEADER))
+        reason = "no node leads the cluster" if self.leader is None else f"node {self.leader} leads the cluster"
+        self._decide(event.token, NotDone(reason, False, ev.NOT_LEADER))
 
     # -- helpers ----------------------------------------------------------------------------------------------------
 
@@ -372,7 +384,9 @@ class MetadataLog:
         try:
             changes = self.state.apply(record.message)
         except StateMismatch as error:
-            self._alarm(alarms.LEDGER_RECORD_SKIPPED, f"record ({lsn[0]}, {lsn[1]}) of the ledger is left out: {error}")
+            self._alarm(
+                alarms.LEDGER_RECORD_SKIPPED,
+                f"record ({lsn[0]}, {lsn[1]}) of the metadata ledger is not applied: {error}")
             return
         if is_reported:
             self._out.append(ev.StateChanged(lsn, changes))
@@ -384,27 +398,27 @@ class MetadataLog:
 # -- without a leader -------------------------------------------------------------------------------------------
 
 
-def _on_ask(node: MetadataLog, event: ev.Ask) -> None:
+def _on_request_records(node: MetadataLog, event: ev.RequestRecords) -> None:
     for node_id in event.nodes:
         node._out.append(ev.Send(node_id, CatchUp(node.node_id, node.term, node.log.last)))
 
 
 def _send_newer_records(node: MetadataLog, event: CatchUp) -> None:
-    """Send another node all newer records in one message."""
+    """Send another node all records that it lacks, in one message."""
     log = node.log
     if event.sender not in node.members or event.last >= log.last or node._incoming is not None:
         return
-    known = log.lsn_at(log.after(event.last))
+    known = log.lsn_at(log.count_up_to(event.last))
     if event.last < log.base:
         known = log.lsn_at(log.covered)
         node._out.append(ev.Send(event.sender, Snapshot(node.node_id, node.term, snapshot_record(
             node.state, known, node._wall))))
-    records = tuple(each.record for each in log.records[log.after(known):])
+    records = tuple(each.record for each in log.records[log.count_up_to(known):])
     node._out.append(ev.Send(event.sender, Entries(node.node_id, node.term, known, records)))
 
 
-def _take_newer_records(node: MetadataLog, event: Entries) -> None:
-    """Replace records of this log with those of another node whose log is newer."""
+def _adopt_newer_records(node: MetadataLog, event: Entries) -> None:
+    """Append the records of another node whose log is newer; they replace conflicting ones."""
     newest = event.records[-1] if event.records else None
     if event.sender not in node.members or node._incoming is not None or newest is None:
         return
@@ -414,7 +428,8 @@ def _take_newer_records(node: MetadataLog, event: Entries) -> None:
         node._append_entries(event)
 
 
-def _take_newer_snapshot(node: MetadataLog, event: Snapshot) -> None:
+def _adopt_newer_snapshot(node: MetadataLog, event: Snapshot) -> None:
+    """Replace this log by the snapshot of another node whose log is newer."""
     lsn = event.record.term, event.record.sequence_number
     if (event.sender in node.members and node._incoming is None and lsn > node.log.last
             and event.record.type is LedgerRecordType.SNAPSHOT):
@@ -423,19 +438,19 @@ def _take_newer_snapshot(node: MetadataLog, event: Snapshot) -> None:
 
 
 def _ignore(node: MetadataLog, event: ev.Input) -> None:
-    """Late message, or input of another role."""
+    """Ignore a late message, or an input of another role."""
 
 
 M, INPUTS = MetadataLog, get_args(ev.Input)
 W, F, L = Role.WAITING, Role.FOLLOWING, Role.LEADING
 _EVERY_ROLE: dict[type, Cell[Role]] = dict.fromkeys(INPUTS, to(_ignore)) | {
     ev.Flush: to(M._on_flush), ev.Written: to(M._on_written), ev.WriteFailed: to(M._on_write_failed),
-    ev.Lead: to(M._on_lead, L), ev.QuorumIs: to(M._on_quorum), ev.Follow: to(M._on_follow, F, W),
+    ev.Lead: to(M._on_lead, L), ev.SetCommitQuorum: to(M._on_set_commit_quorum), ev.Follow: to(M._on_follow, F, W),
     ev.StepDown: to(M._on_step_down, W), ev.Propose: to(M._reject_proposal)}
 TABLE = table(Role, INPUTS, {
     W: _EVERY_ROLE | {
-        Entries: to(_take_newer_records), Snapshot: to(_take_newer_snapshot),
-        CatchUp: to(_send_newer_records), ev.Ask: to(_on_ask)},
+        Entries: to(_adopt_newer_records), Snapshot: to(_adopt_newer_snapshot),
+        CatchUp: to(_send_newer_records), ev.RequestRecords: to(_on_request_records)},
     F: _EVERY_ROLE | {Entries: to(M._on_entries), Snapshot: to(M._on_snapshot)},
     L: _EVERY_ROLE | {
         ev.Propose: to(M._on_propose), ev.Resend: to(M._on_resend), ev.WriteFailed: to(M._on_write_failed, W),
@@ -443,11 +458,11 @@ TABLE = table(Role, INPUTS, {
 })
 
 
-# -- a node that continues alone ----------------------------------------------------------------------------------
+# -- a node that runs alone ----------------------------------------------------------------------------------
 
 
-def unsafe_of(data: bytes) -> UnsafeInfo | None:
-    """Return the UnsafeInfo of a ledger whose node runs alone, else None. Its first SNAPSHOT and all later ones have it."""
+def read_unsafe_info(data: bytes) -> UnsafeInfo | None:
+    """Return the UnsafeInfo of a ledger whose node runs alone, else None. Its first and all later SNAPSHOTs contain it."""
     if len(data) <= LEDGER_HEADER_BYTES:
         return None
     try:
@@ -458,10 +473,11 @@ def unsafe_of(data: bytes) -> UnsafeInfo | None:
     return advisory.unsafe if record.type is LedgerRecordType.SNAPSHOT and isinstance(advisory, LeaderAdvisory) else None
 
 
-def rewritten(data: bytes, node_id: int, name: str, log_id: bytes, unsafe: UnsafeInfo | None, wall: int) -> bytes:
-    """Return a ledger with all records of this one, committed or not, and with `unsafe`: the node runs alone."""
+def rewrite_ledger(data: bytes, node_id: int, name: str, log_id: bytes, unsafe: UnsafeInfo | None, wall: int) -> bytes:
+    """Return a ledger with all records of this one, committed or not, and with `unsafe` (None: the node no longer runs
+    alone)."""
     log = MetadataLog(node_id, name, [node_id], len(data) + 1)
     log.open(data)
     log.state.unsafe = unsafe
-    # not the sequence number of a leader's first record, so no record is pending
+    # any sequence number but 1, that of a leader's first record, which would be pending
     return encode_ledger(log_id, [snapshot_record(log.state, (log.term + 1, 2), wall)])

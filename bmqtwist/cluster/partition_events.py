@@ -36,20 +36,20 @@ from bmqtwist.wire.fast import EventType, event_header
 class PartitionRole(Enum):
     """Role of a node in a partition; the names are those of the original's state machine."""
 
-    UNKNOWN = "knows no primary"
-    PRIMARY_HEALING_STG1 = "collects the promises of a quorum"
-    PRIMARY_HEALING_STG2 = "fetches what it lacks, and waits until a quorum has its log"
-    PRIMARY_HEALED = "is primary, and active"
-    REPLICA_WAITING = "waits for the primary"
-    REPLICA_HEALING = "gets what it lacks"
-    REPLICA_HEALED = "follows the primary"
-    STOPPED = "has stopped"
+    UNKNOWN = "no primary is known"
+    PRIMARY_HEALING_STG1 = "primary, collects the promises of a quorum"
+    PRIMARY_HEALING_STG2 = "primary, pulls missing records, then waits until a quorum has its log"
+    PRIMARY_HEALED = "active primary"
+    REPLICA_WAITING = "replica, waits for the Prepare of the primary"
+    REPLICA_HEALING = "replica, receives missing records"
+    REPLICA_HEALED = "replica, has all committed records"
+    STOPPED = "the node stops"
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicationTiming:
-    """Intervals in seconds. `lease`: a primary without answers of a quorum for so long becomes passive; `keepalive`: between
-    two requests for receipts; `retry`: a healing without progress for so long restarts."""
+    """Times in seconds. `lease`: without answers of a quorum, after which a primary becomes passive; `keepalive`: between
+    two requests for receipts; `retry`: without progress of a healing, after which it restarts."""
 
     lease: float = 15.0
     keepalive: float = 2.0
@@ -65,22 +65,22 @@ class LogView(Protocol):
 
     @property
     def written(self) -> Psn:
-        """The last record that is written to the files, and can be sent."""
+        """PSN of the last record that is written to the files; later ones cannot be sent yet."""
 
     @property
     def durable(self) -> Psn:
-        """The last record that is durable here, as the configured durability defines it."""
+        """PSN of the last record that is durable at this node, as the configured durability defines it."""
 
-    def offers(self, after: Psn) -> bool:
+    def can_send_after(self, psn: Psn) -> bool:
         """True if the records after this one can be sent: it is in the log, or was until the last compaction."""
 
     @property
     def busy(self) -> bool:
-        """True during a truncation or replacement: no record can be appended or read. A LogReady follows."""
+        """True during a truncation or replacement: records can be neither appended nor read. A LogReady follows."""
 
     @property
     def broken(self) -> bool:
-        """True if the log takes no records until a restart."""
+        """True after a failure of the files: no record can be appended until a restart of the node."""
 
 
 # -- messages between nodes: outputs of the sender, inputs of the receiver; control messages: wire/cluster_schema.py --------
@@ -88,7 +88,7 @@ class LogView(Protocol):
 
 @dataclass(slots=True)
 class Records:
-    """Records that follow a common record; `committed`: the last PSN that the primary has committed."""
+    """Records to append after a record that both logs have; `committed`: the last PSN that the primary has committed."""
 
     sender: int
     lease: int
@@ -102,7 +102,7 @@ class Records:
 @dataclass(slots=True)
 class ReplicaReceipt:
     """Receipt of a replica: its log equals the primary's up to `matched` and is durable up to `durable`; `parts`: received
-    parts of an image; `stamp`: that of the newest Keepalive."""
+    parts of an image; `stamp`: of the newest Keepalive received."""
 
     sender: int
     lease: int
@@ -116,11 +116,11 @@ class ReplicaReceipt:
         self.durable, self.parts, self.stamp = durable, parts, stamp
 
 
-PartitionTalk = Prepare | Promise | Stale | Pull | Records | ImagePart | ReplicaReceipt | Keepalive
+PartitionMessage = Prepare | Promise | Stale | Pull | Records | ImagePart | ReplicaReceipt | Keepalive
 
 
-def log_of(promise: Promise) -> LogSummary:
-    """Return the log that a promise reports."""
+def summary_of(promise: Promise) -> LogSummary:
+    """Return the summary of a replica's log in its promise."""
     return LogSummary(promise.last, promise.base, tuple(promise.leases))
 
 
@@ -136,20 +136,20 @@ class Assigned:
 
 
 @dataclass(frozen=True, slots=True)
-class Promised:
+class PromiseWritten:
     """This node's promise of this lease is durable."""
 
     lease: int
 
 
 @dataclass(frozen=True, slots=True)
-class LogMoved:
+class LogAdvanced:
     """Records were written or became durable."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogReady:
-    """The log is available again; its content may have changed."""
+    """The log can be read and appended to again; a truncation or replacement may have changed its content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +160,9 @@ class LogFailed:
 
 
 @dataclass(slots=True)
-class Fed:
-    """A Feed or FeedImage was sent, up to the record `last` (None for an image), with `size` bytes."""
+class SendCompleted:
+    """A SendRecords or SendImagePart was performed. `last`: the last record sent, None for an image; `size`: bytes; `final`:
+    it was the last part of the image."""
 
     node_id: int
     last: Psn | None
@@ -174,21 +175,21 @@ class Fed:
 
 @dataclass(frozen=True, slots=True)
 class ImageLost:
-    """The image for this node cannot be continued: its source files were replaced."""
+    """The image for this node cannot be completed: its source files were replaced."""
 
     node_id: int
 
 
 @dataclass(frozen=True, slots=True)
-class FeedFailed:
+class SendFailed:
     """The records for this node cannot be read."""
 
     node_id: int
     reason: str
 
 
-PartitionInput = (Assigned | PeerUp | PeerDown | Promised | LogMoved | LogReady | LogFailed | Fed | ImageLost | FeedFailed
-                  | Tick | Stop | PartitionTalk)
+PartitionInput = (Assigned | PeerUp | PeerDown | PromiseWritten | LogAdvanced | LogReady | LogFailed | SendCompleted
+                  | ImageLost | SendFailed | Tick | Stop | PartitionMessage)
 
 
 class PartitionEvent(Enum):
@@ -198,13 +199,13 @@ class PartitionEvent(Enum):
     ASSIGNED_OTHER = "AssignedOther"
     PEER_UP = "PeerUp"
     PEER_DOWN = "PeerDown"
-    PROMISED = "Promised"
-    LOG_MOVED = "LogMoved"
+    PROMISE_WRITTEN = "PromiseWritten"
+    LOG_ADVANCED = "LogAdvanced"
     LOG_READY = "LogReady"
     LOG_FAILED = "LogFailed"
-    FED = "Fed"
+    SEND_COMPLETED = "SendCompleted"
     IMAGE_LOST = "ImageLost"
-    FEED_FAILED = "FeedFailed"
+    SEND_FAILED = "SendFailed"
     TICK = "Tick"
     STOP = "Stop"
     PREPARE = "Prepare"
@@ -222,25 +223,25 @@ class PartitionEvent(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SavePromise:
-    """Make the promise durable that this node takes no records of lower leases; a Promised follows."""
+    """Make the promise durable that this node accepts no records of lower leases; a PromiseWritten follows."""
 
     lease: int
 
 
 @dataclass(slots=True)
-class Say:
+class SendMessage:
     """Send a message to another node."""
 
     node_id: int
-    message: PartitionTalk
+    message: PartitionMessage
 
-    def __init__(self, node_id: int, message: PartitionTalk) -> None:
+    def __init__(self, node_id: int, message: PartitionMessage) -> None:
         self.node_id, self.message = node_id, message
 
 
 @dataclass(slots=True)
-class Feed:
-    """Send a node one event of Records after the record `after`; a Fed follows."""
+class SendRecords:
+    """Send a node one event of Records after the record `after`; a SendCompleted follows."""
 
     node_id: int
     after: Psn
@@ -250,43 +251,43 @@ class Feed:
 
 
 @dataclass(frozen=True, slots=True)
-class FeedImage:
-    """Send a node part `number` of an image; 0 begins a new image; a Fed follows. The image ends after the record `behind`,
-    so that the node loses no record that both logs have."""
+class SendImagePart:
+    """Send a node part `number` of an image; 0 begins a new image. A SendCompleted follows. The image must end after the
+    record `ends_after`: it replaces the node's log, and must contain all records that both logs have."""
 
     node_id: int
     number: int
-    behind: Psn
+    ends_after: Psn
 
 
 @dataclass(slots=True)
 class Append:
-    """Append the records of `run` that follow `behind`, the last record of the log. A LogMoved or LogFailed follows."""
+    """Append the records of `run` that follow `after`, the last record of the log. A LogAdvanced or LogFailed follows."""
 
     run: RecordRun
-    behind: Psn
+    after: Psn
 
-    def __init__(self, run: RecordRun, behind: Psn) -> None:
-        self.run, self.behind = run, behind
+    def __init__(self, run: RecordRun, after: Psn) -> None:
+        self.run, self.after = run, after
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class Truncate:
     """Truncate the log after this record. A LogReady follows."""
 
     psn: Psn
 
 
 @dataclass(frozen=True, slots=True)
-class TakeImage:
-    """Store a part of an image; after the final one the image replaces the log. A LogReady or LogFailed follows then."""
+class StoreImagePart:
+    """Store a part of an image. The final part replaces the log by the image; a LogReady or LogFailed follows it."""
 
     part: ImagePart
 
 
 @dataclass(frozen=True, slots=True)
-class Activate:
-    """Append the first record of the lease. A LogMoved follows."""
+class BeginLease:
+    """Append the first record of the lease. A LogAdvanced follows."""
 
     lease: int
 
@@ -302,8 +303,8 @@ class Committed:
 
 
 @dataclass(frozen=True, slots=True)
-class Serve:
-    """Accept the messages of clients from now on, or stop accepting them (`active` False)."""
+class SetActive:
+    """Accept messages of clients from now on (`active`), or stop accepting them."""
 
     lease: int
     active: bool
@@ -319,21 +320,23 @@ class RoleChanged:
     after: PartitionRole
 
 
-PartitionOutput = (SavePromise | Say | Feed | FeedImage | Append | Cut | TakeImage | Activate | Committed | Serve | Decline
-                   | RoleChanged | TickAt | Alarm)
+PartitionOutput = (SavePromise | SendMessage | SendRecords | SendImagePart | Append | Truncate | StoreImagePart | BeginLease
+                   | Committed | SetActive | Decline | RoleChanged | TickAt | Alarm)
 
 
 # -- on the wire ---------------------------------------------------------------------------------------------------------
 #
 # Records and receipts, the frequent messages, are STORAGE and REPLICATION_RECEIPT events with a layout of this broker; the
-# others are control messages. Records have the bytes of the files. Only members that support the extensions receive them.
+# other messages are control messages. Records have the same bytes as in the files. Only members with the feature
+# METADATA_LOG receive these messages.
 
 _RUN: Final = layout.RECORD_RUN.struct  # partition, lease, PSNs before, at the end and committed, bytes of each file, CRC
 _RECEIPT: Final = layout.TAKEN_RECEIPT.struct  # partition, lease, PSNs matched and durable, parts, stamp
 _RECEIPT_HEADER: Final = event_header(EventType.REPLICATION_RECEIPT, layout.TAKEN_RECEIPT.size)
 
 
-def encode_partition_message(partition_id: int, message: PartitionTalk | Decline | Yield) -> bytes:
+def encode_partition_message(partition_id: int, message: PartitionMessage | Decline | Yield) -> bytes:
+    """Return a message as a whole event."""
     if isinstance(message, Records):
         return _record_run(partition_id, message)
     if isinstance(message, ReplicaReceipt):
@@ -345,9 +348,9 @@ def encode_partition_message(partition_id: int, message: PartitionTalk | Decline
     return cluster_event(MetadataLogMessage.of(PartitionLogMessage.of(message)))
 
 
-def partition_message_of(sender: int, message: ClusterMessage) -> tuple[int, PartitionTalk | Decline | Yield] | None:
-    """Return (partition, message) of a control message, None for other messages. PeerError if the checksum of its records is
-    wrong."""
+def partition_message_of(sender: int, message: ClusterMessage) -> tuple[int, PartitionMessage | Decline | Yield] | None:
+    """Return (partition, message) of a control message, None if it is none of a partition. PeerError if the checksum of its
+    records is wrong."""
     body = message.value.value if message.choice == "metadataLogMessage" else None
     value = body.value if isinstance(body, PartitionLogMessage) else None
     if value is None:

@@ -1,6 +1,6 @@
-"""Reception of records and images from another node.
+"""Reception of records and images from another node: the primary, or for a new primary the node whose log it pulls.
 
-A replica receives them from its primary, a new primary from the node whose log it pulls.
+Received records are appended, an image replaces the log; each is acknowledged with a receipt.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from bmqtwist import alarms
 from bmqtwist.cluster.partition_events import (
     Append,
     Committed,
-    Cut,
-    LogMoved,
+    LogAdvanced,
     LogReady,
-    PartitionTalk,
+    PartitionMessage,
     Records,
     ReplicaReceipt,
-    TakeImage,
+    StoreImagePart,
+    Truncate,
 )
 from bmqtwist.cluster.partition_standing import FOLLOWING, HEALING, PartitionStanding
 from bmqtwist.cluster.replication_targets import ReplicationTargets
@@ -25,30 +25,32 @@ from bmqtwist.wire.cluster_schema import ImagePart, Keepalive, Promise
 
 class Reception:
     """Reception at one node. `source`: the node that sends records; `matched`: PSN up to which this node's log equals the
-    source's; `announced`: PSN up to which the primary has committed; that record may not have arrived yet."""
+    source's; `announced`: PSN up to which the primary has committed, according to its messages; that record may not have
+    arrived yet. `has_reported`: this node's log was reported to the source, which has not sent records since."""
 
     def __init__(self, standing: PartitionStanding, targets: ReplicationTargets) -> None:
         self._standing, self._targets = standing, targets
         self.announced = NO_PSN
-        self.begin(None)
+        self.restart(None)
 
-    def begin(self, source: int | None) -> None:
+    def restart(self, source: int | None) -> None:
+        """Receive from `source` from now on (None: from no node), without the progress of the former source."""
         self.source, self.matched = source, NO_PSN
         self._appending: Psn | None = None  # last record of the run that is being appended
-        self._receipt: tuple[Psn, Psn] | None = None  # matched and durable PSN of the last receipt sent
-        self._parts = self._stamp = 0
+        self._last_receipt: tuple[Psn, Psn] | None = None  # matched and durable PSN of the last receipt sent
+        self._parts = self._stamp = 0  # received parts of an image; stamp of the newest Keepalive
         self.has_reported = self._report_due = False
 
     # -- from the source ------------------------------------------------------------------------------------------------
 
-    def _is_accepted(self, event: PartitionTalk) -> bool:
+    def _is_accepted(self, event: PartitionMessage) -> bool:
         """True if a message comes from the source, under the lease that this node has promised."""
         standing = self._standing
-        return (not standing.reject_stale(event) and event.lease == standing.lease == standing.promised
+        return (not standing.reject_stale(event) and event.lease == standing.lease == standing.promised_lease
                 and event.sender == self.source)
 
     def on_records(self, event: Records) -> None:
-        """Append records that follow this node's log; truncate conflicting ones first; report a gap."""
+        """Append records that follow this node's log; truncate conflicting records first; report a gap."""
         standing = self._standing
         if not self._is_accepted(event):
             return
@@ -71,24 +73,25 @@ class Reception:
         else:
             theirs = dict(run.leases()) if own.last != run.previous else {}
             both = ((lease, min(end, theirs[lease])) for lease, end in own.leases if lease in theirs)
-            behind = max(max(both, default=run.previous), run.previous)
-            if own.last > behind:
-                self._truncate(behind)
+            common = max(max(both, default=run.previous), run.previous)
+            if own.last > common:
+                self._truncate(common)
                 return
             self._appending = run.last
-            standing.outputs.append(Append(run, behind))
-        self._note_committed(event.committed)
+            standing.outputs.append(Append(run, common))
+        self._update_committed(event.committed)
 
-    def _truncate(self, behind: Psn) -> None:
+    def _truncate(self, last: Psn) -> None:
+        """Remove the records after `last`, then report the log again."""
         committed = self._standing.committed
-        if behind < committed:
+        if last < committed:
             self._standing.alarm(
                 alarms.COMMITTED_RECORDS_DIFFER,
-                f"record {behind[0]}-{behind[1]} is to be the last one, but {committed[0]}-{committed[1]} "
-                "is committed: nothing is cut off")
+                f"the log of node {self.source} differs after record {last[0]}-{last[1]}, but {committed[0]}-{committed[1]} "
+                "is committed: no record is removed, and no record of that node is appended")
             return
         self._report_due = True
-        self._standing.outputs.append(Cut(behind))
+        self._standing.outputs.append(Truncate(last))
 
     def on_image_part(self, event: ImagePart) -> None:
         standing, committed = self._standing, self._standing.committed
@@ -97,15 +100,15 @@ class Reception:
         if event.at < committed:
             standing.alarm(
                 alarms.IMAGE_REFUSED,
-                f"an image ends with record {event.at[0]}-{event.at[1]}, but {committed[0]}-{committed[1]} is "
-                "committed: it is not taken")
+                f"the image of node {event.sender} ends with record {event.at[0]}-{event.at[1]}, but "
+                f"{committed[0]}-{committed[1]} is committed: the image is refused")
         elif event.number and event.number != self._parts:
             self._report_mismatch()
         else:
             self.has_reported, standing.progressed_at = False, standing.now
             self._parts = event.number + 1
             self._report_due = event.final
-            standing.outputs.append(TakeImage(event))
+            standing.outputs.append(StoreImagePart(event))
             self.send_receipt(always=True)
 
     def on_keepalive(self, event: Keepalive) -> None:
@@ -119,17 +122,18 @@ class Reception:
             if lacks:
                 self.send_report()
             elif event.previous is not None:
-                self._advance_matched(event.previous)  # a replica that lacks no record is healed, too
-            self._note_committed(event.committed)
+                self._advance_matched(event.previous)  # heals a replica that lacks no record
+            self._update_committed(event.committed)
         self.send_receipt(always=True)
 
     # -- from the own log -----------------------------------------------------------------------------------------------
 
-    def on_log_moved(self, event: LogMoved) -> None:
-        self.note_appended()
+    def on_log_advanced(self, event: LogAdvanced) -> None:
+        self.check_appended()
         self.send_receipt()
 
-    def note_appended(self) -> None:
+    def check_appended(self) -> None:
+        """Advance `matched` if the run in progress is appended."""
         if self._appending is not None and self._standing.log.summary.contains(self._appending):
             psn, self._appending = self._appending, None
             self._advance_matched(psn)
@@ -140,32 +144,33 @@ class Reception:
             self.send_report()
 
     def cancel_append(self) -> None:
+        """Drop the run and the image in progress after a failure of the log."""
         self._appending, self._parts, self._report_due = None, 0, False
 
     def _advance_matched(self, psn: Psn) -> None:
-        """Note that both logs are equal up to `psn`; a replica that has all records known to be committed is healed."""
+        """Set `matched`: both logs are equal up to `psn`. A replica with all records known to be committed is healed."""
         standing = self._standing
         self.matched = max(self.matched, psn)
         if standing.role is HEALING and self.matched[0] == standing.lease and self.matched >= self.announced:
-            standing.deferred = 0
+            standing.deferred_lease = 0
             standing.change_role(FOLLOWING, standing.primary, "has the primary's log")
 
-    def _note_committed(self, committed: Psn) -> None:
+    def _update_committed(self, committed: Psn) -> None:
         standing, known = self._standing, min(committed, self.matched)
         if known > standing.committed and not standing.leads:
             standing.committed = known
             standing.outputs.append(Committed(known))
 
-    def has_safe(self, lease: int, psn: Psn) -> bool:
-        """True if a record is durable here, as reported to the primary of that lease, or known to be committed."""
+    def has_durable(self, lease: int, psn: Psn) -> bool:
+        """True if a record is durable at this node, as reported to the primary of that lease, or known to be committed."""
         standing = self._standing
         return psn <= standing.committed or lease == standing.lease and psn <= min(self.matched, standing.log.durable)
 
-    def knows_committed(self, psn: Psn) -> bool:
-        """True if a replica knows that a record, durable at its primary, is committed; the replica may lack the record. With
-        at most three nodes a record is committed once two have it durably; records of an older lease are not known."""
+    def is_known_committed(self, psn: Psn) -> bool:
+        """True if a replica can infer that a record, durable at its primary, is committed; the replica may lack the record.
+        With at most three nodes a record is committed once it is durable at two. False for records of an older lease."""
         lease = self._standing.lease
-        return psn[0] == lease and (psn <= self.announced or self.has_safe(lease, psn))
+        return psn[0] == lease and (psn <= self.announced or self.has_durable(lease, psn))
 
     # -- to the source --------------------------------------------------------------------------------------------------
 
@@ -174,7 +179,8 @@ class Reception:
             self.send_report()
 
     def send_report(self) -> None:
-        """Report this node's log to the primary, once the log is readable. A pulling primary repeats its request instead."""
+        """Report this node's log to the primary, once the log is readable. A pulling primary sends no report: it repeats its
+        request."""
         standing = self._standing
         self._report_due = standing.log.busy
         if not self._report_due and self.source is not None:
@@ -189,9 +195,9 @@ class Reception:
         standing = self._standing
         durable = min(standing.log.durable, self.matched)
         if durable[0] == standing.lease and not standing.leads:
-            standing.doubtful = False  # the missing records are durable here again
-        if self.source is None or not always and (self.matched, durable) == self._receipt:
+            standing.doubtful = False  # all records up to the present lease are durable here again
+        if self.source is None or not always and (self.matched, durable) == self._last_receipt:
             return
-        self._receipt = self.matched, durable
+        self._last_receipt = self.matched, durable
         standing.send(self.source, ReplicaReceipt(standing.node_id, standing.lease, self.matched, durable, self._parts,
                                                  self._stamp))

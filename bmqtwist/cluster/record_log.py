@@ -1,4 +1,4 @@
-"""Records of the metadata log in memory, how far they are durable and committed, and the next write to the file. Pure.
+"""Records of the metadata log in memory, their durability and commit, and the next write of the file. Pure.
 
 ```
         base      covered            durable        written          records
@@ -8,14 +8,14 @@
               followers                    progress        the next write
 ```
 
-`base` is the LSN of the last record dropped from memory. Changes up to `covered` are applied. A file begins with a SNAPSHOT
-of the state at `covered` at that time, and has every record after it. The SNAPSHOT has the LSN of the last record that it
-includes, from which the predecessor of the next record follows. The only member of a cluster, which has no followers, gives
-it the LSN of the next record, as the original does.
+`base` is the LSN of the last record dropped from memory. Changes up to `covered` are applied to the state. A file begins
+with a SNAPSHOT of the state at `covered` at that time, and contains every record after it. The SNAPSHOT has the LSN of the
+last record that it includes, so that the predecessor of the next record is known. The only member of a cluster, which has no
+followers, gives it the LSN of the next record, as the original does.
 
-At the start the log of several nodes begins with the last committed SNAPSHOT, which includes all records before it; in a
-file that continues a full one, with the first SNAPSHOT. Records that do not follow their predecessor are dropped; the other
-nodes send them again.
+At the start the log of several nodes is loaded from the last committed SNAPSHOT on, which includes all records before it; in
+a file that continues a full one, from the first SNAPSHOT on. Records that do not follow their predecessor are dropped; the
+other nodes send them again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ NEVER_WRITTEN = 0  # no write has this number
 
 @dataclass(slots=True)
 class LogRecord:
-    """A record and its encoding in the file and in messages."""
+    """A record, and its encoding in the file and in messages."""
 
     lsn: Lsn
     record: ClusterStateRecord
@@ -50,7 +50,7 @@ class LogRecord:
 
     @property
     def is_change(self) -> bool:
-        """True if the record changes the state at its commit; a COMMIT does not."""
+        """True if the commit of the record changes the state; False for a COMMIT."""
         return self.record.type is not LedgerRecordType.COMMIT
 
 
@@ -70,61 +70,60 @@ def snapshot_record(state: ClusterState, stamp: Lsn, wall: int) -> ClusterStateR
 
 
 class RecordLog:
-    """Records in memory, state of the file. `max_bytes`: size that begins a new file; `name`: the node's, for log ids."""
+    """Records in memory, and the state of the file. `max_bytes`: size above which a new file begins; `name`: of the node,
+    for log ids."""
 
-    def __init__(self, name: str, max_bytes: int, alone: bool) -> None:
-        self.name, self.max_bytes, self.alone = name, max_bytes, alone
+    def __init__(self, name: str, max_bytes: int, is_only_member: bool) -> None:
+        self.name, self.max_bytes, self.is_only_member = name, max_bytes, is_only_member
         self.records: list[LogRecord] = []
         self.base = NO_LSN
         self.covered = self.durable = self.written = 0  # counts of records in `records`
-        self._retained = self._retained_bytes = 0  # covered records that `forget` has counted, and their bytes
+        self._retained = self._retained_bytes = 0  # covered records counted by `drop_covered`, and their bytes
         self.size = 0  # bytes of the file with all written records
         self.log_id = b""
-        self.exists = False  # the file exists
-        self.renew = True  # the next write begins a new file
+        self.file_exists = False
+        self.begins_new_file = True  # with the next write
         self.writing = NEVER_WRITTEN  # number of the write in progress
-        self._numbers = NEVER_WRITTEN
+        self._last_number = NEVER_WRITTEN
         self._durable_after = 0  # `durable` after the write in progress
-        self._cutting = False  # the file holds more than `size` bytes
-        self._initial_bytes = 0  # size of the file at its begin, without new records
+        self._truncation_due = False  # the file has more than `size` bytes
+        self._initial_bytes = 0  # of the file when it was begun, without new records
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
     def lsn_at(self, count: int) -> Lsn:
-        """Return the LSN of the last of the first `count` records."""
+        """Return the LSN of the record number `count`, counted from 1; `base` for 0."""
         return self.records[count - 1].lsn if count else self.base
 
     @property
     def last(self) -> Lsn:
         return self.lsn_at(len(self.records))
 
-    def after(self, lsn: Lsn) -> int:
+    def count_up_to(self, lsn: Lsn) -> int:
         """Return the number of records with this LSN or a lower one."""
         return bisect_right(self.records, lsn, key=lambda each: each.lsn)
 
-    def holds(self, lsn: Lsn) -> bool:
+    def has_record(self, lsn: Lsn) -> bool:
         """True if the record with this LSN is in memory, or is the last dropped one."""
-        return self.lsn_at(self.after(lsn)) == lsn
+        return self.lsn_at(self.count_up_to(lsn)) == lsn
 
     # -- changing ---------------------------------------------------------------------------------------------------
 
-    def append(self, record: ClusterStateRecord) -> LogRecord:
-        made = log_record(record)
-        self.records.append(made)
-        return made
+    def append(self, record: ClusterStateRecord) -> None:
+        self.records.append(log_record(record))
 
-    def cut(self, count: int) -> list[LogRecord]:
-        """Truncate to the first `count` records, at least the covered ones; return the removed records."""
+    def truncate(self, count: int) -> list[LogRecord]:
+        """Remove and return the records after the first `count`, which are at least the covered ones."""
         removed = self.records[count:]
         if count < self.written:
             self.size -= sum(len(each.data) for each in self.records[count:self.written])
-            self.written, self._cutting = count, True
+            self.written, self._truncation_due = count, True
         del self.records[count:]
         self.durable, self._durable_after = min(self.durable, count), min(self._durable_after, count)
         return removed
 
-    def forget(self, retained_bytes: int) -> None:
-        """Drop covered records from memory, except the last `retained_bytes` bytes."""
+    def drop_covered(self, retained_bytes: int) -> None:
+        """Drop covered records from memory, except for the last `retained_bytes` bytes."""
         self._retained_bytes += sum([len(each.data) for each in self.records[self._retained:self.covered]])
         at = 0
         while self._retained_bytes > retained_bytes:
@@ -138,40 +137,42 @@ class RecordLog:
         self._retained = self.covered
 
     def restart(self, base: Lsn) -> None:
-        """Restart after the replacement of the file by one that has only the state at `base`."""
+        """Remove all records: the file was replaced by one with only the state at `base`."""
         self.records.clear()
         self.base = base
         self.covered = self.durable = self.written = self._durable_after = self._retained = self._retained_bytes = 0
-        self._cutting = False
+        self._truncation_due = False
 
     # -- the file ---------------------------------------------------------------------------------------------------
 
-    def load(self, base: Lsn, records: list[LogRecord], covered: int, size: int, log_id: bytes, renew: bool) -> None:
+    def load(self, base: Lsn, records: list[LogRecord], covered: int, size: int, log_id: bytes,
+             begins_new_file: bool) -> None:
+        """Set the content of the file at the start."""
         self.base, self.records, self.covered = base, records, covered
         self.durable = self.written = len(records)
         self._retained = self._retained_bytes = 0
-        self.size, self.log_id, self.exists, self.renew = size, log_id, True, renew
+        self.size, self.log_id, self.file_exists, self.begins_new_file = size, log_id, True, begins_new_file
 
     def next_write(self, state: ClusterState, wall: int) -> FileJob | None:
         """Return the next write, None if there is none or one is in progress."""
         if self.writing or self.written == len(self.records):
             return None
         data = b"".join(each.data for each in self.records[self.written:])
-        # a state that fills most of a file must not cause a new file with every change
+        # a state that nearly fills a file must not cause a new file with every change
         full = self.size + len(data) > max(self.max_bytes, 2 * self._initial_bytes)
-        if not (full or self.renew):
-            cut = self.size if self._cutting else None
+        if not (full or self.begins_new_file):
+            cut = self.size if self._truncation_due else None
             self.size += len(data)
-            return self._begin(WriteFile(self._number(), cut, data), len(self.records))
+            return self._begin_write(WriteFile(self._next_number(), cut, data), len(self.records))
         head = b""
-        if self.exists or self.base != NO_LSN:
-            stamp = self.records[self.written].lsn if self.alone else self.lsn_at(self.covered)
-            waiting = [each.data for each in self.records[self.covered:self.written]]
-            head = encode_cluster_state_record(snapshot_record(state, stamp, wall)) + b"".join(waiting)
+        if self.file_exists or self.base != NO_LSN:
+            stamp = self.records[self.written].lsn if self.is_only_member else self.lsn_at(self.covered)
+            uncommitted = [each.data for each in self.records[self.covered:self.written]]
+            head = encode_cluster_state_record(snapshot_record(state, stamp, wall)) + b"".join(uncommitted)
         return self._replace(head, data, wall, self.records[self.written].lsn)
 
     def replacement(self, record: ClusterStateRecord, wall: int) -> FileJob:
-        """Return the write of a file that has only another node's SNAPSHOT; call `restart` after it."""
+        """Return the write of a new file with only another node's SNAPSHOT; `restart` must follow it."""
         job = self._replace(encode_cluster_state_record(record), b"", wall, (record.term, record.sequence_number))
         self._durable_after = 0
         return job
@@ -181,26 +182,26 @@ class RecordLog:
         self.log_id = make_storage_key(self.name, wall * 1_000_000_000 + lsn[1], {self.log_id})
         whole = pack_ledger_header(self.log_id) + head + data
         self.size, self._initial_bytes = len(whole), LEDGER_HEADER_BYTES + len(head)
-        return self._begin(ReplaceFile(self._number(), self.log_id, whole, wall, before), len(self.records))
+        return self._begin_write(ReplaceFile(self._next_number(), self.log_id, whole, wall, before), len(self.records))
 
-    def _number(self) -> int:
-        self._numbers += 1
-        return self._numbers
+    def _next_number(self) -> int:
+        self._last_number += 1
+        return self._last_number
 
-    def _begin(self, job: FileJob, count: int) -> FileJob:
-        self.writing, self._durable_after, self.written, self._cutting = job.number, count, count, False
+    def _begin_write(self, job: FileJob, count: int) -> FileJob:
+        self.writing, self._durable_after, self.written, self._truncation_due = job.number, count, count, False
         return job
 
     def on_written(self) -> None:
-        """Note that the write in progress is durable."""
+        """Complete the write in progress: its records are durable."""
         self.writing, self.durable = NEVER_WRITTEN, self._durable_after
-        self.exists, self.renew = True, False
+        self.file_exists, self.begins_new_file = True, False
 
     def on_write_failed(self) -> list[LogRecord]:
         """Remove and return the records that are not durable; the next write begins a new file."""
         self.writing = NEVER_WRITTEN
-        removed = self.cut(self.durable)
-        self.written, self._cutting, self.renew = self.durable, False, True
+        removed = self.truncate(self.durable)
+        self.written, self._truncation_due, self.begins_new_file = self.durable, False, True
         return removed
 
 
@@ -209,7 +210,8 @@ class RecordLog:
 
 @dataclass(slots=True)
 class LoadedLog:
-    """`applied`: records to apply at once, up to `base`; `records`: the records after it; `alarm`: the defect, or ""."""
+    """Content of a file. `applied`: records to apply at once, up to `base`; `records`: the records after it; `alarm`: text
+    about a defect, or empty."""
 
     committed: Lsn
     base: Lsn = NO_LSN
@@ -218,7 +220,7 @@ class LoadedLog:
     alarm: str = ""
 
 
-def commit_of(record: ClusterStateRecord) -> Lsn:
+def committed_by(record: ClusterStateRecord) -> Lsn:
     """Return the LSN that a COMMIT record reports as committed; NO_LSN for other records."""
     advisory = record.message.value
     if isinstance(advisory, LeaderAdvisoryCommit):
@@ -229,7 +231,7 @@ def commit_of(record: ClusterStateRecord) -> Lsn:
 
 
 def load_single(records: list[ClusterStateRecord]) -> LoadedLog:
-    """Load the log of the only member of a cluster: all records from the last SNAPSHOT on, committed or not."""
+    """Load the log of the only member of a cluster: all records from the last SNAPSHOT on count as committed."""
     last = max(((record.term, record.sequence_number) for record in records), default=NO_LSN)
     starts = [at for at, record in enumerate(records) if record.type is LedgerRecordType.SNAPSHOT]
     changes = (LedgerRecordType.SNAPSHOT, LedgerRecordType.UPDATE)
@@ -238,10 +240,10 @@ def load_single(records: list[ClusterStateRecord]) -> LoadedLog:
 
 def load_log(records: list[ClusterStateRecord]) -> LoadedLog:
     """Load the log of a cluster of several nodes."""
-    loaded, each = LoadedLog(max(map(commit_of, records), default=NO_LSN)), [log_record(record) for record in records]
+    loaded, each = LoadedLog(max(map(committed_by, records), default=NO_LSN)), [log_record(record) for record in records]
     starts = [at for at, entry in enumerate(each)
               if at and entry.record.type is LedgerRecordType.SNAPSHOT and entry.lsn <= loaded.committed]
-    if starts:  # the snapshot includes all earlier records, even records that BlazingMQ omits
+    if starts:  # it includes all earlier records, also records that BlazingMQ omits
         loaded.applied, loaded.base, each = [each[starts[-1]].record], each[starts[-1]].lsn, each[starts[-1] + 1:]
     elif each and each[0].record.type is LedgerRecordType.SNAPSHOT:
         stamp = each[0].lsn
@@ -252,8 +254,9 @@ def load_log(records: list[ClusterStateRecord]) -> LoadedLog:
     last = loaded.base
     for entry in each:
         if not follows(last, entry.lsn):
-            loaded.alarm = (f"record ({entry.lsn[0]}, {entry.lsn[1]}) of the ledger does not follow ({last[0]}, {last[1]}): "
-                            "it and all behind it are left to the other nodes")
+            loaded.alarm = (f"record ({entry.lsn[0]}, {entry.lsn[1]}) of the metadata ledger does not follow record "
+                            f"({last[0]}, {last[1]}): it and all later ones are dropped. The other nodes send them "
+                            "again; no action is needed")
             break
         loaded.records.append(entry)
         last = entry.lsn

@@ -1,6 +1,6 @@
 """Cluster state: partitions with their primaries and leases, queues with their partitions and apps.
 
-It changes only by advisories, which every node applies in the same order, also at a start.
+Only advisories change it; every node applies them in the same order, also when it loads its ledger.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from bmqtwist.wire.cluster_schema import (
 
 
 class StateMismatch(LocalError):
-    """An advisory does not fit the state; no part of it was applied."""
+    """An advisory contradicts the state; no part of it was applied."""
 
 
 class Primary(NamedTuple):
-    """Primary of a partition, and its lease; leases only grow."""
+    """Primary of a partition, and its lease; a later lease of the partition is higher."""
 
     node_id: int
     lease: int
@@ -38,7 +38,7 @@ class Primary(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class QueueRecord:
-    """One queue. `apps`: app id -> 5-byte key, in the order of addition. Immutable."""
+    """Immutable record of one queue. `apps`: app id -> 5-byte key, in the order of addition."""
 
     uri: str
     key: bytes
@@ -46,13 +46,14 @@ class QueueRecord:
     apps: dict[str, bytes]
 
     def info(self) -> QueueInfo:
-        """Return the queue as in advisories."""
+        """Return the form of the queue in advisories."""
         return QueueInfo(self.uri, self.key, self.partition_id, list(self.apps.items()))
 
 
 @dataclass(slots=True)
 class Changes:
-    """Changes by an advisory: partitions with another primary or lease, queues in their new state (`removed`: the last)."""
+    """Changes by an advisory: partitions with another primary or lease; queues in their new state (`removed`: in their
+    last)."""
 
     partitions: list[int] = field(default_factory=list)
     assigned: list[QueueRecord] = field(default_factory=list)
@@ -82,34 +83,34 @@ class ClusterState:
         advisory = message.value
         changes = Changes()
         if isinstance(advisory, LeaderAdvisory):
-            self._replace(advisory, changes)
+            self._replace_all(advisory, changes)
         elif isinstance(advisory, PartitionPrimaryAdvisory):
             self._check_partitions(advisory.partitions)
             self._set_partitions(advisory.partitions, changes)
         elif isinstance(advisory, QueueAssignmentAdvisory):
             for info in advisory.queues:
-                queue = _record(info)
-                self._assign(queue)
+                queue = _queue_record(info)
+                self._add_queue(queue)
                 changes.assigned.append(queue)
         elif isinstance(advisory, QueueUnAssignmentAdvisory):
-            self._unassign(advisory, changes)
+            self._remove_queues(advisory, changes)
         elif isinstance(advisory, QueueUpdateAdvisory):
-            self._update(advisory, changes)
+            self._update_queues(advisory, changes)
         else:
             raise StateMismatch(f"{message.choice or 'an unknown message'} does not change the state of a cluster")
         return changes
 
-    def _replace(self, advisory: LeaderAdvisory, changes: Changes) -> None:
+    def _replace_all(self, advisory: LeaderAdvisory, changes: Changes) -> None:
         self.unsafe = advisory.unsafe
-        gone = self.partitions.keys() - {info.partition_id for info in advisory.partitions}
-        changes.partitions += sorted(gone)
-        for partition_id in gone:
+        removed = self.partitions.keys() - {info.partition_id for info in advisory.partitions}
+        changes.partitions += sorted(removed)
+        for partition_id in removed:
             del self.partitions[partition_id]
         self._set_partitions(advisory.partitions, changes)
         before = self.queues
         self.queues, self.keys, self.queue_counts = {}, set(), {}
         for info in advisory.queues:
-            self._assign(_record(info))
+            self._add_queue(_queue_record(info))
         for uri, queue in self.queues.items():
             known = before.get(uri)
             if known is None or known.key != queue.key:
@@ -126,8 +127,8 @@ class ClusterState:
                 continue
             lease = info.primary_lease_id
             if lease < known.lease or (lease == known.lease and info.primary_node_id != known.node_id):
-                raise StateMismatch(f"partition {info.partition_id} cannot go from node {known.node_id}, lease "
-                                    f"{known.lease} to node {info.primary_node_id}, lease {lease}")
+                raise StateMismatch(f"partition {info.partition_id} cannot move from node {known.node_id}, lease "
+                                    f"{known.lease}, to node {info.primary_node_id}, lease {lease}")
 
     def _set_partitions(self, infos: Iterable[PartitionPrimaryInfo], changes: Changes) -> None:
         for info in infos:
@@ -136,53 +137,54 @@ class ClusterState:
                 self.partitions[info.partition_id] = primary
                 changes.partitions.append(info.partition_id)
 
-    def _assign(self, queue: QueueRecord) -> None:
+    def _add_queue(self, queue: QueueRecord) -> None:
         known = self.queues.get(queue.uri)
         if known is not None:
-            self._forget(known)
+            self._remove_queue(known)
         self.queues[queue.uri] = queue
         self.keys.add(queue.key)
         self.queue_counts[queue.partition_id] = self.queue_counts.get(queue.partition_id, 0) + 1
 
-    def _forget(self, queue: QueueRecord) -> None:
+    def _remove_queue(self, queue: QueueRecord) -> None:
         del self.queues[queue.uri]
         self.keys.discard(queue.key)
         self.queue_counts[queue.partition_id] -= 1
 
-    def _unassign(self, advisory: QueueUnAssignmentAdvisory, changes: Changes) -> None:
+    def _remove_queues(self, advisory: QueueUnAssignmentAdvisory, changes: Changes) -> None:
         for info in advisory.queues:
-            self._known(info)
+            self._find_queue(info)
         for info in advisory.queues:
             queue = self.queues.get(info.uri)
             if queue is not None:
-                self._forget(queue)
+                self._remove_queue(queue)
                 changes.removed.append(queue)
 
-    def _update(self, advisory: QueueUpdateAdvisory, changes: Changes) -> None:
+    def _update_queues(self, advisory: QueueUpdateAdvisory, changes: Changes) -> None:
         found: dict[str, QueueRecord] = {}
         for update in advisory.queue_updates:
             if not update.uri:  # a domain without queues
                 continue
-            queue = found.get(update.uri) or self._known(update)
-            found[update.uri] = _updated(queue, update)
+            queue = found.get(update.uri) or self._find_queue(update)
+            found[update.uri] = _with_update(queue, update)
         for queue in found.values():
             self.queues[queue.uri] = queue
             changes.updated.append(queue)
 
-    def _known(self, info: QueueInfo | QueueInfoUpdate) -> QueueRecord:
+    def _find_queue(self, info: QueueInfo | QueueInfoUpdate) -> QueueRecord:
+        """Return the queue with this URI, key and partition, or raise StateMismatch."""
         queue = self.queues.get(info.uri)
         if queue is None or queue.key != info.key or queue.partition_id != info.partition_id:
-            have = f"{queue.key.hex().upper()} in partition {queue.partition_id}" if queue else "none"
-            raise StateMismatch(f"queue {info.uri} is not {info.key.hex().upper()} in partition {info.partition_id}, "
-                                f"but {have}")
+            found = f"has key {queue.key.hex().upper()} and partition {queue.partition_id}" if queue else "does not exist"
+            raise StateMismatch(f"queue {info.uri} {found}; the record is for key {info.key.hex().upper()} and partition "
+                                f"{info.partition_id}")
         return queue
 
 
-def _record(info: QueueInfo) -> QueueRecord:
+def _queue_record(info: QueueInfo) -> QueueRecord:
     return QueueRecord(info.uri, info.key, info.partition_id, dict(info.app_ids))
 
 
-def _updated(queue: QueueRecord, update: QueueInfoUpdate) -> QueueRecord:
+def _with_update(queue: QueueRecord, update: QueueInfoUpdate) -> QueueRecord:
     apps = dict(queue.apps)
     for app_id, _ in update.removed_app_ids:
         if apps.pop(app_id, None) is None:

@@ -1,6 +1,7 @@
 """Preflight of a graceful stop: the consequences for the cluster if one node stops now. Pure.
 
-The result follows from the present state that the node knows of all members, and from the rules of the handover.
+It is computed from the state of all members that the node knows at present, and from the rules of the handover. The command
+`STOP PREFLIGHT` and the console show it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from bmqtwist.cluster.changes import successor_of
 from bmqtwist.cluster.state import Primary
 from bmqtwist.storage.psn import Psn
 
-RECORDS_BEHIND_MAX = 1_000  # lag of a successor from which on the result has a warning
+RECORDS_BEHIND_MAX = 1_000  # lag of a successor from which on a warning is given
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,19 +29,19 @@ class MemberView:
 @dataclass(frozen=True, slots=True)
 class PartitionView:
     """A partition. `active`: its primary is active; `copies`: by node, number of records that are not durable there yet;
-    `safe`: by node, the last durable PSN; `in_memory`: number of messages that no other node has."""
+    `durable`: by node, the last durable PSN; `in_memory`: number of messages that no other node has."""
 
     partition_id: int
     primary: int | None
     active: bool = True
     copies: Mapping[int, int] = field(default_factory=dict)
-    safe: Mapping[int, Psn] = field(default_factory=dict)
+    durable: Mapping[int, Psn] = field(default_factory=dict)
     in_memory: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """A cluster as seen by the stopping node. `quorum`: votes for a leader; `factor`: nodes that must store a message of a
+    """A cluster as known to the stopping node. `quorum`: votes for a leader; `factor`: nodes that must store a message of a
     queue with strong consistency; `unconfirmed`: unconfirmed messages of its clients; `wait_s`: longest wait for them."""
 
     name: str
@@ -82,52 +83,55 @@ class StopPreflight:
 def stop_preflight(view: ClusterView) -> StopPreflight:
     """Return the consequences of a stop of the node."""
     staying = [member.node_id for member in view.others if member.stays]
-    fit = [member.node_id for member in view.others if member.available] or staying
+    candidates = [member.node_id for member in view.others if member.available] or staying
     leads = view.leader == view.node_id
-    next_leader = next(iter(fit), None) if leads else view.leader
-    can_decide = len(staying) >= view.quorum
-    moves, lost = [], []
+    next_leader = next(iter(candidates), None) if leads else view.leader
+    can_elect = len(staying) >= view.quorum
+    moves, without_quorum = [], []
     for partition in view.partitions:
         survives = len(staying) >= view.factor
         if not survives:
-            lost.append(partition.partition_id)
+            without_quorum.append(partition.partition_id)
         if partition.primary == view.node_id:
-            to = successor_of(view.primaries, fit, partition.safe, view.algorithm, next_leader) if can_decide else None
+            to = successor_of(view.primaries, candidates, partition.durable, view.algorithm,
+                              next_leader) if can_elect else None
             moves.append(StopMove(partition.partition_id, to, survives))
-    return StopPreflight(view.name, can_decide and not lost, leads, next_leader if can_decide else None, tuple(moves),
-                         tuple(lost), tuple(_warnings(view, staying, can_decide, lost, moves)))
+    warnings = _warnings(view, staying, can_elect, without_quorum, moves)
+    return StopPreflight(view.name, can_elect and not without_quorum, leads, next_leader if can_elect else None,
+                         tuple(moves), tuple(without_quorum), tuple(warnings))
 
 
-def _warnings(view: ClusterView, staying: list[int], can_decide: bool, lost: list[int], moves: list[StopMove]) -> list[str]:
+def _warnings(view: ClusterView, staying: list[int], can_elect: bool, without_quorum: list[int],
+              moves: list[StopMove]) -> list[str]:
     names = {member.node_id: member.name for member in view.others}
     found = []
     if not view.others:
-        found.append(f"{view.node_name} is the only node of cluster {view.name}: clients wait until it is back")
-    elif not can_decide:
-        found.append(f"without {view.node_name} {len(staying)} of {len(view.others) + 1} nodes are left, and {view.quorum} "
-                     "are needed for a leader: nothing can be decided, partitions get no other primary")
-    if view.others and lost:
-        found.append(f"without {view.node_name} {len(staying)} nodes are left, and {view.factor} must have each message of "
-                     f"a queue of strong consistency: {_partitions(lost)} would acknowledge nothing")
-    found += [f"node {member.name} is not connected, or stops itself" for member in view.others if not member.stays]
-    found += [f"node {member.name} is not available yet: something of it is not healed" for member in view.others
+        found.append(f"{view.node_name} is the only node of cluster {view.name}: clients wait until it has started again")
+    elif not can_elect:
+        found.append(f"without {view.node_name} {len(staying)} of {len(view.others) + 1} nodes remain, and {view.quorum} "
+                     "are needed to elect a leader: partitions get no other primary, queues cannot be created or deleted")
+    if view.others and without_quorum:
+        found.append(f"without {view.node_name} {len(staying)} nodes remain, and {view.factor} must store each message of a "
+                     f"queue of strong consistency: such queues in {_partitions(without_quorum)} acknowledge no message")
+    found += [f"node {member.name} is not connected, or is stopping, too" for member in view.others if not member.stays]
+    found += [f"node {member.name} is not available yet: it is still receiving records" for member in view.others
               if member.stays and not member.available]
     for move in moves:
         partition = next(each for each in view.partitions if each.partition_id == move.partition_id)
         behind = partition.copies.get(move.to, 0) if move.to is not None else 0
         if move.to is not None and behind >= RECORDS_BEHIND_MAX:
-            found.append(f"Partition [{move.partition_id}]: node {names[move.to]} is {behind} records behind: the "
-                         "partition waits for them before it moves")
+            found.append(f"Partition [{move.partition_id}]: node {names[move.to]} lacks {behind} records: the partition "
+                         "moves once it has them")
         if partition.in_memory:
-            found.append(f"Partition [{move.partition_id}]: {partition.in_memory} messages of queues in memory would be "
-                         "lost: no other node has them")
+            found.append(f"Partition [{move.partition_id}]: {partition.in_memory} messages of queues in memory "
+                         "will be lost: no other node has them")
     passive = [partition.partition_id for partition in view.partitions if not partition.active]
     if passive:
         found.append(f"{_partitions(passive)} has no active primary now" if len(passive) == 1
                      else f"{_partitions(passive)} have no active primary now")
     if view.unconfirmed:
-        found.append(f"{view.unconfirmed} messages that clients hold are not confirmed: they are waited for up to "
-                     f"{view.wait_s:g} s, then others get them")
+        found.append(f"{view.unconfirmed} delivered messages are not confirmed: the stop waits up to {view.wait_s:g} s for "
+                     "their CONFIRMs, then they are delivered to other consumers")
     return found
 
 

@@ -1,17 +1,17 @@
-"""Stream of one app of a queue to the upstream broker: the sum of all clients downstream. A state machine without sockets.
+"""Stream of one app of a queue at the upstream broker, for all clients of this node. A state machine without sockets.
 
-A node that is not the primary of a queue opens it upstream once for all its clients: the counts are sums, and the
-subscriptions are merged (`queue/merge.py`). There is one stream for each app, with at most one request in progress; further
-requests are pending, in order.
+A node that is not the primary of a queue opens it upstream once for all its clients: with the sums of their counts and with
+merged subscriptions (`queue/merge.py`). There is one stream for each app, with at most one request in progress; further
+requests are pending, in order. `relay/relays.py` calls `AppStream.step` and performs the outputs.
 
 ```
    CLOSED      no upstream: opens are pending, configures and closes are answered at once
-   REOPENING   the sums are opened and configured anew: opens and closes are pending, configures are answered at once
+   REOPENING   the sums are sent to a new upstream: opens and closes are pending, configures are answered at once
    OPEN        requests are sent upstream one after the other
    BACKING_OFF the reopen was refused, a retry is scheduled: opens are pending, configures and closes are answered at once
 ```
 
-When the upstream is lost, opens stay pending; configures and closes are answered, since the next upstream gets new sums.
+When the upstream is lost, opens stay pending; configures and closes are answered: the next upstream receives the new sums.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class StreamState(Enum):
     """State of a stream at the upstream."""
 
     CLOSED = "there is no upstream"
-    REOPENING = "the sums are opened and configured anew"
-    OPEN = "open, or nothing to be opened"
-    BACKING_OFF = "the reopen was refused and is tried again"
+    REOPENING = "the sums are being opened and configured at a new upstream"
+    OPEN = "open, or no client has opened the app"
+    BACKING_OFF = "the reopen was refused, a retry is scheduled"
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Numbers of readers and writers."""
+    """Numbers of readers and writers of a stream."""
 
     read: int = 0
     write: int = 0
@@ -62,11 +62,11 @@ Subscriptions = tuple[ConsumerSpec, ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OpenStream:
-    """Add the counts of a client. `answer(value or refusal)` is called once; `alive()`: the client still exists."""
+    """Add the counts of a client. `answer(value or refusal)` is called once; `is_wanted()`: the client is connected."""
 
     counts: Counts
     answer: Callable[[object], None]
-    alive: Callable[[], bool]
+    is_wanted: Callable[[], bool]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,14 +86,14 @@ class CloseStream:
 
 
 @dataclass(frozen=True, slots=True)
-class Up:
+class UpstreamChosen:
     """An upstream was chosen; `generation`: number of the choice."""
 
     generation: int
 
 
 @dataclass(frozen=True, slots=True)
-class Down:
+class UpstreamLost:
     """The upstream is lost."""
 
 
@@ -158,7 +158,7 @@ class RetryIn:
     attempts: int
 
 
-StreamInput = OpenStream | ChangeSubscriptions | CloseStream | Up | Down | Answered | Retry
+StreamInput = OpenStream | ChangeSubscriptions | CloseStream | UpstreamChosen | UpstreamLost | Answered | Retry
 StreamOutput = SendOpen | SendConfigure | SendClose | CallBack | Reopened | Opened | RetryIn
 Operation = OpenStream | ChangeSubscriptions | CloseStream
 
@@ -172,10 +172,10 @@ def is_retryable(refused: Refused) -> bool:
 
 class AppStream:
     """One app of one queue. `counts`, `configured`: counts and subscriptions that the upstream accepted; `wanted`: merged
-    subscriptions of the clients; `retry_s`: delay after a refusal that is not temporary, in seconds."""
+    subscriptions of the clients; `retry_delay_s`: delay after a refusal that is not temporary, in seconds."""
 
-    def __init__(self, app_id: str, sub_id: int, retry_s: float = RETRY_SECONDS_MAX) -> None:
-        self.app_id, self.sub_id, self.retry_s = app_id, sub_id, retry_s
+    def __init__(self, app_id: str, sub_id: int, retry_delay_s: float = RETRY_SECONDS_MAX) -> None:
+        self.app_id, self.sub_id, self.retry_delay_s = app_id, sub_id, retry_delay_s
         self.state = StreamState.CLOSED
         self.generation = 0
         self.counts = Counts()
@@ -189,12 +189,12 @@ class AppStream:
         self._out: list[StreamOutput] = []
 
     @property
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
         """True if no client has the stream open and no request is pending."""
         return not self.counts and not self.pending and self.in_progress is None
 
     @property
-    def held(self) -> Counts:
+    def accepted_counts(self) -> Counts:
         """Counts that the upstream has accepted, without those of pending closes."""
         counts = self.counts
         for each in (self.in_progress, *self.pending):
@@ -203,9 +203,9 @@ class AppStream:
         return counts
 
     def drop_cancelled(self) -> None:
-        """Drop pending opens of clients that are gone."""
+        """Drop pending opens of clients that have disconnected."""
         if self.pending:
-            self.pending = deque(each for each in self.pending if not isinstance(each, OpenStream) or each.alive())
+            self.pending = deque(each for each in self.pending if not isinstance(each, OpenStream) or each.is_wanted())
 
     def step(self, event: StreamInput) -> list[StreamOutput]:
         self._out = []
@@ -217,7 +217,7 @@ class AppStream:
     # -- requests of clients ------------------------------------------------------------------------------------------
 
     def _enqueue(self, event: Operation) -> None:
-        """Add a pending request; send it if the stream is open and no other one is in progress."""
+        """Add a pending request. If the stream is open, send it unless another one is in progress."""
         if isinstance(event, ChangeSubscriptions):
             self.wanted = event.subscriptions
         self.pending.append(event)
@@ -225,7 +225,7 @@ class AppStream:
             self._send_next()
 
     def _on_configure(self, event: ChangeSubscriptions) -> None:
-        """Store the subscriptions for the next reopen."""
+        """Store the subscriptions for the next reopen, and answer the client."""
         self.wanted = event.subscriptions
         self._report_configured(event, None)
 
@@ -237,7 +237,7 @@ class AppStream:
 
     # -- the upstream ---------------------------------------------------------------------------------------------------
 
-    def _on_up(self, event: Up) -> None:
+    def _on_upstream_chosen(self, event: UpstreamChosen) -> None:
         self.generation = event.generation
         self.configured, self.refusals, self.is_backing_off = (), 0, False
         self._reopen()
@@ -254,7 +254,7 @@ class AppStream:
         self.in_progress = request
         self._out.append(request)
 
-    def _on_down(self, event: Down) -> None:
+    def _on_upstream_lost(self, event: UpstreamLost) -> None:
         """Complete closes and configures; keep opens pending."""
         self.state = StreamState.CLOSED
         self.is_backing_off = False
@@ -331,7 +331,7 @@ class AppStream:
 
     def _schedule_retry(self, refused: Refused) -> None:
         self.is_backing_off = True
-        seconds = self.retry_s
+        seconds = self.retry_delay_s
         if is_retryable(refused):
             seconds = min(RETRY_SECONDS_MAX, RETRY_S * 2.0 ** min(self.refusals, 10))
         self.refusals += 1
@@ -352,7 +352,7 @@ class AppStream:
                     self._finish_close(each)
                     continue
                 self._out.append(SendClose(each.counts))
-            elif each.alive():
+            elif each.is_wanted():
                 self._out.append(SendOpen(each.counts))
             else:
                 continue
@@ -364,20 +364,20 @@ class AppStream:
             self._out.append(CallBack(lambda: answer(refused)))
 
     def _ignore(self, event: StreamInput) -> None:
-        """Late or repeated event."""
+        """Ignore a late or repeated event."""
 
 
 S, A = StreamState, AppStream
 _NOT_OPEN: dict[type, Cell[StreamState]] = {
     OpenStream: to(A._enqueue), ChangeSubscriptions: to(A._on_configure), CloseStream: to(A._finish_close),
-    Up: to(A._ignore), Answered: to(A._ignore), Retry: to(A._ignore)}
+    UpstreamChosen: to(A._ignore), Answered: to(A._ignore), Retry: to(A._ignore)}
 TABLE = table(StreamState, get_args(StreamInput), {
-    S.CLOSED: _NOT_OPEN | {Up: to(A._on_up, S.REOPENING, S.OPEN), Down: to(A._ignore)},
+    S.CLOSED: _NOT_OPEN | {UpstreamChosen: to(A._on_upstream_chosen, S.REOPENING, S.OPEN), UpstreamLost: to(A._ignore)},
     S.REOPENING: _NOT_OPEN | {
         CloseStream: to(A._enqueue), Answered: to(A._on_reopen_answered, S.OPEN, S.BACKING_OFF),
-        Down: to(A._on_down, S.CLOSED)},
+        UpstreamLost: to(A._on_upstream_lost, S.CLOSED)},
     S.OPEN: _NOT_OPEN | {
         ChangeSubscriptions: to(A._enqueue), CloseStream: to(A._enqueue), Answered: to(A._on_answered),
-        Retry: to(A._on_retry), Down: to(A._on_down, S.CLOSED)},
-    S.BACKING_OFF: _NOT_OPEN | {Retry: to(A._reopen, S.REOPENING, S.OPEN), Down: to(A._on_down, S.CLOSED)},
+        Retry: to(A._on_retry), UpstreamLost: to(A._on_upstream_lost, S.CLOSED)},
+    S.BACKING_OFF: _NOT_OPEN | {Retry: to(A._reopen, S.REOPENING, S.OPEN), UpstreamLost: to(A._on_upstream_lost, S.CLOSED)},
 })

@@ -87,7 +87,7 @@ class UpstreamSelector:
         check(TABLE, before, kind, self.state)
         if self.state is not before:
             cause = f"node {event.node_id} is {event.status.name}" if isinstance(event, StatusChanged) else "time"
-            self.transition_log.note(now, before.name, self.state.name, cause, kind.__name__)
+            self.transition_log.record(now, before.name, self.state.name, cause, kind.__name__)
         return outputs
 
     def _choose(self, now: float) -> None:

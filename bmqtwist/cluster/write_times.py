@@ -1,7 +1,7 @@
-"""Write times of a primary's records, from which the age of a replica's lag follows. Pure.
+"""Write times of a primary's records, to compute the lag of replicas in seconds. Pure.
 
-Each entry is (last record written, time in seconds), at most one in STEP_S. Above ENTRIES_MAX entries those are dropped
-without which no lag is wrong by more than the share SLACK of itself: less than half remain.
+An entry has the last record written and the time; there is at most one entry in STEP_S. Above ENTRIES_MAX entries are
+thinned out to less than half, so that the error of a lag is at most its share SLACK.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from bisect import bisect_right
 
 from bmqtwist.storage.psn import Psn
 
-STEP_S = 0.01
+STEP_S = 0.01  # seconds between two entries
 ENTRIES_MAX = 800
-SLACK = 1 / 8
+SLACK = 1 / 8  # of a lag: its largest error
 
 
 class WriteTimes:
@@ -37,7 +37,7 @@ class WriteTimes:
             self._thin(now)
 
     def _thin(self, now: float) -> None:
-        """Drop each entry whose neighbours are close to each other relative to their age."""
+        """Drop each entry whose neighbours are closer to each other than the share SLACK of its age."""
         times, kept = self._times, [0]
         for at in range(1, len(times) - 1):
             if times[at + 1] - times[kept[-1]] > (now - times[at]) * SLACK:
@@ -45,9 +45,10 @@ class WriteTimes:
         kept.append(len(times) - 1)
         self._ends, self._times = [self._ends[at] for at in kept], [times[at] for at in kept]
 
-    def lag(self, safe: Psn, now: float) -> float | None:
-        """Return the age in seconds of the oldest record after `safe`; None if the lease has no record."""
+    def lag(self, durable: Psn, now: float) -> float | None:
+        """Return the age in seconds of the oldest record after `durable`, the last record that is durable at a replica; None
+        if the lease has no record."""
         if not self._ends:
             return None
-        at = min(bisect_right(self._ends, safe), len(self._ends) - 1)
+        at = min(bisect_right(self._ends, durable), len(self._ends) - 1)
         return max(0.0, now - self._times[at])

@@ -87,7 +87,7 @@ class DocumentCollector:
         proxied = cluster_facts.proxied_of(node.broker)
         if proxied is not None:
             proxied.dial()  # nodes announce the URLs of their consoles
-            node.broker.loop.performer.turn_due()
+            node.broker.loop.performer.request_turn()
         self.consoles.urls()
         process = self._host.process()
         if self.sampler.is_due(now):

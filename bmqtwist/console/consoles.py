@@ -22,7 +22,7 @@ from twisted.web.client import Agent, HTTPConnectionPool
 from bmqtwist.broker.broker import Broker
 from bmqtwist.console.access import Caller, NodeRequest, NodeTokens, Refusal
 from bmqtwist.console.documents import Document, compact
-from bmqtwist.peers.welcome import is_console_url
+from bmqtwist.peers.handshake import is_console_url
 from bmqtwist.view import cluster_facts
 from bmqtwist.view.node_facts import PROXIES_MAX
 

@@ -88,7 +88,7 @@ class Demonstration:
         sessions = self._sessions = [Session(self._reactor, self._address, connect_timeout_s=CONNECT_S,
                                              open_timeout_s=CONNECT_S, user_agent=f"demonstration-{what}")
                                      for what in ("producer", "consumer")]
-        self._report.note("config", f"demonstration traffic started by {by}", by=by)
+        self._report.record_event("config", f"demonstration traffic started by {by}", by=by)
         Deferred.fromCoroutine(self._open(sessions)).addErrback(self._on_failed, sessions)
 
     def stop(self, by: str = "") -> None:
@@ -101,7 +101,7 @@ class Demonstration:
         for session in sessions:
             session.stop(drain=False).addErrback(lambda failure: None)  # the session ends in any case
         if by:
-            self._report.note("config", f"demonstration traffic stopped by {by}", by=by)
+            self._report.record_event("config", f"demonstration traffic stopped by {by}", by=by)
 
     async def _open(self, sessions: list[Session]) -> None:
         producer, consumer = sessions

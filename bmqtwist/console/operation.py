@@ -162,8 +162,8 @@ class Operations(Struct, frozen=True):
             return (yield from result) if isinstance(result, Generator) else result
         command = shown(" ".join(map(str, (run.__name__, *arguments))))
         node.broker.report.info("Received command '%s' [source: %s]", command, source)
-        node.broker.commands.carry_out(work(), done.callback, done.errback)
-        node.broker.loop.performer.turn_due()
+        node.broker.commands.run_job(work(), done.callback, done.errback)
+        node.broker.loop.performer.request_turn()
         return done
 
     def stop_node(self, node: str, reason: str, caller: Caller) -> Any:

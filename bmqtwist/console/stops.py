@@ -60,7 +60,7 @@ class DelayedStop:
             return
         now, _ = self._host.present_time()
         self._scheduled = _Scheduled(self._host.reactor.callLater(delay, self._begin), now, now + delay, reason, by)
-        self._host.report.note("stop", f"stop of this node scheduled in {delay} s by {by}: {reason}")
+        self._host.report.record_event("stop", f"stop of this node scheduled in {delay} s by {by}: {reason}")
 
     def _begin(self) -> None:
         scheduled, self._scheduled = self._scheduled, None
@@ -73,7 +73,7 @@ class DelayedStop:
         if scheduled is None:
             raise Refusal(409, STOP_STARTED if self._has_started else "No stop of this node is scheduled.")
         scheduled.call.cancel()
-        self._host.report.note("stop", f"stop of this node aborted by {by}")
+        self._host.report.record_event("stop", f"stop of this node aborted by {by}")
 
     def cancel(self) -> None:
         """Cancel the scheduled stop, if any, without a log line."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from bmqtwist import alarms
 from bmqtwist.broker.broker import Broker
-from bmqtwist.cluster.metadata_log import MetadataLog, unsafe_of
+from bmqtwist.cluster.metadata_log import MetadataLog, read_unsafe_info
 from bmqtwist.config.broker import Configuration
 from bmqtwist.config.clusters import ClusterDefinition
 from bmqtwist.config.load import CLUSTERS_FILE
@@ -39,8 +39,8 @@ from bmqtwist.member.metadata import ClusterMetadata
 from bmqtwist.member.node_status import NodeStatuses
 from bmqtwist.member.proposals import Proposals
 from bmqtwist.member.replication import Replication
+from bmqtwist.peers.handshake import Identity
 from bmqtwist.peers.links import ClusterLinks
-from bmqtwist.peers.welcome import Identity
 from bmqtwist.report import Report
 from bmqtwist.security.authenticators import build_security
 from bmqtwist.steps import Steps
@@ -83,8 +83,8 @@ class Node:
         self._started = self._closed = False
         self.history = NodeHistory(_name_of(broker.configuration), lambda: clock.now() + clock.wall_offset)
         self.events, self.alarms = self.history.events, self.history.alarms
-        broker.report.watch(self.history)
-        broker.commands.begin = self._begin_command
+        broker.report.set_recorder(self.history)
+        broker.commands.execute = self._begin_command
 
     # -- start ------------------------------------------------------------------------------------------------------
 
@@ -147,7 +147,7 @@ class Node:
 
     def _alone_if_forced(self, definition: ClusterDefinition, node_id: int, file: LedgerFile) -> ClusterDefinition:
         """Return the definition of the cluster; after `bmq cluster unsafe-force` with this node only."""
-        unsafe = unsafe_of(file.read_all())
+        unsafe = read_unsafe_info(file.read_all())
         if unsafe is None:
             return definition
         title = f"Cluster ({definition.name})"

@@ -21,7 +21,7 @@ from bmqtwist import alarms
 from bmqtwist.errors import LocalError
 from bmqtwist.link.admin import AdminAnswer
 from bmqtwist.logs.format import date_text
-from bmqtwist.report import Report, shown, stack
+from bmqtwist.report import Report, shown, traceback_text
 from bmqtwist.view.metrics import interval_text
 
 LINE_BYTES_MAX = 65536  # longer lines are dropped
@@ -94,7 +94,7 @@ class ControlPipe(FileDescriptor):
                 except Exception as error:  # the reactor would close the pipe
                     self._report.alarm(
                         alarms.INTERNAL_ERROR,
-                        "Error processing command [rc: -1]: '%s': %s", text, stack(error))
+                        "Error processing command [rc: -1]: '%s': %s", text, traceback_text(error))
 
     def _run_line(self, text: str) -> None:
         self._record(text)

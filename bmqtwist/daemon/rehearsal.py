@@ -25,7 +25,7 @@ from bmqtwist.daemon.preflight import listening_addresses
 from bmqtwist.daemon.process import MachineClock
 from bmqtwist.errors import LocalError
 from bmqtwist.loop.performer import Performer
-from bmqtwist.peers.welcome import Identity
+from bmqtwist.peers.handshake import Identity
 from bmqtwist.report import ListReport
 from bmqtwist.storage.files import RealDisk, is_locked
 

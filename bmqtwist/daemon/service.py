@@ -36,7 +36,7 @@ from bmqtwist.errors import LocalError
 from bmqtwist.ids import make_client_id
 from bmqtwist.link.admin import AdminAnswer
 from bmqtwist.loop.scheduler import Priority
-from bmqtwist.peers.welcome import Identity
+from bmqtwist.peers.handshake import Identity
 from bmqtwist.reactor.performer import ReactorPerformer, listen
 from bmqtwist.reactor.tcp import ConnectionFactory
 from bmqtwist.report import Report
@@ -155,7 +155,7 @@ class BrokerService(Service):
         self.started = True
         for companion in self.companions:
             companion.start()
-        self.performer.turn_due()  # starts the timers
+        self.performer.request_turn()  # starts the timers
         self.reactor.callWhenRunning(self._announce)
 
     def _announce(self) -> None:
@@ -187,7 +187,7 @@ class BrokerService(Service):
 
     def _run_from_pipe(self, command: str, source: str, done: Callable[[AdminAnswer], None]) -> None:
         self.broker.commands.run(command, source, done)
-        self.performer.turn_due()
+        self.performer.request_turn()
 
     def reload(self) -> None:
         """Reopen statistics logs and reload certificates; the configuration stays."""

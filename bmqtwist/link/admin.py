@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from bmqtwist.link.session import Session, SessionKind, serving
-from bmqtwist.link.states import State
+from bmqtwist.link.session import Session, SessionKind, negotiated_lifecycle
+from bmqtwist.link.states import ConnectionState
 from bmqtwist.machine import to
 from bmqtwist.wire.schema import AdminCommandResponse
 
@@ -46,8 +46,8 @@ class AdminSession(SessionKind):
 
     def answer(self, r_id: int, text: str) -> None:
         """Send the output of a command."""
-        if self.session.state is State.SERVING:
+        if self.session.state is ConnectionState.SERVING:
             self.session.answer(r_id, "adminCommandResponse", AdminCommandResponse(text))
 
 
-LIFECYCLE = serving(AdminSession, {"CONTROL": to(AdminSession.on_control)}, leaving=False)
+LIFECYCLE = negotiated_lifecycle(AdminSession, {"CONTROL": to(AdminSession.on_control)}, disconnects=False)

@@ -4,18 +4,18 @@
 feeds events and performs the returned effects:
 
     session                          Authentication
-    authenticationRequest     ->     request(mechanism, data, now)
-    clientIdentity            ->     identity(now)
-    tick                      ->     tick(now), due at `deadline`
-    outcome of an Authenticate ->    done(token, outcome, now)
+    authenticationRequest      ->    on_request(mechanism, data, now)
+    clientIdentity             ->    on_identity(now)
+    tick                       ->    tick(now), due at `deadline`
+    outcome of an Authenticate ->    on_outcome(token, outcome, now)
 
-    Authenticate            run `attempt(...)` off the reactor's thread and bring its outcome back to `done`
+    Authenticate            run `attempt(...)` on a worker thread, then call `on_outcome`
     AuthenticationResponse  send it in the encoding of the request
     Proceed                 continue the negotiation as `principal`: the clientIdentity is accepted
-    Drop                    ignore the request; log the reason
-    Close                   close the connection; log the reason
+    DropRequest             ignore the request; log the reason
+    CloseConnection         close the connection; log the reason
 
-While `holding` is true, the session defers later frames until the outcome is known. An authenticator that never blocks
+While `defers_frames` is true, the session defers later frames until the outcome is known. An authenticator that never blocks
 (`blocking` false) is called directly, so that an anonymous client needs no thread.
 
 A client that starts with clientIdentity is authenticated with the broker's anonymous credential. That credential has no
@@ -87,7 +87,7 @@ class Credential:
 
 @dataclass(frozen=True, slots=True)
 class Authenticate:
-    """Effect: run `attempt(authenticator, data, peer)` on a worker thread, then `done(token, outcome, now)`."""
+    """Effect: run `attempt(authenticator, data, peer)` on a worker thread, then call `on_outcome(token, outcome, now)`."""
 
     token: int
     authenticator: Authenticator
@@ -101,47 +101,47 @@ class Proceed:
 
 
 @dataclass(frozen=True, slots=True)
-class Drop:
+class DropRequest:
     """Effect: ignore the request and log the reason."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Close:
+class CloseConnection:
     """Effect: close the connection after the output is sent."""
 
     reason: str
 
 
-Effect = Authenticate | AuthenticationResponse | Proceed | Drop | Close
+Effect = Authenticate | AuthenticationResponse | Proceed | DropRequest | CloseConnection
 
 
-class State(Enum):
+class AuthenticationState(Enum):
     """State of the authentication."""
 
-    START = "nothing received"
-    AUTHENTICATING = "first request runs"
-    AUTHENTICATED = "first request granted, identity expected"
-    IMPLICIT = "anonymous credential runs on behalf of the client"
-    SERVING = "negotiated with a credential of its own"
-    SERVING_IMPLICIT = "negotiated with the anonymous credential"
-    REAUTHENTICATING = "negotiated, another request runs"
-    CLOSED = "over"
+    START = "no message received yet"
+    AUTHENTICATING = "the client's first credential is being checked"
+    AUTHENTICATED = "the first credential is granted, the clientIdentity is expected"
+    AUTHENTICATING_ANONYMOUS = "the anonymous credential is being checked for the client"
+    NEGOTIATED = "negotiated with the client's credential"
+    NEGOTIATED_ANONYMOUS = "negotiated with the anonymous credential"
+    REAUTHENTICATING = "negotiated, a new credential of the client is being checked"
+    CLOSED = "the connection is closed"
 
 
-class Event(Enum):
+class AuthenticationEvent(Enum):
     """Events of the authentication."""
 
-    REQUEST = "authenticationRequest"
-    IDENTITY = "clientIdentity"
-    GRANTED = "credential is good"
-    DENIED = "credential is bad"
-    LIFETIME = "lifetime is over"
+    REQUEST = "authenticationRequest received"
+    IDENTITY = "clientIdentity received"
+    GRANTED = "credential granted"
+    DENIED = "credential denied"
+    LIFETIME = "credential expired"
 
 
 def attempt(authenticator: Authenticator, data: bytes, peer: str) -> Outcome:
-    """Run an authenticator; an exception counts as Denied. Safe to run on any thread."""
+    """Run an authenticator, on any thread; an exception counts as Denied."""
     try:
         outcome = authenticator.authenticate(data, peer)
     except Exception as error:  # noqa: BLE001 - an error in a plug-in must neither admit a client nor stop the broker
@@ -153,12 +153,12 @@ class Authentication:
     """Authentication of one connection. `authenticators`: by upper-case mechanism; `anonymous` None: anonymous clients are
     refused. `encoding`: of the last authenticationRequest and its response."""
 
-    __slots__ = ("deadline", "encoding", "principal", "state", "transitions", "_anonymous", "_asked", "_authenticators",
-                 "_data", "_mechanism", "_outcome", "_peer", "_token")
+    __slots__ = ("deadline", "encoding", "principal", "state", "transitions", "_anonymous", "_authenticators", "_data",
+                 "_mechanism", "_outcome", "_peer", "_requested_mechanism", "_token")
 
     def __init__(self, authenticators: Mapping[str, Authenticator], anonymous: Credential | None,
                  peer: str = "") -> None:
-        self.state = State.START
+        self.state = AuthenticationState.START
         self.transitions = TransitionLog()
         self.principal = ""
         self.encoding = Encoding.BER
@@ -166,167 +166,170 @@ class Authentication:
         self._authenticators, self._anonymous, self._peer = authenticators, anonymous, peer
         self._mechanism = ""  # of the credential in force, upper case
         self._token = 0
-        self._asked, self._data = "", b""  # of the request in progress
+        self._requested_mechanism, self._data = "", b""  # of the request in progress
         self._outcome: Outcome = Denied("")
 
     @property
-    def holding(self) -> bool:
+    def defers_frames(self) -> bool:
         """True while the session must defer frames until the outcome is known."""
-        return self.state is State.AUTHENTICATING or self.state is State.IMPLICIT
+        return self.state is AuthenticationState.AUTHENTICATING or self.state is AuthenticationState.AUTHENTICATING_ANONYMOUS
 
-    def request(self, mechanism: str, data: bytes, now: float) -> list[Effect]:
+    def on_request(self, mechanism: str, data: bytes, now: float) -> list[Effect]:
         """Process an authenticationRequest."""
-        if self.state in (State.START, State.SERVING):
-            self._asked, self._data = mechanism.upper(), data
-        return self._feed(Event.REQUEST, now)
+        if self.state in (AuthenticationState.START, AuthenticationState.NEGOTIATED):
+            self._requested_mechanism, self._data = mechanism.upper(), data
+        return self._dispatch(AuthenticationEvent.REQUEST, now)
 
-    def identity(self, now: float) -> list[Effect]:
+    def on_identity(self, now: float) -> list[Effect]:
         """Process the first clientIdentity."""
-        return self._feed(Event.IDENTITY, now)
+        return self._dispatch(AuthenticationEvent.IDENTITY, now)
 
-    def done(self, token: int, outcome: Outcome, now: float) -> list[Effect]:
-        """Process the outcome of `Authenticate(token, ...)`; a late one is ignored."""
+    def on_outcome(self, token: int, outcome: Outcome, now: float) -> list[Effect]:
+        """Process the outcome of `Authenticate(token, ...)`; an outcome of an earlier token is ignored."""
         if token != self._token:
             return []
         self._token += 1
         self._outcome = outcome
-        return self._feed(Event.GRANTED if isinstance(outcome, Granted) else Event.DENIED, now)
+        granted = isinstance(outcome, Granted)
+        return self._dispatch(AuthenticationEvent.GRANTED if granted else AuthenticationEvent.DENIED, now)
 
     def tick(self, now: float) -> list[Effect]:
-        """Close the connection if the lifetime of its credential is over."""
+        """Close the connection if its credential has expired."""
         if self.deadline is None or now < self.deadline:
             return []
         self.deadline = None
-        return self._feed(Event.LIFETIME, now)
+        return self._dispatch(AuthenticationEvent.LIFETIME, now)
 
-    def closed(self) -> None:
+    def close(self) -> None:
         """End the authentication; later outcomes are ignored."""
-        self.state, self.deadline = State.CLOSED, None
+        self.state, self.deadline = AuthenticationState.CLOSED, None
         self._token += 1
 
-    def _feed(self, event: Event, now: float) -> list[Effect]:
+    def _dispatch(self, event: AuthenticationEvent, now: float) -> list[Effect]:
         before = self.state
         effects: list[Effect] = TABLE[before][event].action(self, now)
         check(TABLE, before, event, self.state)
         if self.state is not before:
-            self.transitions.note(now, before.name, self.state.name, event.value, event.name)
+            self.transitions.record(now, before.name, self.state.name, event.value, event.name)
         return effects
 
     # -- actions of the table -----------------------------------------------------------------------------------------
 
-    def _first(self, now: float) -> list[Effect]:
-        authenticator = self._authenticators.get(self._asked)
+    def _start_first(self, now: float) -> list[Effect]:
+        authenticator = self._authenticators.get(self._requested_mechanism)
         if authenticator is None:
-            name = shown(self._asked, MECHANISM_CHARS_MAX)
+            name = shown(self._requested_mechanism, MECHANISM_CHARS_MAX)
             return self._refuse(Denied(f"Authentication mechanism '{name}' not supported.", -2))
-        self.state = State.AUTHENTICATING
+        self.state = AuthenticationState.AUTHENTICATING
         return self._run(authenticator, self._data, now)
 
-    def _implicit(self, now: float) -> list[Effect]:
+    def _start_anonymous(self, now: float) -> list[Effect]:
         credential = self._anonymous
         if credential is None:
-            return self._close("Anonymous connections are not allowed: an authenticationRequest must come first")
-        self._asked = credential.mechanism.upper()
-        authenticator = self._authenticators.get(self._asked)
+            return self._close_connection("Anonymous connections are not allowed: an authenticationRequest must come first")
+        self._requested_mechanism = credential.mechanism.upper()
+        authenticator = self._authenticators.get(self._requested_mechanism)
         if authenticator is None:
-            return self._close(f"No authenticator for the anonymous credential's mechanism '{self._asked}'")
-        self.state = State.IMPLICIT
+            return self._close_connection(
+                f"No authenticator for the anonymous credential's mechanism '{self._requested_mechanism}'")
+        self.state = AuthenticationState.AUTHENTICATING_ANONYMOUS
         return self._run(authenticator, credential.identity, now)
 
-    def _again(self, now: float) -> list[Effect]:
-        if self._asked != self._mechanism:
-            return self._close("Authentication mechanism mismatch")
-        self.state = State.REAUTHENTICATING
-        return self._run(self._authenticators[self._asked], self._data, now)
+    def _start_renewal(self, now: float) -> list[Effect]:
+        if self._requested_mechanism != self._mechanism:
+            return self._close_connection("Authentication mechanism mismatch")
+        self.state = AuthenticationState.REAUTHENTICATING
+        return self._run(self._authenticators[self._requested_mechanism], self._data, now)
 
     def _run(self, authenticator: Authenticator, data: bytes, now: float) -> list[Effect]:
         self._token += 1
         self._data = b""
         if authenticator.blocking:
             return [Authenticate(self._token, authenticator, data, self._peer)]
-        return self.done(self._token, attempt(authenticator, data, self._peer), now)
+        return self.on_outcome(self._token, attempt(authenticator, data, self._peer), now)
 
-    def _granted(self, now: float) -> list[Effect]:
-        return self._accept(State.AUTHENTICATED, now)
+    def _on_granted(self, now: float) -> list[Effect]:
+        return self._accept(AuthenticationState.AUTHENTICATED, now)
 
-    def _granted_again(self, now: float) -> list[Effect]:
+    def _on_renewal_granted(self, now: float) -> list[Effect]:
         if isinstance(self._outcome, Granted) and self._outcome.principal != self.principal:
             return self._refuse(Denied("Principal cannot change during reauthentication"))
-        return self._accept(State.SERVING, now)
+        return self._accept(AuthenticationState.NEGOTIATED, now)
 
-    def _accept(self, state: State, now: float) -> list[Effect]:
+    def _accept(self, state: AuthenticationState, now: float) -> list[Effect]:
         outcome = self._outcome
         assert isinstance(outcome, Granted)
-        self.state, self.principal, self._mechanism = state, outcome.principal, self._asked
+        self.state, self.principal, self._mechanism = state, outcome.principal, self._requested_mechanism
         self.deadline = None if outcome.lifetime_ms is None else now + outcome.lifetime_ms / 1000
         return [AuthenticationResponse(Status(), outcome.lifetime_ms)]
 
-    def _granted_implicitly(self, now: float) -> list[Effect]:
+    def _on_anonymous_granted(self, now: float) -> list[Effect]:
         assert isinstance(self._outcome, Granted)
-        self.state, self.principal, self._mechanism = State.SERVING_IMPLICIT, self._outcome.principal, self._asked
+        self.state = AuthenticationState.NEGOTIATED_ANONYMOUS
+        self.principal, self._mechanism = self._outcome.principal, self._requested_mechanism
         return [Proceed()]
 
-    def _denied(self, now: float) -> list[Effect]:
+    def _on_denied(self, now: float) -> list[Effect]:
         assert isinstance(self._outcome, Denied)
         return self._refuse(self._outcome)
 
-    def _denied_implicitly(self, now: float) -> list[Effect]:
+    def _on_anonymous_denied(self, now: float) -> list[Effect]:
         assert isinstance(self._outcome, Denied)
-        return self._close(f"Anonymous credential refused: {self._outcome.reason}")
+        return self._close_connection(f"Anonymous credential refused: {self._outcome.reason}")
 
-    def _negotiate(self, now: float) -> list[Effect]:
-        self.state = State.SERVING
+    def _accept_identity(self, now: float) -> list[Effect]:
+        self.state = AuthenticationState.NEGOTIATED
         return [Proceed()]
 
-    def _expired(self, now: float) -> list[Effect]:
-        return self._close("Reauthentication timeout")
+    def _on_expired(self, now: float) -> list[Effect]:
+        return self._close_connection("Reauthentication timeout")
 
-    def _out_of_turn(self, now: float) -> list[Effect]:
-        return self._close("Unexpected message during the initial connection")
+    def _refuse_early_message(self, now: float) -> list[Effect]:
+        return self._close_connection("Unexpected message during the initial connection")
 
-    def _busy(self, now: float) -> list[Effect]:
-        return [Drop("Dropping Authentication event since authentication is in progress")]
+    def _drop_request(self, now: float) -> list[Effect]:
+        return [DropRequest("Dropping Authentication event since authentication is in progress")]
 
     def _ignore(self, now: float) -> list[Effect]:
         return []
 
     def _refuse(self, denied: Denied) -> list[Effect]:
         answer = AuthenticationResponse(Status(Category.E_REFUSED, denied.code or -1, denied.reason))
-        return [answer, *self._close(f"Authentication failed: {denied.reason}")]
+        return [answer, *self._close_connection(f"Authentication failed: {denied.reason}")]
 
-    def _close(self, reason: str) -> list[Effect]:
-        self.closed()
-        return [Close(reason)]
+    def _close_connection(self, reason: str) -> list[Effect]:
+        self.close()
+        return [CloseConnection(reason)]
 
 
-_A = Authentication
-_IGNORED: Cell[State] = to(_A._ignore)
-_BUSY: Cell[State] = to(_A._busy)
-_CLOSE: Cell[State] = to(_A._out_of_turn, State.CLOSED)
-_EXPIRED: Cell[State] = to(_A._expired, State.CLOSED)
-_NO_OUTCOME = {Event.GRANTED: _IGNORED, Event.DENIED: _IGNORED}
+S, E, A = AuthenticationState, AuthenticationEvent, Authentication
+_IGNORED: Cell[AuthenticationState] = to(A._ignore)
+_DROPPED: Cell[AuthenticationState] = to(A._drop_request)
+_CLOSED: Cell[AuthenticationState] = to(A._refuse_early_message, S.CLOSED)
+_EXPIRED: Cell[AuthenticationState] = to(A._on_expired, S.CLOSED)
+_NO_OUTCOME = {E.GRANTED: _IGNORED, E.DENIED: _IGNORED}
 
 # With an authenticator that never blocks, a request leads directly to the state of its outcome.
-TABLE = table(State, Event, {
-    State.START: {
-        Event.REQUEST: to(_A._first, State.AUTHENTICATING, State.AUTHENTICATED, State.CLOSED),
-        Event.IDENTITY: to(_A._implicit, State.IMPLICIT, State.SERVING_IMPLICIT, State.CLOSED),
-        **_NO_OUTCOME, Event.LIFETIME: _IGNORED},
-    State.AUTHENTICATING: {
-        Event.REQUEST: _BUSY, Event.IDENTITY: _CLOSE, Event.GRANTED: to(_A._granted, State.AUTHENTICATED),
-        Event.DENIED: to(_A._denied, State.CLOSED), Event.LIFETIME: _IGNORED},
-    State.AUTHENTICATED: {
-        Event.REQUEST: _CLOSE, Event.IDENTITY: to(_A._negotiate, State.SERVING), **_NO_OUTCOME, Event.LIFETIME: _EXPIRED},
-    State.IMPLICIT: {
-        Event.REQUEST: _BUSY, Event.IDENTITY: _CLOSE, Event.GRANTED: to(_A._granted_implicitly, State.SERVING_IMPLICIT),
-        Event.DENIED: to(_A._denied_implicitly, State.CLOSED), Event.LIFETIME: _IGNORED},
-    State.SERVING: {  # the session itself drops a second clientIdentity
-        Event.REQUEST: to(_A._again, State.REAUTHENTICATING, State.SERVING, State.CLOSED), Event.IDENTITY: _IGNORED,
-        **_NO_OUTCOME, Event.LIFETIME: _EXPIRED},
-    State.SERVING_IMPLICIT: {  # as in BlazingMQ, which drops requests of anonymous clients as in progress
-        Event.REQUEST: _BUSY, Event.IDENTITY: _IGNORED, **_NO_OUTCOME, Event.LIFETIME: _IGNORED},
-    State.REAUTHENTICATING: {  # the previous credential remains in force until its lifetime ends
-        Event.REQUEST: _BUSY, Event.IDENTITY: _IGNORED, Event.GRANTED: to(_A._granted_again, State.SERVING, State.CLOSED),
-        Event.DENIED: to(_A._denied, State.CLOSED), Event.LIFETIME: _EXPIRED},
-    State.CLOSED: dict.fromkeys(Event, _IGNORED),
+TABLE = table(AuthenticationState, AuthenticationEvent, {
+    S.START: {
+        E.REQUEST: to(A._start_first, S.AUTHENTICATING, S.AUTHENTICATED, S.CLOSED),
+        E.IDENTITY: to(A._start_anonymous, S.AUTHENTICATING_ANONYMOUS, S.NEGOTIATED_ANONYMOUS, S.CLOSED),
+        **_NO_OUTCOME, E.LIFETIME: _IGNORED},
+    S.AUTHENTICATING: {
+        E.REQUEST: _DROPPED, E.IDENTITY: _CLOSED, E.GRANTED: to(A._on_granted, S.AUTHENTICATED),
+        E.DENIED: to(A._on_denied, S.CLOSED), E.LIFETIME: _IGNORED},
+    S.AUTHENTICATED: {
+        E.REQUEST: _CLOSED, E.IDENTITY: to(A._accept_identity, S.NEGOTIATED), **_NO_OUTCOME, E.LIFETIME: _EXPIRED},
+    S.AUTHENTICATING_ANONYMOUS: {
+        E.REQUEST: _DROPPED, E.IDENTITY: _CLOSED, E.GRANTED: to(A._on_anonymous_granted, S.NEGOTIATED_ANONYMOUS),
+        E.DENIED: to(A._on_anonymous_denied, S.CLOSED), E.LIFETIME: _IGNORED},
+    S.NEGOTIATED: {  # the session itself drops a second clientIdentity
+        E.REQUEST: to(A._start_renewal, S.REAUTHENTICATING, S.NEGOTIATED, S.CLOSED), E.IDENTITY: _IGNORED,
+        **_NO_OUTCOME, E.LIFETIME: _EXPIRED},
+    S.NEGOTIATED_ANONYMOUS: {  # as in BlazingMQ, which drops requests of anonymous clients as in progress
+        E.REQUEST: _DROPPED, E.IDENTITY: _IGNORED, **_NO_OUTCOME, E.LIFETIME: _IGNORED},
+    S.REAUTHENTICATING: {  # the previous credential remains in force until its lifetime ends
+        E.REQUEST: _DROPPED, E.IDENTITY: _IGNORED, E.GRANTED: to(A._on_renewal_granted, S.NEGOTIATED, S.CLOSED),
+        E.DENIED: to(A._on_denied, S.CLOSED), E.LIFETIME: _EXPIRED},
+    S.CLOSED: dict.fromkeys(AuthenticationEvent, _IGNORED),
 })

@@ -19,8 +19,8 @@ from bmqtwist.limits import INFLATE_STEP_BYTES, SLICE_BYTES
 from bmqtwist.link.batching import BUSY_MESSAGES, DELAYED_ACKS_MAX, DELAYED_PUSHES_MAX, AckBatching, ConfirmBatching
 from bmqtwist.link.puts import PutReader
 from bmqtwist.link.requests import QueueRequests, QueueRequestsContext
-from bmqtwist.link.session import Session, SessionKind, serving
-from bmqtwist.link.states import Lifecycle, State
+from bmqtwist.link.session import Session, SessionKind, negotiated_lifecycle
+from bmqtwist.link.states import ConnectionState, Lifecycle
 from bmqtwist.machine import to
 from bmqtwist.queue.handles import drop_handle
 from bmqtwist.queue.queue import Handle
@@ -34,7 +34,7 @@ from bmqtwist.wire.fast import CAT_NONE, CAT_ZLIB, CONFIRM_MESSAGE, ITEM_BYTES, 
 
 _FAILED_ACK_LOG_S = 5.0
 _CONFIRM_BYTES: Final = CONFIRM_MESSAGE.size
-_CLOSED: Final = State.CLOSED
+_CLOSED: Final = ConnectionState.CLOSED
 _CONTROL_AT_ONCE_BYTES = 4 << 10  # about 2 ms
 _PAUSABLE_HANDLES_MAX: Final = 8  # examined with each CONFIRM event
 
@@ -44,7 +44,7 @@ class ClientSession(SessionKind):
 
     is_broker = False
     __slots__ = ("is_member", "description", "outbox", "stats", "queues", "requests", "puts", "v2_properties", "window",
-                 "_unacked", "_converting", "_converted", "_acks", "_confirms", "_batching")
+                 "_unacked", "_converting", "_converted_bytes", "_ack_batching", "_confirm_batching", "_batches_pushes")
 
     def __init__(self, session: Session, queues: QueueRequestsContext, lifecycle: Lifecycle | None = None,
                  unexpected_tag: str = "#CLIENT_UNEXPECTED_EVENT") -> None:
@@ -57,10 +57,10 @@ class ClientSession(SessionKind):
         self._unacked = self.puts.unacked
         self.v2_properties = "MESSAGE_PROPERTIES_EX" in session.remote.features.get("MPS", ())
         self.window = DeliveryWindow(session.context.output_bytes_max)
-        self._converting: deque[tuple[Handle, int, Message, bool]] = deque()  # the one in progress first
-        self._converted = 0  # bytes in this turn
-        self._acks, self._confirms = AckBatching(), ConfirmBatching()
-        self._batching = False  # holds at least BUSY_MESSAGES and confirms steadily: PUSHes are batched
+        self._converting: deque[tuple[Handle, int, Message, bool]] = deque()  # first the message being converted
+        self._converted_bytes = 0  # in this turn
+        self._ack_batching, self._confirm_batching = AckBatching(), ConfirmBatching()
+        self._batches_pushes = False  # it has at least BUSY_MESSAGES unconfirmed messages and confirms steadily
 
     @property
     def unacked(self) -> int:
@@ -71,7 +71,7 @@ class ClientSession(SessionKind):
 
     def missed_heartbeats_max(self, limits: Heartbeats) -> int:
         """As configured for clients; unlimited for Java SDKs, which stall on heartbeat requests."""
-        return limits.client if self.session.state is State.SERVING and not self.session.remote.is_java else 0
+        return limits.client if self.session.state is ConnectionState.SERVING and not self.session.remote.is_java else 0
 
     @property
     def may_pause_reading(self) -> bool:
@@ -81,8 +81,8 @@ class ClientSession(SessionKind):
     def on_ended(self, crashed: bool) -> None:
         self.drop_handles(crashed)
 
-    def free(self) -> None:
-        self.requests.free()
+    def break_cycles(self) -> None:
+        self.requests.break_cycles()
 
     def drop_handles(self, crashed: bool) -> None:
         """Drop all handles and cancel all pending requests."""
@@ -96,8 +96,8 @@ class ClientSession(SessionKind):
             try:
                 drop_handle(handle, crashed, self.session.wall)
             except Exception as error:
-                self.queues.queue_failed(handle.queue, "the loss of a client", error, disable=True)
-            self.queues.unused(handle.queue)
+                self.queues.isolate_queue(handle.queue, "the loss of a client", error, disable=True)
+            self.queues.release_unused(handle.queue)
 
     def tick(self, now: float) -> None:
         if self.requests.pending.count:
@@ -106,7 +106,7 @@ class ClientSession(SessionKind):
     def on_control(self, event: int, buffer: bytes, specific: int, start: int, end: int) -> Steps[None] | None:
         """Handle a control message; one above 4 KiB is decoded in slices."""
         if end - start > _CONTROL_AT_ONCE_BYTES:
-            return self._long_control(buffer, specific, start, end)
+            return self._control_in_slices(buffer, specific, start, end)
         message = self.decode_control(buffer, specific, start, end)
         self._stop_batching()
         if message is not None:
@@ -114,10 +114,10 @@ class ClientSession(SessionKind):
         return None
 
     def _stop_batching(self) -> None:
-        self._confirms.reset()
+        self._confirm_batching.reset()
         self.session.pausable = False
 
-    def _long_control(self, buffer: bytes, specific: int, start: int, end: int) -> Steps[None]:
+    def _control_in_slices(self, buffer: bytes, specific: int, start: int, end: int) -> Steps[None]:
         message = yield from self.decode_slowly(buffer, specific, start, end)
         if message is not None:
             yield from self.requests.handle_slowly(message)
@@ -126,21 +126,21 @@ class ClientSession(SessionKind):
 
     def on_turn_end(self) -> None:
         self.window.on_turn_end()
-        self._converted = 0
-        if self.requests.recent:
+        self._converted_bytes = 0
+        if self.requests.has_changes:
             self.requests.on_turn_end()
 
     def on_written(self, unsent: int) -> bool:
         return self.window.on_written(unsent)
 
-    def resume(self) -> None:
+    def resume_deliveries(self) -> None:
         if self.window.resume():
             for handle in self.handles.values():
                 handle.resume()
 
     def on_drained(self) -> None:
         self.window.on_drained()
-        self.resume()
+        self.resume_deliveries()
 
     # -- called by queues -------------------------------------------------------------------------------------------
 
@@ -153,7 +153,7 @@ class ClientSession(SessionKind):
 
     def push(self, handle: Handle, sub_id: int, message: Message, redelivered: bool) -> None:
         """Deliver a message to one subscription of a handle."""
-        if self._converting:  # keep the order
+        if self._converting:  # deliver in order
             self._converting.append((handle, sub_id, message, redelivered))
             return
         payload = message.payload
@@ -172,17 +172,17 @@ class ClientSession(SessionKind):
                 try:
                     if compression == CAT_ZLIB:
                         conversion = application_data.inflation_for_old_reader(payload)
-                        if self._converted > INFLATE_STEP_BYTES or not conversion.step():
+                        if self._converted_bytes > INFLATE_STEP_BYTES or not conversion.step():
                             self._converting.append((handle, sub_id, message, redelivered))
                             self.session.run_first(self._convert(conversion))
                             return
-                        self._converted += conversion.bytes
+                        self._converted_bytes += conversion.bytes
                         payload, compression = conversion.data(), CAT_NONE
                     else:
                         payload, compression = application_data.for_old_reader(payload, True, compression,
                                                                        message.schema_id)
                 except PeerError as error:
-                    self._not_converted(message, error)
+                    self._alarm_unconvertible(message, error)
                     return
         self._push(handle, sub_id, message, redelivered, compression, schema_id, payload)
 
@@ -196,12 +196,12 @@ class ClientSession(SessionKind):
             if self.handles.get(handle.q_id) is handle:
                 self._push(handle, sub_id, message, redelivered, CAT_NONE, 0, conversion.data())
         except PeerError as error:
-            self._not_converted(message, error)
+            self._alarm_unconvertible(message, error)
         for handle, sub_id, message, redelivered in waiting:
             if self.handles.get(handle.q_id) is handle:
                 self.push(handle, sub_id, message, redelivered)
 
-    def _not_converted(self, message: Message, error: PeerError) -> None:
+    def _alarm_unconvertible(self, message: Message, error: PeerError) -> None:
         self.context.report.alarm(alarms.CLIENT_INVALID_PUSH, f"{self.description}: properties of message "
                                f"[GUID: {message.guid.hex().upper()}] cannot be converted: {error}")
 
@@ -221,11 +221,11 @@ class ClientSession(SessionKind):
         session = self.session
         if session.flush_due:
             return
-        if (self._batching and 0 < held < DELAYED_PUSHES_MAX and self.window.open
-                and self._confirms.is_steady(self.context.now)):
+        if (self._batches_pushes and 0 < held < DELAYED_PUSHES_MAX and self.window.open
+                and self._confirm_batching.is_steady(self.context.now)):
             session.flush_with_turn()
         else:
-            self.context.output.flush_later(session)
+            self.context.output.flush_at_turn_end(session)
 
     def push_to_broker(self, handle: Handle, sub_id: int, message: Message, flags: int, schema_id: int,
                        payload: bytes) -> None:
@@ -248,10 +248,10 @@ class ClientSession(SessionKind):
         if session.delays_acks and not status and held < DELAYED_ACKS_MAX:
             session.flush_with_turn()
         else:
-            self.context.output.flush_later(session)
+            self.context.output.flush_at_turn_end(session)
 
     def flush_delayed_acks(self, now: float, waited: bool) -> None:
-        """Flush delayed ACKs: write coalescing has written their records. `waited`: for the intended delay."""
+        """Write the delayed ACKs in this turn, as their records are written. `waited`: their delay has passed."""
         if self.session.state is not _CLOSED:
             if waited:
                 self.on_flush_due(now)
@@ -259,8 +259,8 @@ class ClientSession(SessionKind):
 
     def on_flush_due(self, now: float) -> None:
         if self.session.delays_acks:
-            self._acks.on_acks_sent(now)
-            self.session.delays_acks = self._acks.delays
+            self._ack_batching.on_acks_sent(now)
+            self.session.delays_acks = self._ack_batching.delays
 
     def _count_nack(self, handle: Handle, guid: bytes, correlation_id: int, status: int) -> None:
         self.stats.nack_msgs += 1
@@ -276,27 +276,27 @@ class ClientSession(SessionKind):
     def on_puts(self, event: int, buffer: bytes, specific: int, position: int, end: int) -> Steps[None] | None:
         """Post the messages of a PUT event."""
         if not self.is_broker:
-            self._acks.on_puts(self.session.now)
-            self.session.delays_acks = self._acks.delays
+            self._ack_batching.on_puts(self.session.now)
+            self.session.delays_acks = self._ack_batching.delays
             self._stop_batching()
-        return self.puts.take(buffer, position, end)
+        return self.puts.read(buffer, position, end)
 
     # -- CONFIRM ----------------------------------------------------------------------------------------------------
 
     def on_confirms(self, event: int, buffer: bytes, specific: int, position: int, end: int) -> Steps[None] | None:
         """Process a CONFIRM event, in slices if it is large; confirms of unknown messages are ignored."""
         if not self.is_broker:
-            held = self._pausable_unconfirmed() if self._confirms.on_confirms(self.session.now) else None
-            self.session.pausable, self._batching = held is not None, held is not None and held >= BUSY_MESSAGES
+            held = self._pausable_unconfirmed() if self._confirm_batching.on_confirms(self.session.now) else None
+            self.session.pausable, self._batches_pushes = held is not None, held is not None and held >= BUSY_MESSAGES
         position, step = self.confirm_layout("Confirm", buffer, position, end)
         if end - position > SLICE_BYTES:
             return self._confirms_in_slices(buffer, position, end, step)
-        self._take_confirms(buffer, position, end, step)
+        self._process_confirms(buffer, position, end, step)
         return None
 
     def _pausable_unconfirmed(self) -> int | None:
-        """Return the number of unconfirmed messages if a read pause is harmless: the client only consumes, has at most 8
-        handles, its queues have plenty of free quota, and no subscription is more than half full. Otherwise None."""
+        """Return the number of unconfirmed messages if reads may be paused, else None. Condition: the client only consumes,
+        has at most 8 handles, its queues have plenty of free quota, and no subscription is more than half full."""
         handles, held = self.handles, 0
         if len(handles) > _PAUSABLE_HANDLES_MAX:
             return None
@@ -313,12 +313,12 @@ class ClientSession(SessionKind):
     def _confirms_in_slices(self, buffer: bytes, position: int, end: int, step: int) -> Steps[None]:
         size = SLICE_BYTES // step * step
         while end - position > size:
-            self._take_confirms(buffer, position, position + size, step)
+            self._process_confirms(buffer, position, position + size, step)
             position += size
             yield
-        self._take_confirms(buffer, position, end, step)
+        self._process_confirms(buffer, position, end, step)
 
-    def _take_confirms(self, buffer: bytes, position: int, end: int, step: int) -> None:
+    def _process_confirms(self, buffer: bytes, position: int, end: int, step: int) -> None:
         handles, now, wall, stats = self.handles, self.session.now, self.session.wall, self.stats
         items = self.confirms("Confirm", buffer, position, end, step)
         for at in range(0, len(items), ITEM_BYTES):
@@ -358,6 +358,7 @@ class ClientSession(SessionKind):
         return buffer[position:whole]
 
 
-LIFECYCLE = serving(ClientSession, {
-    "CONTROL": to(ClientSession.on_control, State.LEAVING), "PUT": to(ClientSession.on_puts, State.CLOSED),
+LIFECYCLE = negotiated_lifecycle(ClientSession, {
+    "CONTROL": to(ClientSession.on_control, ConnectionState.DISCONNECTING),
+    "PUT": to(ClientSession.on_puts, ConnectionState.CLOSED),
     "CONFIRM": to(ClientSession.on_confirms)})

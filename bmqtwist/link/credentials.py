@@ -64,6 +64,6 @@ class CredentialSender:
         if status.category is not Category.E_SUCCESS:
             return f"it refuses our credential: {status.message}"
         if lifetime_ms is not None:
-            life = lifetime_ms / 1000
-            self.due = now + max(0.0, min(0.9 * life, life - RENEWAL_S))
+            lifetime_s = lifetime_ms / 1000
+            self.due = now + max(0.0, min(0.9 * lifetime_s, lifetime_s - RENEWAL_S))
         return ""

@@ -1,7 +1,7 @@
 """Negotiation of connections: authentication and exchange of identities, before a session has its role.
 
-`accepted` creates the session of an incoming connection, `dialled` that of an outgoing connection to another broker. The
-broker accepts or refuses identities (`NegotiationContext.welcome`).
+`create_incoming` creates the session of an accepted connection, `create_outgoing` that of a connection to another broker.
+The broker accepts or refuses identities (`NegotiationContext.decide`).
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from bmqtwist.link.credentials import CredentialSender
 from bmqtwist.link.peer import PeerContext, PeerSession
 from bmqtwist.link.requests import QueueRequestsContext
 from bmqtwist.link.session import Session, SessionContext, SessionKind
-from bmqtwist.link.states import IGNORED, Lifecycle, State, row
+from bmqtwist.link.states import IGNORED, ConnectionState, Lifecycle, row
 from bmqtwist.machine import to
 from bmqtwist.wire import control
 from bmqtwist.wire.control import NegotiationMessage, encoding_of
 from bmqtwist.wire.schema import BrokerResponse, ClientIdentity, ClientType
 
 _DEFERRED_FRAMES_MAX = 1024  # frames deferred during authentication
-_RESPONSE_S_MAX = 10  # until the brokerResponse, authentication included
+_RESPONSE_TIMEOUT_S = 10  # of an outgoing connection, from its start to the brokerResponse
 
 
 class NegotiationContext(SessionContext, Protocol):
@@ -39,14 +39,14 @@ class NegotiationContext(SessionContext, Protocol):
     def commands(self) -> CommandContext:
         """Services for sessions of administrators."""
 
-    def welcome(self, session: Session, identity: ClientIdentity) -> BrokerResponse | None:
-        """Decide on a negotiation; None = close without a response (the reason is logged)."""
+    def decide(self, session: Session, identity: ClientIdentity) -> BrokerResponse | None:
+        """Accept or refuse a negotiation; None = close without a response (the reason is logged)."""
 
     def peers_for(self, identity: ClientIdentity) -> PeerContext | None:
         """Return the cluster of a peer with this identity; None = refuse it."""
 
 
-class Negotiating(SessionKind):
+class NegotiationKind(SessionKind):
     """Base class of both sides of a negotiation."""
 
     __slots__ = ()
@@ -69,7 +69,7 @@ class Negotiating(SessionKind):
         self.session.close("#UNEXPECTED_STATE %s: data before the negotiation", self.session.peer)
 
 
-class Negotiation(Negotiating):
+class IncomingNegotiation(NegotiationKind):
     """Kind of an incoming connection until its negotiation is complete."""
 
     __slots__ = ("_broker", "_deferred")
@@ -86,35 +86,35 @@ class Negotiation(Negotiating):
         """Handle the clientIdentity."""
         message = self.decode(buffer, specific, start, end, "clientIdentity")
         if message is not None:
-            self.session.introduce(message.value)
-            self.perform(self.session.guard.identity(self.session.now))
+            self.session.set_identity(message.value)
+            self.perform(self.session.authentication.on_identity(self.session.now))
 
     def perform(self, effects: list[Effect]) -> None:
         """Perform the effects of the authentication; defer frames while the first authenticator runs."""
         session = self.session
         super().perform(effects)
-        if session.guard.holding:
-            if session.state is State.NEGOTIATING:
-                session.enter(State.HOLDING, "a credential is judged")
-        elif self._deferred or session.state is State.HOLDING:
-            if session.state is State.HOLDING:
-                session.enter(State.NEGOTIATING, "the credential is good")
-            held, self._deferred = self._deferred, []
-            if held:
-                session.process_deferred(held)
+        if session.authentication.defers_frames:
+            if session.state is ConnectionState.NEGOTIATING:
+                session.change_state(ConnectionState.AUTHENTICATING, "a credential is being checked")
+        elif self._deferred or session.state is ConnectionState.AUTHENTICATING:
+            if session.state is ConnectionState.AUTHENTICATING:
+                session.change_state(ConnectionState.NEGOTIATING, "the credential is granted")
+            deferred, self._deferred = self._deferred, []
+            if deferred:
+                session.process_deferred(deferred)
 
     def on_deferred(self, event: int, buffer: bytes, specific: int, start: int, end: int) -> None:
         """Defer a frame until the authentication is complete."""
         if len(self._deferred) >= _DEFERRED_FRAMES_MAX:
-            self.session.close("#AUTHENTICATION %s: more than %d events before the answer", self.session.description,
-                               _DEFERRED_FRAMES_MAX)
+            self.session.close("#AUTHENTICATION %s: more than %d events before its authentication is complete",
+                               self.session.description, _DEFERRED_FRAMES_MAX)
             return
         self._deferred.append((event, buffer, specific, start, end))
 
     def proceed(self) -> None:
-        """Complete the negotiation after authentication: send the broker's decision and set the kind of the session."""
+        """Complete the negotiation after the authentication: send the broker's decision, set the kind of the session."""
         session = self.session
-        response = self._broker.welcome(session, session.remote.identity)
+        response = self._broker.decide(session, session.remote.identity)
         if response is None:
             session.close("#SESSION_NEGOTIATION %s: refused", session.description)
             return
@@ -122,20 +122,22 @@ class Negotiation(Negotiating):
         if response.result.category:
             session.close("#SESSION_NEGOTIATION %s: %s", session.description, response.result.message)
             return
-        session.negotiated()
+        session.on_negotiated()
         if session.remote.identity.client_type == ClientType.E_TCPADMIN:
-            session.become(AdminSession(session, self._broker.commands), State.SERVING, "an administrator")
+            session.set_kind(AdminSession(session, self._broker.commands), ConnectionState.SERVING,
+                             "negotiated with an administrator")
         elif session.remote.identity.client_type == ClientType.E_TCPBROKER:
             peers = self._broker.peers_for(session.remote.identity)
             if peers is not None:
                 peer = PeerSession(session, self._broker.queues, peers, dialled=False)
-                session.become(peer, State.SERVING, "a broker")
+                session.set_kind(peer, ConnectionState.SERVING, "negotiated with a broker")
                 peer.start()
         else:
-            session.become(ClientSession(session, self._broker.queues), State.SERVING, "a client")
+            session.set_kind(ClientSession(session, self._broker.queues), ConnectionState.SERVING,
+                             "negotiated with a client")
 
 
-class Dialling(Negotiating):
+class OutgoingNegotiation(NegotiationKind):
     """Kind of an outgoing connection to another broker until its negotiation is complete."""
 
     __slots__ = ("_queues", "_peers", "_identity", "_credential_sender")
@@ -146,7 +148,7 @@ class Dialling(Negotiating):
         self._queues = queues
         self._peers, self._identity, self._credential_sender = peers, identity, sender
 
-    def introduce(self) -> None:
+    def send_identity(self) -> None:
         """Send the identity of this broker."""
         self.session.send(NegotiationMessage("clientIdentity", self._identity))
 
@@ -157,8 +159,8 @@ class Dialling(Negotiating):
         if why:
             session.close("#AUTHENTICATION %s: %s", session.peer, why)
             return
-        session.enter(State.DIALLING, "the credential is good")
-        self.introduce()
+        session.change_state(ConnectionState.AWAITING_RESPONSE, "the credential is granted")
+        self.send_identity()
 
     def on_response(self, event: int, buffer: bytes, specific: int, start: int, end: int) -> None:
         """Handle the brokerResponse."""
@@ -166,68 +168,69 @@ class Dialling(Negotiating):
         message = self.decode(buffer, specific, start, end, "brokerResponse")
         if message is None:
             return
-        session.introduce(message.value.broker_identity)
+        session.set_identity(message.value.broker_identity)
         if message.value.result.category:
             session.close("#SESSION_NEGOTIATION %s: %s", session.description, message.value.result.message)
             return
-        session.negotiated()
+        session.on_negotiated()
         peer = PeerSession(session, self._queues, self._peers, dialled=True, sender=self._credential_sender)
-        session.become(peer, State.SERVING, "a broker")
+        session.set_kind(peer, ConnectionState.SERVING, "negotiated with a broker")
         peer.start()
 
     def tick(self, now: float) -> None:
         if self._credential_sender is not None and self._credential_sender.failure:
             self.session.close("#AUTHENTICATION %s: %s", self.session.peer, self._credential_sender.failure)
-        elif now - self.session.channel.connected_at >= _RESPONSE_S_MAX:
-            self.session.close("#SESSION_NEGOTIATION %s: no brokerResponse within %d s", self.session.peer, _RESPONSE_S_MAX)
+        elif now - self.session.channel.connected_at >= _RESPONSE_TIMEOUT_S:
+            self.session.close("#SESSION_NEGOTIATION %s: no brokerResponse within %d s", self.session.peer,
+                               _RESPONSE_TIMEOUT_S)
 
     def on_ended(self, crashed: bool) -> None:
-        self._peers.not_connected(self.session)
+        self._peers.on_negotiation_failed(self.session)
 
 
-def accepted(context: NegotiationContext, peer: str, guard: Authentication, now: float) -> Session:
-    """Create the session of an incoming connection; `guard` authenticates it."""
-    session = Session(context, peer, guard, now)
-    session.become(Negotiation(session, context), State.NEGOTIATING, "a connection is accepted")
+def create_incoming(context: NegotiationContext, peer: str, authentication: Authentication, now: float) -> Session:
+    """Create the session of an incoming connection; `authentication` authenticates it."""
+    session = Session(context, peer, authentication, now)
+    session.set_kind(IncomingNegotiation(session, context), ConnectionState.NEGOTIATING, "the connection is accepted")
     return session
 
 
-def dialled(context: NegotiationContext, peer: str, guard: Authentication, now: float, identity: ClientIdentity,
-            peers: PeerContext, credential: Callable[[], Credential] | None = None) -> Session:
+def create_outgoing(context: NegotiationContext, peer: str, authentication: Authentication, now: float,
+                    identity: ClientIdentity, peers: PeerContext,
+                    credential: Callable[[], Credential] | None = None) -> Session:
     """Create the session of an outgoing connection to another broker; it sends this broker's `credential`, if there is one,
     and then its identity."""
-    session = Session(context, peer, guard, now)
-    guard.closed()  # only the accepting side authenticates
+    session = Session(context, peer, authentication, now)
+    authentication.close()  # only the accepting side authenticates
     sender = CredentialSender(credential) if credential is not None else None
-    kind = Dialling(session, context.queues, peers, identity, sender)
+    kind = OutgoingNegotiation(session, context.queues, peers, identity, sender)
     if sender is None:
-        session.become(kind, State.DIALLING, "a connection is made")
-        kind.introduce()
+        session.set_kind(kind, ConnectionState.AWAITING_RESPONSE, "the connection is established")
+        kind.send_identity()
     else:
-        session.become(kind, State.PRESENTING, "a connection is made")
+        session.set_kind(kind, ConnectionState.AWAITING_AUTHENTICATION, "the connection is established")
         sender.send(session)
     return session
 
 
+_S, _IN, _OUT = ConnectionState, IncomingNegotiation, OutgoingNegotiation
 LIFECYCLE = Lifecycle({
-    State.NEGOTIATING: row(
-        to(Negotiation.on_premature_event, State.CLOSED),
-        CONTROL=to(Negotiation.on_negotiation, State.HOLDING, State.SERVING),
-        AUTHENTICATION=to(Negotiation.on_authentication, State.HOLDING), OUTCOME=to(Negotiation.perform, State.CLOSED),
-        ENDED=to(Negotiation.on_ended, State.CLOSED)),
-    State.HOLDING: row(
-        to(Negotiation.on_deferred, State.CLOSED), AUTHENTICATION=to(Negotiation.on_authentication, State.CLOSED),
-        OUTCOME=to(Negotiation.perform, State.NEGOTIATING, State.SERVING, State.CLOSED),
-        ENDED=to(Negotiation.on_ended, State.CLOSED)),
+    _S.NEGOTIATING: row(
+        to(_IN.on_premature_event, _S.CLOSED), CONTROL=to(_IN.on_negotiation, _S.AUTHENTICATING, _S.SERVING),
+        AUTHENTICATION=to(_IN.on_authentication, _S.AUTHENTICATING), OUTCOME=to(_IN.perform, _S.CLOSED),
+        ENDED=to(_IN.on_ended, _S.CLOSED)),
+    _S.AUTHENTICATING: row(
+        to(_IN.on_deferred, _S.CLOSED), AUTHENTICATION=to(_IN.on_authentication, _S.CLOSED),
+        OUTCOME=to(_IN.perform, _S.NEGOTIATING, _S.SERVING, _S.CLOSED), ENDED=to(_IN.on_ended, _S.CLOSED)),
 })
 DIALLED_LIFECYCLE = Lifecycle({
-    State.PRESENTING: row(
-        to(Dialling.on_premature_event, State.CLOSED),
-        AUTHENTICATION=to(Dialling.on_authentication_response, State.DIALLING, State.CLOSED),
-        HEARTBEAT_REQ=to(Dialling.on_heartbeat), HEARTBEAT_RSP=IGNORED, OUTCOME=to(Dialling.perform),
-        ENDED=to(Dialling.on_ended, State.CLOSED)),
-    State.DIALLING: row(
-        to(Dialling.on_premature_event, State.CLOSED), CONTROL=to(Dialling.on_response, State.SERVING, State.CLOSED),
-        HEARTBEAT_REQ=to(Dialling.on_heartbeat), HEARTBEAT_RSP=IGNORED, OUTCOME=to(Dialling.perform),
-        ENDED=to(Dialling.on_ended, State.CLOSED)),
+    _S.AWAITING_AUTHENTICATION: row(
+        to(_OUT.on_premature_event, _S.CLOSED),
+        AUTHENTICATION=to(_OUT.on_authentication_response, _S.AWAITING_RESPONSE, _S.CLOSED),
+        HEARTBEAT_REQ=to(_OUT.on_heartbeat), HEARTBEAT_RSP=IGNORED, OUTCOME=to(_OUT.perform),
+        ENDED=to(_OUT.on_ended, _S.CLOSED)),
+    _S.AWAITING_RESPONSE: row(
+        to(_OUT.on_premature_event, _S.CLOSED), CONTROL=to(_OUT.on_response, _S.SERVING, _S.CLOSED),
+        HEARTBEAT_REQ=to(_OUT.on_heartbeat), HEARTBEAT_RSP=IGNORED, OUTCOME=to(_OUT.perform),
+        ENDED=to(_OUT.on_ended, _S.CLOSED)),
 })

@@ -31,7 +31,7 @@ from bmqtwist.wire.fast import (
 )
 
 _PUSH_INFO: Final = Struct(PUSH_HEADER.format + "IIB3x")  # a PUSH header with the option for brokers
-_PUSH_PLACED: Final = Struct(PUSH_HEADER.format + "IIB3xIQ")  # a PUSH header with option and PSN
+_PUSH_WITH_PSN: Final = Struct(PUSH_HEADER.format + "IIB3xIQ")  # a PUSH header with option and PSN
 _PUSH_UNNAMED: Final = Struct(PUSH_HEADER.format + "I")
 _WORDS: Final = 8  # of a PUSH header
 _PUSH_PARTS: Final = 3  # of a message: header with options, data, padding
@@ -43,7 +43,7 @@ ACKS_MAX: Final = OUT_EVENT_BYTES_MAX // ACK_MESSAGE.size
 class Outbox:
     """Output collected until the end of the turn. `sends_psns`: PUSHes to this broker contain PSNs."""
 
-    __slots__ = ("_sealed", "_pushes", "_push_bytes", "_acks", "_merged", "_reached", "sends_psns")
+    __slots__ = ("_sealed", "_pushes", "_push_bytes", "_acks", "_merged", "_last_indexes", "sends_psns")
 
     def __init__(self) -> None:
         self._sealed: list[bytes] = []
@@ -52,7 +52,7 @@ class Outbox:
         self._acks: list[bytes] = []
         self._merged: dict[tuple[int, bytes, int], tuple[int, list[tuple[int, int]]]] = {}  # index, (id, attempts)
         self.sends_psns = False
-        self._reached: dict[tuple[int, int], int] = {}  # (queue id, subscription id): index of its last message
+        self._last_indexes: dict[tuple[int, int], int] = {}  # (queue id, subscription id) -> index of its last PUSH
 
     def push(self, q_id: int, guid: bytes, sub_id: int, flags: int, compression: int, schema_id: int,
              payload: bytes) -> int:
@@ -72,20 +72,20 @@ class Outbox:
         words, compression = 12 + (len(payload) >> 2), message.compression << 5  # header 8, option 3, data with padding
         if self.sends_psns and message.lease:
             words += 3
-            header = _PUSH_PLACED.pack(flags << 28 | words, 0x608 | compression, q_id, message.guid, schema_id, 0,
+            header = _PUSH_WITH_PSN.pack(flags << 28 | words, 0x608 | compression, q_id, message.guid, schema_id, 0,
                                        OPTION_ONE_PLACED_HEAD, sub_id, attempts, message.lease, message.sequence)
         else:
             header = _PUSH_INFO.pack(flags << 28 | words, 0x308 | compression, q_id, message.guid, schema_id, 0,
                                      OPTION_ONE_INFO_HEAD, sub_id, attempts)
-        self._add(header, payload, words)
+        self._append_push(header, payload, words)
 
     def push_unnamed(self, q_id: int, guid: bytes, flags: int, compression: int, schema_id: int, payload: bytes) -> None:
         """Append a PUSH for a downstream broker without subscription ids (broadcast)."""
         words = 10 + (len(payload) >> 2)  # header 8, option 1, data with padding (size >> 2) + 1
-        self._add(_PUSH_UNNAMED.pack(flags << 28 | words, 0x108 | compression << 5, q_id, guid, schema_id, 0,
+        self._append_push(_PUSH_UNNAMED.pack(flags << 28 | words, 0x108 | compression << 5, q_id, guid, schema_id, 0,
                                      OPTION_UNNAMED), payload, words)
 
-    def _add(self, header: bytes, payload: bytes, words: int) -> None:
+    def _append_push(self, header: bytes, payload: bytes, words: int) -> None:
         self._pushes += (header, payload, PAD4[len(payload) & 3])
         self._push_bytes += words << 2
         if self._push_bytes > OUT_EVENT_BYTES_MAX:
@@ -94,40 +94,40 @@ class Outbox:
     def push_infos(self, q_id: int, message: Message, sub_id: int, attempts: int, flags: int, schema_id: int,
                    payload: bytes) -> None:
         """Append a PUSH for a downstream broker, merged like `push_merged`."""
-        index = self._join((q_id, message.guid, flags), sub_id, attempts)
+        index = self._merge((q_id, message.guid, flags), sub_id, attempts)
         if index < 0:
             self.push_info(q_id, message, sub_id, attempts, flags, schema_id, payload)
             return
         lease, sequence = (message.lease, message.sequence) if self.sends_psns else (0, 0)
         option = sub_queue_infos(self._merged[q_id, message.guid, flags][1], lease, sequence)
-        self._readdress(index, q_id, message.guid, flags, message.compression, schema_id, option)
+        self._replace_header(index, q_id, message.guid, flags, message.compression, schema_id, option)
         self._push_bytes += PLACED_INFO_WORDS << 2 if lease else 8
 
     def push_merged(self, q_id: int, guid: bytes, sub_id: int, flags: int, compression: int, schema_id: int,
                     payload: bytes) -> None:
-        """Append a PUSH, or add the subscription id to the PUSH of the same message to another substream of the handle in
-        this turn, unless that would change the order of messages of the subscription."""
-        index = self._join((q_id, guid, flags), sub_id, 0)
+        """Append a PUSH, or add the subscription id to an earlier PUSH of the same message to another substream of the
+        handle, unless that would change the order of messages of the subscription."""
+        index = self._merge((q_id, guid, flags), sub_id, 0)
         if index < 0:
             self.push(q_id, guid, sub_id, flags, compression, schema_id, payload)
             return
         option = sub_queue_ids([each for each, _ in self._merged[q_id, guid, flags][1]])
-        self._readdress(index, q_id, guid, flags, compression, schema_id, option)
+        self._replace_header(index, q_id, guid, flags, compression, schema_id, option)
         self._push_bytes += 4
 
-    def _join(self, key: tuple[int, bytes, int], sub_id: int, attempts: int) -> int:
-        """Return the index of the PUSH that the subscription id was added to; -1 = append a new PUSH."""
+    def _merge(self, key: tuple[int, bytes, int], sub_id: int, attempts: int) -> int:
+        """Add the subscription id to an earlier PUSH and return its index; -1 = a new PUSH has to be appended."""
         place = key[0], sub_id
         found = self._merged.get(key)
-        if found is None or found[0] <= self._reached.get(place, -1):
-            self._reached[place] = index = len(self._pushes)
+        if found is None or found[0] <= self._last_indexes.get(place, -1):
+            self._last_indexes[place] = index = len(self._pushes)
             self._merged[key] = index, [(sub_id, attempts)]
             return -1
-        self._reached[place] = found[0]
+        self._last_indexes[place] = found[0]
         found[1].append((sub_id, attempts))
         return found[0]
 
-    def _readdress(self, index: int, q_id: int, guid: bytes, flags: int, compression: int, schema_id: int,
+    def _replace_header(self, index: int, q_id: int, guid: bytes, flags: int, compression: int, schema_id: int,
                    option: bytes) -> None:
         words = _WORDS + (len(option) >> 2) + (len(self._pushes[index + 1]) >> 2) + 1
         self._pushes[index] = PUSH_HEADER.pack(flags << 28 | words, len(option) << 6 | compression << 5 | _WORDS, q_id,
@@ -157,7 +157,7 @@ class Outbox:
         tail = q_id.to_bytes(4, "big")
         self._acks = [ack for ack in self._acks if ack[20:] != tail]
 
-    def take(self) -> list[bytes]:
+    def take_output(self) -> list[bytes]:
         """Remove and return all output, in order."""
         self._seal()
         sealed, self._sealed = self._sealed, []
@@ -169,8 +169,8 @@ class Outbox:
         sealed += self._pushes
         self._pushes = []
         self._push_bytes = 0
-        if self._reached:
-            self._merged, self._reached = {}, {}
+        if self._last_indexes:
+            self._merged, self._last_indexes = {}, {}
 
     def _seal(self) -> None:
         if self._pushes:

@@ -1,4 +1,4 @@
-"""Direct output of one TCP connection: the output of a turn goes to the socket at once, without the transport."""
+"""Direct output of one TCP connection: the output of a turn is written to the socket, without the transport."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 
 class Outgoing:
-    """`send`: of the socket; None while earlier output is unsent, or over TLS: then the connection writes.
+    """`send`: method of the socket; None while earlier output is unsent, and over TLS: then the connection writes.
 
-    Two flags control TCP acknowledgements (`reactor/incoming.py`). `answered_at_once`: the last output left in the turn that
-    that processed the last input. `sent`: output was written since the last request for a quick acknowledgement.
+    Two flags control TCP acknowledgements (`reactor/incoming.py`). `answered_at_once`: the last output was written in the
+    turn that processed the last input. `sent`: output was written since the last request for a quick acknowledgement.
     """
 
     __slots__ = ("send", "answered_at_once", "sent")
@@ -19,7 +19,7 @@ class Outgoing:
         self.answered_at_once, self.sent = False, True
 
     def write(self, data: bytes) -> int:
-        """Return the number of bytes that the socket takes; 0 if the connection is lost, which the transport detects."""
+        """Return the number of bytes that the socket accepts; 0 if the connection is lost, which the transport detects."""
         send = self.send
         try:
             return 0 if send is None else send(data)

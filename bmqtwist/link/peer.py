@@ -1,11 +1,11 @@
-"""Sessions of peers: complete events to and from the node or proxy of a cluster.
+"""Sessions of peers, that is, other brokers: nodes and proxies of a cluster.
 
-`PeerContext` admits peers and processes their events; the session implements heartbeats, its end, and the limit of unsent
-output.
+`PeerContext` admits peers and processes their events. The session implements heartbeats, the end of the connection, and the
+limit of unsent output.
 
-A downstream broker (`serve`) is a client: one handle may stand for many of its clients, with the sums of their counts, and
-is one consumer of each app. PUSH messages contain the remaining delivery attempts; a REJECT reports a used attempt. For an
-upstream broker, `upstream_batch` collects the output of a turn (`link/upstream_batch.py`).
+A downstream broker (`accept_requests`) is a client: one handle may stand for many of its clients, with the sums of their
+counts, and is one consumer of each app. PUSH messages contain the remaining delivery attempts; a REJECT reports a used
+attempt. For an upstream broker, `upstream_batch` collects the output of a turn (`link/upstream_batch.py`).
 
 docs/architecture.md, "A message's way", shows when this module is called.
 """
@@ -24,8 +24,8 @@ from bmqtwist.link.extensions import PLACES, RELAY_EXTENSION
 from bmqtwist.link.outbox import ACKS_MAX
 from bmqtwist.link.receipts import ConfirmReceipts
 from bmqtwist.link.requests import QueueRequestsContext, is_of_a_client
-from bmqtwist.link.session import Session, serving
-from bmqtwist.link.states import State
+from bmqtwist.link.session import Session, negotiated_lifecycle
+from bmqtwist.link.states import ConnectionState
 from bmqtwist.link.upstream_batch import UpstreamBatch
 from bmqtwist.machine import to
 from bmqtwist.queue.handles import drop_handle
@@ -72,16 +72,16 @@ class PeerContext(Protocol):
     def admit(self, session: Session, identity: ClientIdentity) -> BrokerResponse | None:
         """Decide on the identity of a peer; None = close without a response (the reason is logged)."""
 
-    def connected(self, peer: PeerSession) -> None:
+    def on_connected(self, peer: PeerSession) -> None:
         """Add a peer after its negotiation; `peer.send` works from now on."""
 
-    def received(self, peer: PeerSession, kind: EventType, specific: int, body: bytes) -> None:
+    def on_event(self, peer: PeerSession, kind: EventType, specific: int, body: bytes) -> None:
         """Process an event: type, type-specific byte, and the bytes after its header. Log invalid events."""
 
-    def disconnected(self, peer: PeerSession) -> None:
+    def on_disconnected(self, peer: PeerSession) -> None:
         """Remove a peer whose session has ended."""
 
-    def not_connected(self, session: Session) -> None:
+    def on_negotiation_failed(self, session: Session) -> None:
         """Report the end of an outgoing connection before its negotiation was complete."""
 
     def stop(self) -> None:
@@ -89,15 +89,16 @@ class PeerContext(Protocol):
 
 
 class PeerSession(ClientSession):
-    """Kind of a peer's session. `dialled`: this broker made the connection. `node_id`: -1 for a proxy. `sender`: renews
-    this broker's credential. `serves`: the peer is a downstream broker. `is_member`: it is a replica and may become primary;
-    other peers receive PSNs in PUSHes if they support PLACES. `receipts`: of its CONFIRMs; None = not requested."""
+    """Kind of a peer's session. `dialled`: this broker dialled the peer; `node_id`: -1 for a proxy; `sender`: renews this
+    broker's credential; `accepts_requests`: the peer is a downstream broker; `is_member`: it is a replica and may become
+    primary (other peers receive PSNs in PUSHes if they support PLACES); `receipts`: of its CONFIRMs, None = not
+    requested."""
 
-    output_bytes_max = PEER_OUTPUT_BYTES_MAX  # a peer that exceeds it catches up after it has connected again
-    unread = "#PEER_SEND_FAILURE %s: the broker does not read"
+    output_bytes_max = PEER_OUTPUT_BYTES_MAX  # above it the connection is closed; the peer catches up on a new one
+    unread_text = "#PEER_SEND_FAILURE %s: the broker does not read"
     is_broker = True
-    __slots__ = ("dialled", "role", "node_id", "serves", "upstream_batch", "receipts", "confirm_count", "uncommitted",
-                 "_peers", "_credential_sender", "_early", "_newest")
+    __slots__ = ("dialled", "role", "node_id", "accepts_requests", "upstream_batch", "receipts", "confirm_count",
+                 "uncommitted", "_peers", "_credential_sender", "_early_acks", "_newest_acked")
 
     def __init__(self, session: Session, queues: QueueRequestsContext, peers: PeerContext, dialled: bool,
                  sender: CredentialSender | None = None) -> None:
@@ -105,14 +106,14 @@ class PeerSession(ClientSession):
         self.dialled, self._peers, self._credential_sender = dialled, peers, sender
         self.role = PeerRole.MEMBER
         self.node_id: int = session.remote.identity.cluster_node_id
-        self.serves = False
+        self.accepts_requests = False
         self.upstream_batch: UpstreamBatch | None = None
         self.receipts: ConfirmReceipts | None = None
         self.confirm_count = 0
         self.uncommitted: deque[tuple[int, list[tuple[Partition, int]]]] = deque()
         self.puts.makes_guids = True  # the first broker creates missing GUIDs
-        self._early: dict[int, list[bytes]] = {}  # early acknowledgements of this turn, by partition
-        self._newest: dict[int, Message] = {}  # newest message of the early acknowledgements, by partition
+        self._early_acks: dict[int, list[bytes]] = {}  # early acknowledgements of this turn, by partition
+        self._newest_acked: dict[int, Message] = {}  # newest message of the early acknowledgements, by partition
         session.remote.sends_at_once = RELAY_EXTENSION in session.remote.features
 
     def missed_heartbeats_max(self, limits: Heartbeats) -> int:
@@ -131,21 +132,21 @@ class PeerSession(ClientSession):
 
     def start(self) -> None:
         """Report the peer to its cluster after the negotiation."""
-        self._peers.connected(self)
+        self._peers.on_connected(self)
 
-    def serve(self, receipts: ConfirmReceipts | None = None) -> None:
+    def accept_requests(self, receipts: ConfirmReceipts | None = None) -> None:
         """Accept queue requests of the peer; send it `receipts` of its CONFIRMs."""
-        self.serves, self.receipts = True, receipts
-        self.is_member = self.puts.ignores_unknown = self.role is PeerRole.MEMBER  # a member keeps PUTs without an answer
+        self.accepts_requests, self.receipts = True, receipts
+        self.is_member = self.puts.ignores_unknown = self.role is PeerRole.MEMBER  # a member retains PUTs without an answer
         self.outbox.sends_psns = not self.is_member and PLACES in self.session.remote.features.get(RELAY_EXTENSION, ())
 
     def on_ended(self, crashed: bool) -> None:
         """End the session; no delivery attempts are used, because the consumers are not lost."""
         super().on_ended(crashed=False)
         if self.receipts is not None:
-            self.receipts.forget(self)
+            self.receipts.remove(self)
             self.receipts = None
-        self._peers.disconnected(self)
+        self._peers.on_disconnected(self)
 
     def tick(self, now: float) -> None:
         super().tick(now)
@@ -169,13 +170,13 @@ class PeerSession(ClientSession):
         if self.upstream_batch is not None:
             self.upstream_batch.seal()
         super().on_turn_end()
-        if self._early:
-            self._seal_early()
+        if self._early_acks:
+            self._seal_early_acks()
 
     def on_frame(self, event: int, buffer: bytes, specific: int, start: int, end: int) -> Steps[None] | None:
         """Process an event for the peer's clients here, or pass it to the cluster; the latter also gets control messages of
         members."""
-        if self.serves:
+        if self.accepts_requests:
             if event == EventType.PUT:
                 return self.on_puts(event, buffer, specific, start, end)
             if event == EventType.CONFIRM:
@@ -190,18 +191,18 @@ class PeerSession(ClientSession):
                 if is_of_a_client(message):
                     self.requests.handle(message)
                     return None
-        self._peers.received(self, EVENT_TYPES[event], specific, buffer[start:end])
+        self._peers.on_event(self, EVENT_TYPES[event], specific, buffer[start:end])
         return None
 
-    def send(self, event: bytes, hurry: bool = True) -> None:
-        """Append a complete event to the output of the turn; without `hurry`, batch it with the next output. Ignored after
+    def send(self, event: bytes, urgent: bool = True) -> None:
+        """Append a complete event to the output of the turn; without `urgent`, batch it with the next output. Ignored after
         the end of the session."""
         session = self.session
-        if session.state is State.SERVING:
+        if session.state is ConnectionState.SERVING:
             if self.upstream_batch is not None:
                 self.upstream_batch.seal()
             session.outbox.event(event)
-            if hurry:
+            if urgent:
                 session.flush()
             else:
                 session.flush_soon()
@@ -235,33 +236,33 @@ class PeerSession(ClientSession):
         if handle.closing:
             return
         self.stats.ack_msgs += 1
-        acks = self._early.get(partition_id)
+        acks = self._early_acks.get(partition_id)
         if acks is None:
-            acks = self._early[partition_id] = []
+            acks = self._early_acks[partition_id] = []
         acks.append(ACK_MESSAGE.pack(0, guid, handle.q_id))
-        self._newest[partition_id] = message
+        self._newest_acked[partition_id] = message
         if len(acks) >= ACKS_MAX:
-            self._seal_early()
+            self._seal_early_acks()
         self.session.flush()
 
-    def _seal_early(self) -> None:
-        for partition_id, acks in self._early.items():
-            newest = self._newest[partition_id]
+    def _seal_early_acks(self) -> None:
+        for partition_id, acks in self._early_acks.items():
+            newest = self._newest_acked[partition_id]
             size = RECEIPT.size + ITEMS_HEADER_BYTES + ITEM_BYTES * len(acks)
             self.outbox.event_parts([event_header(EventType.ACK, size, ACK_EARLY),
                                      RECEIPT.pack(partition_id, newest.sequence, newest.lease), ITEMS_HEADER, *acks])
-        self._early, self._newest = {}, {}
+        self._early_acks, self._newest_acked = {}, {}
 
-    def _take_confirms(self, buffer: bytes, position: int, end: int, step: int) -> None:
-        super()._take_confirms(buffer, position, end, step)
+    def _process_confirms(self, buffer: bytes, position: int, end: int, step: int) -> None:
+        super()._process_confirms(buffer, position, end, step)
         if self.receipts is not None and end - position >= step:
-            self.receipts.taken(self, (end - position) // step)
+            self.receipts.on_confirms(self, (end - position) // step)
 
     def send_confirm_receipt(self, count: int) -> None:
         """Send a confirm receipt: the first `count` CONFIRMs of this connection are committed."""
         self.session.send(ControlMessage(None, "clusterMessage", ClusterMessage("confirmReceipt", ConfirmReceipt(count))))
 
-    def leave(self, handle: Handle) -> None:
+    def close_handle(self, handle: Handle) -> None:
         """Close the handle of a queue with another primary; the member opens the queue there."""
         self.handles.pop(handle.q_id, None)
         self.requests.close_id(handle.q_id)
@@ -282,7 +283,7 @@ class PeerSession(ClientSession):
             outbox.push_info(handle.q_id, message, sub_id, attempts, flags, schema_id, payload)
 
     def on_rejects(self, event: int, buffer: bytes, specific: int, position: int, end: int) -> None:
-        """Process a REJECT event: each message used a delivery attempt or, with RETURNED, has no consumer downstream."""
+        """Process a REJECT event: each message used an attempt or, with REJECT_RETURNED, has no consumer downstream."""
         wall = self.session.wall
         position, step = self.confirm_layout("Reject", buffer, position, end)
         for q_id, guid, sub_id in CONFIRM_MESSAGE.iter_unpack(self.confirms("Reject", buffer, position, end, step)):
@@ -305,5 +306,5 @@ def _attempts(handle: Handle, sub_id: int, message: Message) -> int:
     return _UNLIMITED
 
 
-LIFECYCLE = serving(PeerSession, {"CONTROL": to(PeerSession.on_frame, State.LEAVING),
-                                  **dict.fromkeys(FRAMES, to(PeerSession.on_frame, State.CLOSED))})
+LIFECYCLE = negotiated_lifecycle(PeerSession, {"CONTROL": to(PeerSession.on_frame, ConnectionState.DISCONNECTING),
+                                  **dict.fromkeys(FRAMES, to(PeerSession.on_frame, ConnectionState.CLOSED))})

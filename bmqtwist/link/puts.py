@@ -43,48 +43,48 @@ class PutReader:
     PUTs for unknown queue ids without an answer."""
 
     __slots__ = ("unacked", "makes_guids", "ignores_unknown", "_session", "_queues", "_requests", "_handles",
-                 "_late", "_inflating", "_reached")
+                 "_posting_deferred", "_inflating", "_receivers")
 
     def __init__(self, session: Session, queues: QueueRequestsContext, requests: QueueRequests,
                  handles: dict[int, Handle]) -> None:
         self._session, self._queues, self._requests, self._handles = session, queues, requests, handles
         self.makes_guids, self.ignores_unknown = session.remote.makes_guids, False
         self.unacked: dict[bytes, Handle] = {}
-        self._late = False  # a deferred PUT is being posted
-        self._reached = 0  # apps or consumers that received PUTs in this slice
+        self._posting_deferred = False  # a deferred PUT is being posted
+        self._receivers = 0  # apps or consumers that received PUTs in this slice
         self._inflating: dict[tuple[int, int], Inflation] = {}  # in progress, by buffer and position
 
-    def take(self, buffer: bytes, position: int, end: int) -> Steps[None] | None:
+    def read(self, buffer: bytes, position: int, end: int) -> Steps[None] | None:
         """Post the messages of a PUT event up to the first invalid one; return the remaining work of a large event."""
         if position >= end:
             self._session.log("#CORRUPTED_EVENT", _INVALID_PUT, NO_MESSAGES)
         if end - position <= SLICE_BYTES:
-            position = self._take_whole(buffer, position, end, end)
-        return None if position >= end and self._reached <= REACH_MAX else self._in_slices(buffer, position, end)
+            position = self._post_until(buffer, position, end, end)
+        return None if position >= end and self._receivers <= REACH_MAX else self._in_slices(buffer, position, end)
 
     def _in_slices(self, buffer: bytes, position: int, end: int) -> Steps[None]:
-        if self._reached > REACH_MAX:
-            self._reached = 0
+        if self._receivers > REACH_MAX:
+            self._receivers = 0
             yield
         while position < end:
             yield from self._inflate(buffer, position)
             began = position
-            position = self._take_whole(buffer, position, end, min(end, position + SLICE_BYTES))
+            position = self._post_until(buffer, position, end, min(end, position + SLICE_BYTES))
             if position != began:
                 self._inflating.pop((id(buffer), began), None)
-            self._reached = 0
+            self._receivers = 0
             yield
 
-    def _take_whole(self, buffer: bytes, start: int, end: int, until: int) -> int:
+    def _post_until(self, buffer: bytes, start: int, end: int, until: int) -> int:
         """Post the messages that begin before `until`; return the position of the next one, or `end`. Stop before a message
         that takes more than a step to inflate, and after INFLATE_STEP_BYTES inflated bytes or REACH_MAX receivers."""
         try:
-            return self._take(buffer, start, end, until)
+            return self._post_valid(buffer, start, end, until)
         except MessageError as error:
             self._session.log("#CORRUPTED_EVENT", _INVALID_PUT, error.code)
             return end
 
-    def _take(self, buffer: bytes, start: int, end: int, until: int) -> int:
+    def _post_valid(self, buffer: bytes, start: int, end: int, until: int) -> int:
         handles, now, wall, inflated = self._handles, self._session.now, self._session.wall, 0
         while start < until:
             q_id, guid, payload, flags, crc, compression, schema_id, options, _, stop = put_at(buffer, start, end)
@@ -134,7 +134,7 @@ class PutReader:
                     pass  # stored unchanged; subscriptions and conversions treat its properties as unreadable
             self._post(handle, Message(guid, payload, options, has_properties, compression, schema_id, crc, now, wall), size,
                        correlation_id, wants_ack)
-            self._reached = reached = self._reached + handle.queue.receiver_count
+            self._receivers = reached = self._receivers + handle.queue.receiver_count
             if reached > REACH_MAX:
                 until = start
         return start
@@ -160,21 +160,21 @@ class PutReader:
 
     def post_deferred(self, message: bytes, done: Callable[[], None]) -> None:
         """Post a PUT that was deferred until the open of its queue was answered, then call `done`."""
-        if self._take_late(message):
+        if self._post_deferred_slice(message):
             done()
         else:
-            self._session.run_first(self._late_in_slices(message, done))
+            self._session.run_first(self._post_deferred_in_slices(message, done))
 
-    def _take_late(self, message: bytes) -> bool:
-        self._late = True
+    def _post_deferred_slice(self, message: bytes) -> bool:
+        self._posting_deferred = True
         try:
-            return self._take_whole(message, 0, len(message), len(message)) >= len(message)
+            return self._post_until(message, 0, len(message), len(message)) >= len(message)
         finally:
-            self._late = False
+            self._posting_deferred = False
 
-    def _late_in_slices(self, message: bytes, done: Callable[[], None]) -> Steps[None]:
+    def _post_deferred_in_slices(self, message: bytes, done: Callable[[], None]) -> Steps[None]:
         yield from self._inflate(message, 0)
-        while not self._take_late(message):
+        while not self._post_deferred_slice(message):
             yield
         done()
 
@@ -191,15 +191,15 @@ class PutReader:
         """Defer a PUT for a queue whose open is pending, refuse one for a queue that is not open for writing. False: the
         session is closed."""
         session, requests = self._session, self._requests
-        if requests.pending.count and not self._late and requests.pending.in_line(q_id):
-            if requests.put_early(q_id, buffer[begin:stop]):
+        if requests.pending.count and not self._posting_deferred and requests.pending.has_pending(q_id):
+            if requests.defer_put(q_id, buffer[begin:stop]):
                 return True
             session.close("#CLIENT_IMPROPER_BEHAVIOR %s: too many PUTs before their open was answered (limit: %d bytes)",
                           session.description, EARLY_PUT_BYTES_MAX)
             return False
         if handle is None and self.ignores_unknown:
             return True
-        self._queues.invalid_put(size)
+        self._queues.count_invalid_put(size)
         self._log_invalid("PUT message for queue with unknown Id" if handle is None else
                           "PUT message for queue not opened in WRITE mode by the client", q_id)
         session.stats.nack_msgs += 1

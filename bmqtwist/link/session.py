@@ -1,12 +1,12 @@
 """Protocol core of one connection, without I/O: received chunks in, chunks to write out.
 
     session.receive(chunk, now, wall)      process a chunk that the socket delivered
-    session.take()                         return the chunks to write at the end of the turn
+    session.take_output()                  return the chunks to write at the end of the turn
     session.kind.on_written(unsent)         report that all but `unsent` bytes of the output are written
     session.on_lost(now, wall)             report that the connection was lost without a disconnect
 
 A session consists of `remote` (the identity of the peer), `channel` (times and counters of the connection), `frames`
-(incomplete events), `outbox` (output of this turn) and `guard` (authentication).
+(incomplete events), `outbox` (output of this turn) and `authentication`.
 
 The kind of a session is its role: first negotiation (`link/negotiation.py`), then client, administrator or peer broker
 (`link/client.py`, `admin.py`, `peer.py`). Each kind has a transition table by state and event type (`link/states.py`).
@@ -34,10 +34,10 @@ from bmqtwist.limits import (
     SLICE_BYTES,
     SLICE_EVENT_BYTES,
 )
-from bmqtwist.link.authentication import Authenticate, Authentication, Close, Drop, Effect, Outcome, Proceed
+from bmqtwist.link.authentication import Authenticate, Authentication, CloseConnection, DropRequest, Effect, Outcome, Proceed
 from bmqtwist.link.outbox import Outbox
 from bmqtwist.link.outgoing import Outgoing
-from bmqtwist.link.states import IGNORED, Handler, Lifecycle, SessionEvent, State, row
+from bmqtwist.link.states import IGNORED, ConnectionEvent, ConnectionState, Handler, Lifecycle, row
 from bmqtwist.link.unauthenticated import UnauthenticatedConnections
 from bmqtwist.machine import Cell, TransitionLog, to
 from bmqtwist.queue.counters import ClientStats, Counters
@@ -50,7 +50,7 @@ from bmqtwist.wire.fast import HEARTBEAT_RSP, EventType
 from bmqtwist.wire.frames import BufferedBytes, FrameBuffer, Span
 from bmqtwist.wire.schema import AuthenticationResponse, ClientIdentity, SdkLanguage
 
-_CLOSED: Final = State.CLOSED  # a member of an enumeration is slow to look up
+_CLOSED: Final = ConnectionState.CLOSED  # a member of an enumeration is slow to look up
 _CONTROL: Final = int(EventType.CONTROL)
 _EVENTS_AT_ONCE: Final = SLICE_BYTES // SLICE_EVENT_BYTES
 _CONTROL_BYTES: Final = 8 * SLICE_EVENT_BYTES
@@ -59,10 +59,10 @@ _CONTROL_BYTES: Final = 8 * SLICE_EVENT_BYTES
 class OutputContext(Protocol):
     """Scheduler of the sessions' output."""
 
-    def flush_later(self, session: Session) -> None:
+    def flush_at_turn_end(self, session: Session) -> None:
         """Write the session's output at the end of the turn."""
 
-    def write_now(self) -> None:
+    def write_records_first(self) -> None:
         """Write the records of this turn to the files before the output of this turn."""
 
     def flush_soon(self, session: Session) -> None:
@@ -79,8 +79,8 @@ class SessionContext(Protocol):
     event_bytes_max: int  # of one event
     output_bytes_max: int  # limit of unsent output of a client; 0 = unlimited
     unauthenticated: UnauthenticatedConnections  # unauthenticated connections
-    held: BufferedBytes  # incomplete events of all connections
-    serving: bool  # False: the broker is stopping; it leaves new opens to its successor
+    held: BufferedBytes  # bytes of incomplete events of all connections
+    serving: bool  # False: the broker is stopping, and does not answer opens any more
 
     @property
     def now(self) -> float:
@@ -107,26 +107,26 @@ class SessionContext(Protocol):
         """Close the connection that holds the most bytes of incomplete events: their sum exceeds `held.bytes_max`."""
 
     def authenticate(self, session: Session, effect: Authenticate) -> None:
-        """Run an authenticator on a worker thread, then call `session.authenticated`."""
+        """Run an authenticator on a worker thread, then call `session.on_authenticated`."""
 
     def on_closed(self, session: Session) -> None:
         """Remove a closed session."""
 
 
 class Channel(Counters):
-    """Counters and times of one connection. Bytes and chunks are totals at the socket; times are monotonic seconds. `taken`:
-    bytes of output that the peer has acknowledged; `taken_at`: time of its last acknowledgement. `lost`: the connection was
-    lost while earlier input is still to be processed."""
+    """Counters and times of one connection. Bytes and chunks are totals at the socket; times are monotonic seconds.
+    `drained_bytes`: output sent after it had to wait for the peer; `drained_at`: time of the last check at which this number
+    had grown. `lost`: the connection was lost, and input received before is still to be processed."""
 
     __slots__ = ("in_bytes", "out_bytes", "in_chunks", "out_chunks", "connected_at", "negotiated_at", "last_received",
-                 "missed_heartbeats", "taken", "taken_at", "lost")
+                 "missed_heartbeats", "drained_bytes", "drained_at", "lost")
     NAMES: ClassVar[tuple[str, ...]] = ("in_bytes", "out_bytes", "in_chunks", "out_chunks")
 
     def __init__(self, now: float) -> None:
         self.in_bytes = self.out_bytes = self.in_chunks = self.out_chunks = 0
-        self.connected_at = self.last_received = self.taken_at = now
+        self.connected_at = self.last_received = self.drained_at = now
         self.negotiated_at: float | None = None
-        self.missed_heartbeats = self.taken = 0
+        self.missed_heartbeats = self.drained_bytes = 0
         self.lost = False
 
 
@@ -168,12 +168,12 @@ class Remote:
 class Session:
     """State machine of one connection. `kind`: its role; `transitions`: its transition history."""
 
-    __slots__ = ("context", "peer", "state", "kind", "description", "remote", "guard", "outbox", "stats", "channel",
-                 "closing", "flush_due", "now", "wall", "transport", "lines", "frames", "transitions", "has_jobs",
+    __slots__ = ("context", "peer", "state", "kind", "description", "remote", "authentication", "outbox", "stats", "channel",
+                 "closing", "flush_due", "now", "wall", "transport", "log_limiter", "frames", "transitions", "has_jobs",
                  "input_turn", "pausable", "delays_acks", "outgoing", "_flush_scheduled", "_unflushed", "__weakref__")
 
-    def __init__(self, context: SessionContext, peer: str, guard: Authentication, now: float) -> None:
-        self.context, self.peer, self.guard = context, peer, guard
+    def __init__(self, context: SessionContext, peer: str, authentication: Authentication, now: float) -> None:
+        self.context, self.peer, self.authentication = context, peer, authentication
         self.description = peer
         self.remote = Remote(ClientIdentity())
         self.input_turn = 0.0  # of the performer: start of the last turn with input of this session
@@ -188,8 +188,8 @@ class Session:
         self.flush_due = False  # a flush is due at the end of the turn
         self._flush_scheduled = self._unflushed = False  # a call of `on_flush_due` is scheduled; batched output waits for it
         self.now, self.wall = now, 0
-        self.lines = LineLimiter()
-        self.state = State.CLOSED  # until the first `become`
+        self.log_limiter = LineLimiter()
+        self.state = ConnectionState.CLOSED  # until the first call of `set_kind`
         self.kind: SessionKind = NO_KIND
         self.transitions = TransitionLog()
         self.frames = FrameBuffer(min(context.event_bytes_max, NEGOTIATION_BYTES_MAX), context.held)
@@ -209,7 +209,7 @@ class Session:
         channel.in_bytes += len(chunk)
         channel.in_chunks += 1
         if channel.negotiated_at is None:
-            excess = self.context.unauthenticated.received(self, len(chunk))
+            excess = self.context.unauthenticated.count_received(self, len(chunk))
             if excess:
                 self.close("#SESSION_NEGOTIATION %s: %s", self.peer, excess)
                 return
@@ -253,11 +253,11 @@ class Session:
         """Run a job from the next turn on, before all deferred input."""
         self.context.add_input(self, _in_turns(self, steps), True)
 
-    def take(self) -> list[bytes]:
+    def take_output(self) -> list[bytes]:
         """Return the chunks to write now, in order."""
         self.flush_due = self._unflushed = False
         self.kind.on_turn_end()
-        data = self.outbox.take()
+        data = self.outbox.take_output()
         self.channel.out_chunks += 1
         return data
 
@@ -283,11 +283,11 @@ class Session:
         self.channel.lost = False
         if self.state is not _CLOSED:
             self._leave_state(self.context.serving, "the connection is lost")
-        self.guard.closed()
+        self.authentication.close()
         self._free_input()
-        self.outbox.take()
+        self.outbox.take_output()
         self.context.on_closed(self)
-        self.kind.free()
+        self.kind.break_cycles()
         self.kind = NO_KIND  # breaks the reference cycle between session and kind
 
     def close(self, reason: str, *args: object, crashed: bool = True) -> None:
@@ -297,14 +297,14 @@ class Session:
             self.context.report.warn(reason, *args)
             self._end(crashed and self.context.serving, reason % args if args else reason)
 
-    def leave(self) -> None:
+    def close_for_stop(self) -> None:
         """Close because the broker stops: write the collected output first; no delivery attempt is used."""
         if self.state is not _CLOSED:
-            self._end(False, "the broker goes away")
+            self._end(False, "the broker stops")
 
     def _end(self, crashed: bool, cause: str) -> None:
         self._leave_state(crashed, cause)
-        self.guard.closed()
+        self.authentication.close()
         self.closing = True
         self._free_input()
         self.flush()
@@ -319,7 +319,7 @@ class Session:
             self.context.add_input(self, self._end_lost_later())
         self.context.unauthenticated.remove(self)
 
-    def negotiated(self) -> None:
+    def on_negotiated(self) -> None:
         """Accept events up to the configured size: the negotiation is complete."""
         self.channel.negotiated_at = self.now
         self.frames.limit_bytes = self.context.event_bytes_max
@@ -327,48 +327,48 @@ class Session:
 
     # -- state ------------------------------------------------------------------------------------------------------
 
-    def become(self, kind: SessionKind, state: State, cause: str) -> None:
+    def set_kind(self, kind: SessionKind, state: ConnectionState, cause: str) -> None:
         """Set kind and state: row `state` of the kind's transition table handles events from now on."""
         if self.kind is not NO_KIND:
             self.kind.lifecycle.check(self.state, state)
-        self.transitions.note(self.now, self.state.name, state.name, cause)
+        self.transitions.record(self.now, self.state.name, state.name, cause)
         self.kind, self.state, kind.handlers = kind, state, kind.lifecycle.rows[state]
 
-    def enter(self, state: State, cause: str) -> None:
+    def change_state(self, state: ConnectionState, cause: str) -> None:
         """Change the state within the kind."""
-        self.become(self.kind, state, cause)
+        self.set_kind(self.kind, state, cause)
 
     def _leave_state(self, crashed: bool, cause: str) -> None:
-        self.kind.lifecycle.table[self.state][SessionEvent.ENDED].action(self.kind, crashed)
-        self.enter(State.CLOSED, cause)
+        self.kind.lifecycle.table[self.state][ConnectionEvent.ENDED].action(self.kind, crashed)
+        self.change_state(ConnectionState.CLOSED, cause)
 
     def process_deferred(self, events: Iterable[tuple[int, bytes, int, int, int]]) -> None:
         """Process deferred events, before all later input."""
         self.context.start_input(self, _in_turns(self, _process_events(self, events)), True)
 
-    def introduce(self, identity: ClientIdentity) -> None:
-        """Take the identity that the peer has sent."""
+    def set_identity(self, identity: ClientIdentity) -> None:
+        """Store the identity that the peer has sent."""
         self.remote = Remote(identity)
         self.description = self.remote.description
 
-    def authenticated(self, token: int, outcome: Outcome, now: float, wall: int) -> None:
-        """Process the result of the authenticator that `authenticate` started."""
+    def on_authenticated(self, token: int, outcome: Outcome, now: float, wall: int) -> None:
+        """Process the outcome of the authenticator that `SessionContext.authenticate` started."""
         self.now, self.wall = now, wall
-        self._perform(self.guard.done(token, outcome, now))
+        self._perform(self.authentication.on_outcome(token, outcome, now))
 
     def tick(self, now: float, wall: int) -> None:
         """Expire requests and credentials."""
         self.kind.tick(now)
-        if self.guard.deadline is not None and now >= self.guard.deadline:
+        if self.authentication.deadline is not None and now >= self.authentication.deadline:
             self.now, self.wall = now, wall
-            self._perform(self.guard.tick(now))
+            self._perform(self.authentication.tick(now))
 
     def _perform(self, effects: list[Effect]) -> None:
-        self.kind.lifecycle.table[self.state][SessionEvent.OUTCOME].action(self.kind, effects)
+        self.kind.lifecycle.table[self.state][ConnectionEvent.OUTCOME].action(self.kind, effects)
 
     def log(self, tag: str, text: str, *args: object, error: bool = False) -> None:
         """Log invalid input of the peer, limited to a few lines per second."""
-        if self.lines.admits(self.now):
+        if self.log_limiter.admits(self.now):
             line = f"{tag} {self.description}: {text % args if args else text}"
             (self.context.report.error if error else self.context.report.warn)(line)
 
@@ -377,7 +377,7 @@ class Session:
     def flush(self) -> None:
         """Write the output at the end of the turn."""
         if not self.flush_due:
-            self.context.output.flush_later(self)
+            self.context.output.flush_at_turn_end(self)
 
     def flush_soon(self) -> None:
         """Write the output with the next flush, at the latest after the delay for batched output."""
@@ -407,7 +407,7 @@ class Session:
 
     def answer(self, r_id: int, choice: str, value: object) -> None:
         """Append the response to a request; records appended before are written to the files first."""
-        self.context.output.write_now()
+        self.context.output.write_records_first()
         self.send(ControlMessage(r_id, choice, value))
 
     def send_event(self, event: bytes) -> None:
@@ -466,7 +466,7 @@ class SessionKind:
     """Role of a connection: base class with the behaviour of all kinds."""
 
     output_bytes_max = 0  # limit of unsent output; 0 = as configured for clients
-    unread = "#CLIENT_SEND_FAILURE %s: the client does not read"  # log record when the limit closes the connection
+    unread_text = "#CLIENT_SEND_FAILURE %s: the client does not read"  # log record when the limit closes the connection
     __slots__ = ("session", "context", "lifecycle", "handles", "handlers", "_unexpected_tag", "__weakref__")
 
     def __init__(self, session: Session, lifecycle: Lifecycle, unexpected_tag: str = "") -> None:
@@ -494,23 +494,24 @@ class SessionKind:
     def on_ended(self, crashed: bool) -> None:
         """Release the resources of a session that ends; `crashed`: without a disconnect."""
 
-    def free(self) -> None:
+    def break_cycles(self) -> None:
         """Break reference cycles after the connection is lost, so that memory is freed at once."""
 
     def tick(self, now: float) -> None:
         """Expire requests and credentials."""
 
     def on_turn_end(self) -> None:
-        """Reset the state of one turn; called before its output is taken."""
+        """Reset the state of one turn; called before its output is returned."""
 
     def on_flush_due(self, now: float) -> None:
         """Prepare batched output whose delay is over."""
 
     def on_written(self, unsent: int) -> bool:
-        """Report the write of a turn's output; `unsent` bytes remain. True if `resume` is due in the next turn."""
+        """Report the write of a turn's output; `unsent` bytes remain. Return True to request `resume_deliveries` in the next
+        turn."""
         return False
 
-    def resume(self) -> None:
+    def resume_deliveries(self) -> None:
         """Resume deliveries that the delivery window had stopped."""
 
     def on_drained(self) -> None:
@@ -529,8 +530,8 @@ class SessionKind:
         if message.choice != "authenticationRequest":
             self._bad_authentication(f"unexpected message '{message.choice}'")
             return
-        session.guard.encoding = encoding_of(specific)
-        self.perform(session.guard.request(message.value.mechanism, message.value.data or b"", session.now))
+        session.authentication.encoding = encoding_of(specific)
+        self.perform(session.authentication.on_request(message.value.mechanism, message.value.data or b"", session.now))
 
     def _bad_authentication(self, why: object) -> None:
         session = self.session
@@ -546,10 +547,10 @@ class SessionKind:
         for effect in effects:
             match effect:
                 case AuthenticationResponse():
-                    session.send(AuthenticationMessage("authenticationResponse", effect), session.guard.encoding)
-                case Close():
+                    session.send(AuthenticationMessage("authenticationResponse", effect), session.authentication.encoding)
+                case CloseConnection():
                     session.close("#AUTHENTICATION %s: %s", session.description, effect.reason)
-                case Drop():
+                case DropRequest():
                     session.context.report.info("%s: %s", session.description, effect.reason)
                 case Authenticate():
                     session.context.authenticate(session, effect)
@@ -596,15 +597,17 @@ class SessionKind:
         self.session.log("#TCP_INVALID_PACKET", "event with an impossible header dropped", error=True)
 
 
-def serving(kind: type[SessionKind], own: dict[str, Cell[State]], leaving: bool = True) -> Lifecycle:
-    """Build the transition table of a kind after negotiation: common event types and its `own`. `leaving`: the kind has a
-    state LEAVING after a disconnect."""
-    outcome, ended = to(kind.perform, State.CLOSED), to(kind.on_ended, State.CLOSED)
-    rows = {State.SERVING: row(
+def negotiated_lifecycle(kind: type[SessionKind], own: dict[str, Cell[ConnectionState]],
+                         disconnects: bool = True) -> Lifecycle:
+    """Build the transition table of a kind after negotiation: common event types and its `own`. `disconnects`: the kind has
+    the state DISCONNECTING."""
+    outcome, ended = to(kind.perform, ConnectionState.CLOSED), to(kind.on_ended, ConnectionState.CLOSED)
+    rows = {ConnectionState.SERVING: row(
         to(kind.on_unexpected), INVALID=to(kind.on_invalid_packet), HEARTBEAT_REQ=to(kind.on_heartbeat),
-        HEARTBEAT_RSP=IGNORED, AUTHENTICATION=to(kind.on_authentication, State.CLOSED), OUTCOME=outcome, ENDED=ended, **own)}
-    if leaving:
-        rows[State.LEAVING] = row(IGNORED, OUTCOME=outcome, ENDED=ended)
+        HEARTBEAT_RSP=IGNORED, AUTHENTICATION=to(kind.on_authentication, ConnectionState.CLOSED), OUTCOME=outcome,
+        ENDED=ended, **own)}
+    if disconnects:
+        rows[ConnectionState.DISCONNECTING] = row(IGNORED, OUTCOME=outcome, ENDED=ended)
     return Lifecycle(rows)
 
 

@@ -1,4 +1,4 @@
-"""Connection state machine: states and events of sessions, and the transition table of a session kind.
+"""Connection state machine: states and events of connections, and the transition table of a session kind.
 
 Each kind (`link/negotiation.py`, `client.py`, `admin.py`, `peer.py`) has a table (`bmqtwist/machine.py`): for each state and
 event type the action, a method of the kind, and the states it may lead to. An action may continue in steps and change the
@@ -21,20 +21,20 @@ EVENT_TYPES = 64  # six bits
 Handler = Callable[[Any, int, bytes, int, int, int], Steps[None] | None]  # kind, event, buffer, specific byte, start, end
 
 
-class State(Enum):
-    """State of a session."""
+class ConnectionState(Enum):
+    """State of a connection."""
 
     NEGOTIATING = "negotiating"  # incoming: authenticationRequest or clientIdentity is expected
-    HOLDING = "holding"  # incoming: an authenticator runs, frames are deferred
-    PRESENTING = "presenting"  # outgoing: this broker's credential is sent, authenticationResponse is expected
-    DIALLING = "dialling"  # outgoing: this broker's identity is sent, brokerResponse is expected
+    AUTHENTICATING = "authenticating"  # incoming: an authenticator runs, frames are deferred
+    AWAITING_AUTHENTICATION = "awaiting authentication"  # outgoing: this broker has sent its credential
+    AWAITING_RESPONSE = "awaiting response"  # outgoing: this broker has sent its identity, brokerResponse is expected
     SERVING = "serving"  # the negotiation is complete
-    LEAVING = "leaving"  # the disconnect is answered; further events are ignored
+    DISCONNECTING = "disconnecting"  # the disconnect is answered; further events are ignored
     CLOSED = "closed"  # input is ignored
 
 
-class SessionEvent(Enum):
-    """Events of a session. The value of a frame is its event type."""
+class ConnectionEvent(Enum):
+    """Events of a connection. The value of a frame is its event type."""
 
     CONTROL = EventType.CONTROL.value
     PUT = EventType.PUT.value
@@ -61,30 +61,32 @@ def ignore(kind: object, *arguments: object) -> None:
     """Do nothing."""
 
 
-Row = Mapping[SessionEvent, Cell[State]]
-IGNORED: Cell[State] = to(ignore)
+Row = Mapping[ConnectionEvent, Cell[ConnectionState]]
+IGNORED: Cell[ConnectionState] = to(ignore)
 
 
-def row(default: Cell[State], **cells: Cell[State]) -> Row:
+def row(default: Cell[ConnectionState], **cells: Cell[ConnectionState]) -> Row:
     """Build the row of one state: `cells` by event name, `default` for all other events."""
-    return {event: cells.get(event.name, default) for event in SessionEvent}
+    return {event: cells.get(event.name, default) for event in ConnectionEvent}
 
 
 class Lifecycle:
-    """Transition table of one session kind. `rows`: actions by state and event type; the last one is for invalid frames."""
+    """Transition table of one session kind. `rows`: by state, the actions by event type; the last action is for invalid
+    frames."""
 
     __slots__ = ("table", "rows")
 
-    def __init__(self, cells: Mapping[State, Row]) -> None:
-        self.table = table([*cells, State.CLOSED], SessionEvent, {**cells, State.CLOSED: row(IGNORED)})
-        self.rows: dict[State, list[Handler]] = {}
+    def __init__(self, cells: Mapping[ConnectionState, Row]) -> None:
+        rows = {**cells, ConnectionState.CLOSED: row(IGNORED)}
+        self.table = table(list(rows), ConnectionEvent, rows)
+        self.rows: dict[ConnectionState, list[Handler]] = {}
         for state, made in self.table.items():
-            handlers = [made[SessionEvent.UNNAMED].action] * EVENT_TYPES
+            handlers = [made[ConnectionEvent.UNNAMED].action] * EVENT_TYPES
             for kind in EventType:
-                handlers[kind] = made[SessionEvent(kind.value)].action
-            self.rows[state] = [*handlers, made[SessionEvent.INVALID].action]
+                handlers[kind] = made[ConnectionEvent(kind.value)].action
+            self.rows[state] = [*handlers, made[ConnectionEvent.INVALID].action]
 
-    def check(self, before: State, after: State) -> None:
+    def check(self, before: ConnectionState, after: ConnectionState) -> None:
         """Check a transition against the table. Raise IllegalTransition if STRICT."""
         if machine.STRICT and not any(after in cell.after for cell in self.table[before].values()):
             raise IllegalTransition(f"{before.name} --> {after.name}")

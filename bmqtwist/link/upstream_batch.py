@@ -70,7 +70,7 @@ class UpstreamBatch:
             self.seal()
 
     def await_receipt(self, owner: object, app_id: str, guid: bytes) -> None:
-        """Remember the last added CONFIRM until its receipt arrives."""
+        """Retain the last added CONFIRM until its receipt arrives."""
         self.sent.append((owner, app_id, guid))
         if len(self.sent) > SENT_CONFIRMS_MAX:
             self.on_receipt(self.receipted + 1)

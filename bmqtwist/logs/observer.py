@@ -26,7 +26,7 @@ from bmqtwist.config.broker import LogController
 from bmqtwist.errors import LocalError
 from bmqtwist.logs.background import Stream
 from bmqtwist.logs.format import SEVERITIES, FileNames, Levels, LineFormat, LogEntry, escape_controls
-from bmqtwist.report import LogLine, Watched
+from bmqtwist.report import LogLine, RecordedReport
 
 ROTATION_SECONDS = 86400.0  # age at which a log file is rotated, as with the original
 
@@ -40,7 +40,7 @@ CHARS_MAX = 1 << 20  # of all lines together
 LINE_CHARS_MAX = 8_192  # per line; the file has the whole line
 
 
-class TwistedReport(Watched):
+class TwistedReport(RecordedReport):
     """`Report` that logs through twisted.logger with the category, file and line of the caller. `lines`: the last lines of
     the whole log."""
 
@@ -74,8 +74,8 @@ class TwistedReport(Watched):
         caller = sys._getframe(1)
         if self._throttle.admits((kind.category, caller.f_code.co_filename, caller.f_lineno), self._clock()):
             _write(self._alarms, f"{kind.severity}: {line}\n")
-        if self.watcher is not None:
-            self.watcher.on_alarm(kind, text)
+        if self.recorder is not None:
+            self.recorder.on_alarm(kind, text)
 
     def tail(self, count: int = 200, level: str = "TRACE", after: int = 0) -> list[LogLine]:
         return self._lines.lines(count, level, after)

@@ -18,7 +18,7 @@ from bmqtwist import alarms
 from bmqtwist.alarms import AlarmKind
 from bmqtwist.link.session import Session
 from bmqtwist.loop.performer import Performer
-from bmqtwist.report import LineLimiter, Report, stack
+from bmqtwist.report import LineLimiter, Report, traceback_text
 
 if TYPE_CHECKING:
     from bmqtwist.queue.queue import Queue
@@ -39,7 +39,7 @@ class ErrorIsolation:
     def alarm(self, what: str, error: Exception, kind: AlarmKind = alarms.INTERNAL_ERROR) -> None:
         """Raise the alarm with the traceback; at most LineLimiter.LINES_PER_S per second."""
         if self._lines.admits(self._clock()):
-            self._report.alarm(kind, "%s: %s", what, stack(error))
+            self._report.alarm(kind, "%s: %s", what, traceback_text(error))
 
     def run(self, what: str, action: Callable[[], object]) -> None:
         """Call `action`; an exception raises the alarm and has no further effect."""
@@ -50,14 +50,14 @@ class ErrorIsolation:
 
     # -- sessions ---------------------------------------------------------------------------------------------------
 
-    def session_failed(self, session: Session, doing: str, error: Exception) -> None:
+    def isolate_session(self, session: Session, doing: str, error: Exception) -> None:
         """Raise the alarm and close the session."""
         self.alarm(f"{session.description}: {doing}", error, alarms.SESSION_FAILED)
         self.close(session)
 
-    def output_failed(self, session: Session, error: Exception) -> None:
+    def isolate_output(self, session: Session, error: Exception) -> None:
         """Raise the alarm and close the session without its pending output."""
-        self.session_failed(session, "output", error)
+        self.isolate_session(session, "output", error)
         self._finish(session)
 
     def close(self, session: Session) -> None:
@@ -67,14 +67,14 @@ class ErrorIsolation:
         except Exception as error:
             self.alarm(f"{session.description}: close", error, alarms.SESSION_FAILED)
             self._finish(session)
-        self._performer.turn_due()
+        self._performer.request_turn()
 
     def _finish(self, session: Session) -> None:
         self.run(f"{session.description}: end of the connection", partial(self._performer.finish, session))
 
     # -- queues and partitions --------------------------------------------------------------------------------------
 
-    def queue_failed(self, queue: Queue, doing: str, error: Exception, disable: bool = False) -> None:
+    def isolate_queue(self, queue: Queue, doing: str, error: Exception, disable: bool = False) -> None:
         """Raise the alarm and disable the queue if it fails often, or `disable`: its consumers may be in a wrong state."""
         now = self._clock()
         failures = self._failures.setdefault(queue, deque(maxlen=QUEUE_FAILURES_MAX))
@@ -86,7 +86,7 @@ class ErrorIsolation:
             self._report.alarm(alarms.QUEUE_DISABLED, "Queue '%s' is disabled until a restart (failures: %d). Its messages "
                                       "are kept.", queue.uri, len(failures))
 
-    def partition_failed(self, partition: Partition, doing: str, error: Exception) -> None:
+    def isolate_partition(self, partition: Partition, doing: str, error: Exception) -> None:
         """Raise the alarm and close the partition to producers: the state of its files is unknown."""
         partition.on_exception()
         self.alarm(f"Partition [{partition.partition_id}]: {doing}; it is closed to producers until a restart", error,

@@ -70,19 +70,19 @@ class Loop:
         self.wall_offset, self._turn = wall_offset, turn
         self.isolation = ErrorIsolation(report, performer, lambda: self.now)
         self.timers = Timers(partial(self.isolation.alarm, "A timer"))
-        self.scheduler = Scheduler(lambda: performer.clock(), lambda: performer.turn_due())
+        self.scheduler = Scheduler(lambda: performer.clock(), lambda: performer.request_turn())
 
     def wall(self, now: float) -> int:
         """Convert a moment of the monotonic clock to seconds since the epoch."""
         return int(now + self.wall_offset)
 
-    def later(self, seconds: float, action: Callable[[float], None]) -> None:
+    def call_later(self, seconds: float, action: Callable[[float], None]) -> None:
         self.timers.at(self.now + seconds, action)
 
-    def in_thread(self, work: Callable[[], None], done: Callable[[float], None],
+    def run_in_thread(self, work: Callable[[], None], done: Callable[[float], None],
                   failed: Callable[[OSError, float], None]) -> None:
         """Run `work` on a thread, then `done(now)` or `failed(error, now)` in the event loop, and a turn."""
-        self.performer.in_thread(work, partial(self._done, done), partial(self._failed, failed))
+        self.performer.run_in_thread(work, partial(self._done, done), partial(self._failed, failed))
 
     def _done(self, done: Callable[[float], None], now: float) -> None:
         self.now = now

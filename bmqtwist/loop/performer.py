@@ -12,18 +12,18 @@ from bmqtwist.link.session import Session
 class Performer(Protocol):
     """Performs the effects of a broker."""
 
-    def turn_due(self) -> None:
+    def request_turn(self) -> None:
         """Request a turn: an event occurred outside of one."""
 
     def clock(self) -> float:
         """Seconds from any origin, for the budgets of a turn: processor time of the event loop's thread in a process."""
 
-    def in_thread(self, work: Callable[[], None], done: Callable[[float], None],
+    def run_in_thread(self, work: Callable[[], None], done: Callable[[float], None],
                   failed: Callable[[OSError, float], None]) -> None:
         """Run `work` on a thread, then `done(now)` or `failed(error, now)` in the event loop."""
 
     def authenticate(self, session: Session, effect: Authenticate) -> None:
-        """Run an authenticator on a thread, then `session.authenticated` and a turn in the event loop."""
+        """Run an authenticator on a thread, then `session.on_authenticated` and a turn in the event loop."""
 
     def write(self, session: Session, parts: list[bytes]) -> int:
         """Write to the connection of a session; return its unsent bytes."""

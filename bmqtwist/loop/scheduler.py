@@ -90,14 +90,14 @@ class JobClass:
 
 
 class Scheduler:
-    """The jobs of one broker. `clock`: seconds, monotonic; `turn_due` requests another turn."""
+    """The jobs of one broker. `clock`: seconds, monotonic; `request_turn` requests another turn."""
 
-    def __init__(self, clock: Callable[[], float], turn_due: Callable[[], None]) -> None:
-        self._clock, self._turn_due = clock, turn_due
+    def __init__(self, clock: Callable[[], float], request_turn: Callable[[], None]) -> None:
+        self._clock, self._request_turn = clock, request_turn
         self._classes = [JobClass(BUDGETS[priority]) for priority in Priority]
         self._spent = 0.0  # of all classes in this turn
 
-    def holds(self, priority: Priority, owner: object) -> bool:
+    def has_job(self, priority: Priority, owner: object) -> bool:
         """Return whether the owner has an unfinished job."""
         return owner in self._classes[priority].owners
 
@@ -119,7 +119,7 @@ class Scheduler:
         if job not in entry.jobs:
             return True
         self._wait(jobs, entry)
-        self._turn_due()
+        self._request_turn()
         return False
 
     def add(self, priority: Priority, owner: object, steps: Steps[Any], failed: Failed, done: Done | None = None,
@@ -127,7 +127,7 @@ class Scheduler:
         """Run a job in a later turn, or in this one if its class has not run yet."""
         jobs = self._classes[priority]
         self._wait(jobs, self._enter(jobs, owner, Job(steps, failed, done), first))
-        self._turn_due()
+        self._request_turn()
 
     def run(self, priority: Priority, budget: float = 0.0) -> None:
         """Continue the jobs of a class. `budget`: seconds, instead of BUDGETS."""
@@ -162,7 +162,7 @@ class Scheduler:
             jobs.spent, jobs.steps, jobs.all_stepped = 0.0, 0, False
             waits = waits or bool(jobs.waiting)
         if waits:
-            self._turn_due()
+            self._request_turn()
 
     def cancel(self, owner: object) -> bool:
         """Drop all jobs of an owner, without a call of `done` or `failed`; return False if it has none."""

@@ -119,7 +119,7 @@ class Activations:
         before, cell = activation.state, TABLE[activation.state][event]
         activation.state = next(iter(cell.after), before)
         if activation.state is not before:
-            self.transitions.note(self._loop.now, before.name, activation.state.name,
+            self.transitions.record(self._loop.now, before.name, activation.state.name,
                                   f"{activation.record.uri}: {event.value}", event.name)
         cell.action(self, activation, *given)
 

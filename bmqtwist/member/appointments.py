@@ -141,8 +141,9 @@ class Appointments:
         self._moving = move, primary, self._loop.now + MOVE_SECONDS_MAX
         self._loop.report.info(f"Cluster ({self.name}) Partition [{move.partition_id}]: moves from node {primary.node_id} "
                                f"to node {move.node_id}")
-        self._loop.report.note("primary", f"Partition [{move.partition_id}] moves from node {primary.node_id} to node "
-                                          f"{move.node_id}", cluster=self.name, partition=move.partition_id, to=move.node_id)
+        self._loop.report.record_event(
+            "primary", f"Partition [{move.partition_id}] moves from node {primary.node_id} to node {move.node_id}",
+            cluster=self.name, partition=move.partition_id, to=move.node_id)
         self._ask_to_yield(primary.node_id, move.partition_id, Yield(primary.lease, move.node_id))
 
     def _continue_moves(self, now: float) -> None:
@@ -156,8 +157,9 @@ class Appointments:
                 self._unmovable.add(move.partition_id)
                 self._loop.report.warn(f"Cluster ({self.name}) Partition [{move.partition_id}]: did not move to node "
                                        f"{move.node_id}")
-                self._loop.report.note("primary", f"Partition [{move.partition_id}] did not move to node {move.node_id}",
-                                       cluster=self.name, partition=move.partition_id)
+                self._loop.report.record_event(
+                    "primary", f"Partition [{move.partition_id}] did not move to node {move.node_id}", cluster=self.name,
+                    partition=move.partition_id)
             self._moving = None
         if not self._rebalancing:
             return
@@ -220,7 +222,7 @@ class Appointments:
 
     def _propose(self, change: AssignPartitions, now: float) -> None:
         self.leadership.metadata.propose(change, self._ignore_outcome, self._loop.wall(now))
-        self._loop.performer.turn_due()
+        self._loop.performer.request_turn()
 
     def _ignore_outcome(self, outcome: Outcome, wall: int) -> None:
         """Do nothing: a committed change is applied from the log, and a later check repeats a failed one."""

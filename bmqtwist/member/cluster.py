@@ -62,7 +62,7 @@ class Cluster:
         self.proposals: Proposals | None = None
         self.members: MemberRelays | None = None
         self.partitions: list[Partition] = []
-        self.receipts = ConfirmReceipts(loop.later, self.partitions)  # for downstream brokers
+        self.receipts = ConfirmReceipts(loop.call_later, self.partitions)  # for downstream brokers
         self.queues: dict[str, RootQueue] = {}
         self.dormant: dict[str, QueueRecord] = {}  # queues whose domain is not loaded
         self.activations = Activations(self.stored_queue, self.on_activated, self.on_activation_failed, loop)
@@ -286,7 +286,7 @@ class Cluster:
                     f"[{partition_id}] is unknown to the metadata; its messages are kept")
             else:
                 self.try_append(partition.queues.delete, key, wall)
-        self.domains.activate(self)
+        self.domains.activate_queues(self)
 
     def retire_queues(self, partition_id: int, cause: str, now: float, wall: int) -> None:
         """Retire the queues of a partition that has lost this node as primary; clients continue with relays."""
@@ -352,7 +352,7 @@ class Cluster:
 
     def on_committed(self, partition: Partition, now: float) -> None:
         """Notify waiters that more records of a partition are committed."""
-        self.receipts.committed()
+        self.receipts.on_commit()
         for waiter in list(partition.copies.listeners):
             waiter.on_commit(now)
 
@@ -385,7 +385,7 @@ class Cluster:
             self.dormant[record.uri] = record
             self.changes.report_created(record)
         if created:
-            self.domains.activate(self)
+            self.domains.activate_queues(self)
         if self.proposals is not None:
             self.proposals.on_state_changed(wall)
 

@@ -41,17 +41,17 @@ class MemberDispatch:
         self._links, self._loop = links, loop
         self._lines = LineLimiter()
 
-    def peer_up(self, node_id: int, now: float) -> None:
+    def on_peer_up(self, node_id: int, now: float) -> None:
         """Handle the connection of a member."""
         self.leadership.step(now, PeerUp(node_id))
-        self.replication.peer_up(node_id, now)
+        self.replication.on_peer_up(node_id, now)
 
-    def peer_down(self, node_id: int, now: float) -> None:
+    def on_peer_down(self, node_id: int, now: float) -> None:
         """Handle the loss of a connection."""
         self.leadership.step(now, PeerDown(node_id))
-        self.replication.peer_down(node_id, now)
+        self.replication.on_peer_down(node_id, now)
 
-    def peer_said(self, peer: PeerSession, kind: EventType, specific: int, body: bytes) -> None:
+    def on_peer_event(self, peer: PeerSession, kind: EventType, specific: int, body: bytes) -> None:
         """Handle one event of a member; a malformed event is logged and dropped."""
         try:
             if kind not in EVENTS:
@@ -77,7 +77,7 @@ class MemberDispatch:
         if kind in CLUSTER_MESSAGES:
             CLUSTER_MESSAGES[kind](self, peer, message, about)
         if kind in _TURN_DUE:
-            self._loop.performer.turn_due()
+            self._loop.performer.request_turn()
 
     def on_log_message(self, peer: PeerSession, message: ControlMessage, about: ClusterMessage) -> None:
         """Handle a message of the metadata log."""

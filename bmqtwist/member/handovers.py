@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bmqtwist.cluster.partition_events import Serve
+from bmqtwist.cluster.partition_events import SetActive
 from bmqtwist.cluster.partition_machine import PartitionMachine
 from bmqtwist.loop.loop import Loop
 from bmqtwist.member.partition_logs import HostedPartition
@@ -39,7 +39,7 @@ class Handovers:
     report to the leader that this node gives the lease up."""
 
     def __init__(self, hosted: list[HostedPartition], loop: Loop, patience: float,
-                 serve: Callable[[int, Serve, float], None], end_lease: Callable[[int, float], None],
+                 serve: Callable[[int, SetActive, float], None], end_lease: Callable[[int, float], None],
                  decline: Callable[[int, Decline, float], None]) -> None:
         self._hosted, self._loop, self._patience = hosted, loop, patience
         self._serve, self._end_lease, self._decline = serve, end_lease, decline
@@ -58,7 +58,7 @@ class Handovers:
         if not self._in_progress:
             self._loop.timers.at(now + CHECK_S, self._check_all)
         self._in_progress[index] = Handover(wanted, node_stops, now + self._patience)
-        self._serve(index, Serve(machine.lease, False, f"handed over to node {wanted.successor}"), now)
+        self._serve(index, SetActive(machine.lease, False, f"handed over to node {wanted.successor}"), now)
         self._end_lease(index, now)
         self.advance(index, now)
 
@@ -83,16 +83,16 @@ class Handovers:
             del self._in_progress[index]
             self._loop.report.warn(f"{machine.name}: node {found.wanted.successor} did not have all of it within "
                                    f"{self._patience:g} s: this node stays its primary")
-            self._serve(index, Serve(machine.lease, True, "the handover was given up"), now)
+            self._serve(index, SetActive(machine.lease, True, "the handover was given up"), now)
 
     def _is_drained(self, machine: PartitionMachine, successor: int) -> bool:
-        target, last = machine.targets.get(successor), machine.log.summary.last
+        target, last = machine.targets.by_node.get(successor), machine.log.summary.last
         return machine.committed >= last and target is not None and target.durable >= last
 
     def _decline_lease(self, index: int, found: Handover, machine: PartitionMachine, now: float) -> None:
         found.declined, found.until = True, now + REPEAT_S
         successor = found.wanted.successor
-        self._decline(index, Decline(machine.lease, not found.node_stops, machine.standing.used,
+        self._decline(index, Decline(machine.lease, not found.node_stops, machine.standing.used_lease,
                                           f"it is handed over to node {successor}", successor), now)
 
     def _check_all(self, now: float) -> None:

@@ -23,10 +23,10 @@ from bmqtwist.storage.state import StoredQueue
 class DomainSource(Protocol):
     """`broker.access.Domains`."""
 
-    def domain(self, name: str) -> Domain:
+    def get_or_load(self, name: str) -> Domain:
         """Return a domain by its qualified name, loaded at the first call; raises Refused."""
 
-    def activate(self, cluster: ReplicatedCluster) -> None:
+    def activate_queues(self, cluster: ReplicatedCluster) -> None:
         """Activate the dormant queues of a cluster whose domains can be loaded."""
 
 

@@ -23,31 +23,31 @@ from bmqtwist.cluster.election_events import (
     ElectionOutput,
     ElectionReason,
     ElectionState,
+    ElectionTiming,
+    ElectorStatus,
     Outvoted,
     Resign,
     SaveVote,
     SetMode,
     SetQuorum,
-    Standing,
     Start,
     Stop,
     Tick,
     TickAt,
-    Timing,
     Transfer,
     Voted,
 )
 from bmqtwist.cluster.elector import Elector
 from bmqtwist.cluster.log_events import (
     Alarm,
-    Ask,
     Follow,
     Message,
     NotDone,
     Outcome,
-    QuorumIs,
+    RequestRecords,
     Resend,
     Send,
+    SetCommitQuorum,
     StateChanged,
     StepDown,
     WriteFailed,
@@ -124,7 +124,7 @@ class Leadership:
         if self._links is None:
             return
         wall, newest = self._loop.wall(now), self.metadata.log.term
-        self.metadata.step(QuorumIs(self.definition.elector.quorum), wall)
+        self.metadata.step(SetCommitQuorum(self.definition.elector.quorum), wall)
         (term, vote), damaged = self._stored
         self.metadata.user = self
         if newest > term:
@@ -165,7 +165,7 @@ class Leadership:
     def may_be_cut_off_from_leader(self) -> bool:
         """True if other nodes may have a leader that this node cannot reach: one reports it, or too few are connected."""
         elector = self.elector
-        return elector.elsewhere is not None or sum(map(self.is_up, elector.others)) + 1 < elector.quorum
+        return elector.reported_leader is not None or sum(map(self.is_up, elector.others)) + 1 < elector.quorum
 
     @property
     def has_quorum_without_self(self) -> bool:
@@ -194,13 +194,13 @@ class Leadership:
         if self._links is not None:
             now = self._loop.now
             self.step(now, SetQuorum(quorum))
-            self.metadata.step(QuorumIs(quorum), self._loop.wall(now))
-            self._loop.performer.turn_due()
+            self.metadata.step(SetCommitQuorum(quorum), self._loop.wall(now))
+            self._loop.performer.request_turn()
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> ElectorStatus:
         """The elector's state, leader and term."""
-        return Standing(self.elector.state, self.elector.leader, self.elector.term)
+        return ElectorStatus(self.elector.state, self.elector.leader, self.elector.term)
 
     # -- member.metadata.LogUser --------------------------------------------------------------------------------------
 
@@ -247,7 +247,7 @@ class Leadership:
             case Voted():
                 self.metadata.step(Follow(output.term, None), wall)
             case Outvoted():
-                self.metadata.step(Ask(tuple(filter(self.is_up, self.elector.others))), wall)
+                self.metadata.step(RequestRecords(tuple(filter(self.is_up, self.elector.others))), wall)
             case ElectionChanged():
                 self._on_election_changed(output, wall)
             case Alarm():
@@ -257,7 +257,7 @@ class Leadership:
 
     def _save_vote(self, job: SaveVote) -> None:
         if self._vote_file is not None:
-            self._loop.in_thread(partial(self._vote_file.write, (job.term, job.vote)),
+            self._loop.run_in_thread(partial(self._vote_file.write, (job.term, job.vote)),
                                  partial(self._on_vote_saved, job.number), partial(self._on_vote_failed, job.number))
 
     def _on_vote_saved(self, number: int, now: float) -> None:
@@ -314,9 +314,9 @@ class Leadership:
         self.on_leader_changed()
 
 
-def timing(config: ElectorConfig) -> Timing:
+def timing(config: ElectorConfig) -> ElectionTiming:
     """Return the configured timing of elections, in seconds."""
-    return Timing(config.initial_wait_timeout_ms / 1000, config.max_random_wait_timeout_ms / 1000,
+    return ElectionTiming(config.initial_wait_timeout_ms / 1000, config.max_random_wait_timeout_ms / 1000,
                   config.scouting_result_timeout_ms / 1000, config.election_result_timeout_ms / 1000,
                   config.heartbeat_broadcast_period_ms / 1000, config.heartbeat_check_period_ms / 1000,
                   config.heartbeat_miss_count)
@@ -330,7 +330,7 @@ def report_change(change: ElectionChanged, cluster: str, links: ClusterLinks, ls
                 f"new leaderNodeId: {leaders[0]}, new term: {after.term}, old state: {before.state.name}, "
                 f"old leaderNodeId: {leaders[1]}, old term: {before.term}")
     report.info(f"{title}: {change.cause}")
-    report.note("election", election_text(change, links), cluster=cluster, term=after.term,
+    report.record_event("election", election_text(change, links), cluster=cluster, term=after.term,
                 leader=links.node_name(after.leader) if after.leader is not None else None, state=after.state.name,
                 termBefore=before.term, reason=change.reason.name, cause=change.cause)
     if after.leader != before.leader:

@@ -61,7 +61,7 @@ class MemberRelays:
 
     def awaited_members(self) -> str:
         """Return the members that have not connected yet after the start; see `ClusterLinks.awaited`."""
-        return self._links.awaited(self._loop.now)
+        return self._links.awaited_nodes(self._loop.now)
 
     def on_primary_changed(self, index: int) -> None:
         """Attach the queues of a partition to its new active primary, or detach them if it has none."""
@@ -123,7 +123,7 @@ class MemberRelays:
 
     def _release_acks(self, index: int, now: float) -> None:
         held, upstream = self._held_acks[index], self._upstreams[index]
-        while held and self._replication.knows_committed(index, held[0][0]):
+        while held and self._replication.is_known_committed(index, held[0][0]):
             self.relays.incoming.pass_acks(upstream.peer, held.popleft()[1], now)
         if not held:
             del self._held_acks[index]
@@ -150,7 +150,7 @@ class MemberRelays:
 
     def domain_of(self, uri: QueueUri, response: OpenQueueResponse) -> Domain:
         """Return this node's own domain object, since this node may become primary."""
-        return self._cluster.domains.domain(uri.qualified_domain)
+        return self._cluster.domains.get_or_load(uri.qualified_domain)
 
     def find_stored(self, uri: str, guid: bytes) -> Message | None:
         """Read a message from this node's files once its record is durable here, or known to be committed; else None."""
@@ -161,7 +161,7 @@ class MemberRelays:
         index, psn = partition.partition_id, (message.lease, message.sequence)
         upstream = self._upstreams.get(index)
         if isinstance(partition, ReplicatedPartition) and (upstream is None or psn > partition.written_psn or not
-                                                           self._replication.has_safe(index, upstream.generation, psn)):
+                                                           self._replication.has_durable(index, upstream.generation, psn)):
             return None
         try:
             payload = partition.payloads.read(message)
@@ -200,5 +200,5 @@ class MemberRelays:
 
     def on_control_message(self, peer: PeerSession, message: ControlMessage) -> None:
         """Handle a request of another member about queues, or its response; late responses are ignored."""
-        if not self.relays.requests.on_response(peer, message) and is_of_a_client(message) and peer.serves:
+        if not self.relays.requests.on_response(peer, message) and is_of_a_client(message) and peer.accepts_requests:
             peer.requests.handle(message)

@@ -36,7 +36,7 @@ from bmqtwist.cluster.log_events import (
 from bmqtwist.cluster.metadata_log import MetadataLog
 from bmqtwist.cluster.state import ClusterState
 from bmqtwist.errors import LocalError
-from bmqtwist.report import Report, stack
+from bmqtwist.report import Report, traceback_text
 from bmqtwist.storage.ledger_file import LedgerFile
 
 OnDecided = Callable[[Outcome, int], None]  # outcome of a change, wall clock
@@ -190,7 +190,7 @@ class ClusterMetadata:
         try:
             self._callbacks.pop(decided.token)(decided.outcome, wall)
         except Exception as error:  # the other changes continue
-            self._report.alarm(alarms.INTERNAL_ERROR, "Metadata: callback of a decided change: %s", stack(error))
+            self._report.alarm(alarms.INTERNAL_ERROR, "Metadata: callback of a decided change: %s", traceback_text(error))
         for undecided, _ in self._barriers:
             undecided.discard(decided.token)
         while self._barriers and not self._barriers[0][0]:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from bmqtwist.cluster.gates import CLOSED, GATES, Gates
 from bmqtwist.config.clusters import ClusterDefinition
 from bmqtwist.link.peer import PeerSession
-from bmqtwist.peers.downstreams import answer_stop, ask_to_stop
+from bmqtwist.peers.downstreams import answer_stop, send_stop_requests
 from bmqtwist.peers.links import ClusterLinks
 from bmqtwist.report import Report
 from bmqtwist.wire.cluster_schema import NodeStatus, NodeStatusAdvisory
@@ -57,7 +57,7 @@ class NodeStatuses:
 
     def ask_to_stop(self) -> None:
         """Ask the other members to send no more messages to this node, which stops."""
-        self.stop_awaited |= ask_to_stop(map(self._links.session, self.others))
+        self.stop_awaited |= send_stop_requests(map(self._links.session, self.others))
 
     def on_stop_request(self, peer: PeerSession, message: ControlMessage) -> None:
         """Handle a stop request: this node sends no more messages to that member."""
@@ -72,7 +72,8 @@ class NodeStatuses:
             self.others[node_id] = status
             self._report.info(f"{self._title}: node {self._links.name(node_id)}: {before.name} -> {status.name}")
             name = self._links.node_name(node_id)
-            self._report.note("node", f"node {name} {_MEANS[status]}", about=name, before=before.name, status=status.name)
+            self._report.record_event("node", f"node {name} {_MEANS[status]}", about=name, before=before.name,
+                                      status=status.name)
             self.on_changed()
 
     def set_own(self, status: NodeStatus) -> None:
@@ -80,7 +81,7 @@ class NodeStatuses:
         if status is self.own or self.is_stopping and status not in _STOPPING:
             return
         self._report.info(f"{self._title}: Transitioning to {status.name.removeprefix('E_')}.")
-        self._report.note("node", f"this node {_MEANS[status]}", before=self.own.name, status=status.name)
+        self._report.record_event("node", f"this node {_MEANS[status]}", before=self.own.name, status=status.name)
         self.own = status
         for node_id in self.others:
             self._send_status(node_id)

@@ -17,19 +17,19 @@ from functools import partial
 from bmqtwist import alarms
 from bmqtwist.cluster.partition_events import (
     Append,
-    Fed,
-    Feed,
-    FeedFailed,
-    FeedImage,
     ImageLost,
+    LogAdvanced,
     LogFailed,
-    LogMoved,
     LogReady,
     PartitionInput,
-    PartitionTalk,
+    PartitionMessage,
     Records,
     ReplicaReceipt,
-    TakeImage,
+    SendCompleted,
+    SendFailed,
+    SendImagePart,
+    SendRecords,
+    StoreImagePart,
     encode_partition_message,
 )
 from bmqtwist.cluster.partition_machine import PartitionMachine
@@ -93,17 +93,18 @@ class HostedPartition:
     def broken(self) -> bool:
         return self.partition.log.closed
 
-    def is_urgent(self, message: PartitionTalk) -> bool:
+    def is_urgent(self, message: PartitionMessage) -> bool:
         """Return whether a message must leave in this turn. A receipt need not after an early acknowledgement, if another
         replica's receipt completes the majority."""
         if not isinstance(message, ReplicaReceipt) or not self.acked_early:
             return True
         self.acked_early = False
-        return len(self.machine.up) < 2 or self.machine.leads
+        return len(self.machine.connected_nodes) < 2 or self.machine.leads
 
     def update_pair_commits(self) -> None:
         """Update, as primary, whether two copies of a record commit it."""
-        self.partition.copies.pair_commits = max(self.machine.standing.majority, self.machine.standing.factor) <= 2
+        standing = self.machine.standing
+        self.partition.copies.pair_commits = max(standing.majority, standing.replication_factor) <= 2
 
 
 class PartitionLogs:
@@ -149,10 +150,10 @@ class PartitionLogs:
     def append(self, hosted: HostedPartition, output: Append, wall: int) -> None:
         """Append records of another node."""
         try:
-            hosted.partition.append_run(output.run, output.behind, wall)
+            hosted.partition.append_run(output.run, output.after, wall)
         except (PeerError, RecordMismatch, OSError) as error:
             hosted.inputs.append(LogFailed(f"records cannot be appended: {error}"))
-        self._loop.performer.turn_due()
+        self._loop.performer.request_turn()
 
     def begin_lease(self, hosted: HostedPartition, lease: int, wall: int) -> None:
         """Append the first record of a lease of this node."""
@@ -165,10 +166,10 @@ class PartitionLogs:
         hosted.update_pair_commits()
         hosted.write_times = WriteTimes()
         hosted.write_times.add(hosted.written, self._loop.now)
-        hosted.inputs.append(LogMoved())
-        self._loop.performer.turn_due()
+        hosted.inputs.append(LogAdvanced())
+        self._loop.performer.request_turn()
 
-    def store_image_part(self, hosted: HostedPartition, output: TakeImage, now: float) -> None:
+    def store_image_part(self, hosted: HostedPartition, output: StoreImagePart, now: float) -> None:
         """Store a part of an image beside the log; the last part replaces the log."""
         part, wall, install = output.part, self._loop.wall(now), None
         try:
@@ -206,7 +207,7 @@ class PartitionLogs:
             if install is not None:
                 install()
             made.append(self._make_partition(old.files, find_log(old.files, known, clock, index, wall, limit)))
-        self._loop.in_thread(work, partial(self._on_reread, hosted, made), partial(self._on_reread_failed, hosted))
+        self._loop.run_in_thread(work, partial(self._on_reread, hosted, made), partial(self._on_reread_failed, hosted))
 
     def follow(self, hosted: HostedPartition, clean: bool, now: float) -> None:
         """Use the log of a former primary as a replica's; it is read again unless `clean`. The partition is busy until
@@ -245,7 +246,7 @@ class Feeding:
         self._node_id, self._links, self._timers, self._report, self._step = node_id, links, timers, report, step
         self._encoded: tuple[RecordRun | None, Psn, bytes] = (None, NO_PSN, b"")  # the last event with records
 
-    def send_records(self, hosted: HostedPartition, output: Feed, now: float) -> None:
+    def send_records(self, hosted: HostedPartition, output: SendRecords, now: float) -> None:
         """Send a node the next records after `output.after`."""
         recent = hosted.partition.recent_run(output.after)
         try:
@@ -255,25 +256,25 @@ class Feeding:
                                                          f"records that it lacks cannot be read: {error}")
             return
         if run is None:
-            hosted.inputs.append(Fed(output.node_id, output.after, 0))
+            hosted.inputs.append(SendCompleted(output.node_id, output.after, 0))
             return
         machine = hosted.machine
         message = Records(self._node_id, machine.lease, machine.committed, run)
         if self._encoded[0] is not run or self._encoded[1] != machine.committed:
             self._encoded = run, machine.committed, encode_partition_message(hosted.index, message)
         self._links.send(output.node_id, self._encoded[2])  # usually the same bytes for all replicas
-        fed = Fed(output.node_id, run.last, run.size)
+        fed = SendCompleted(output.node_id, run.last, run.size)
         if recent is not None:
             hosted.inputs.append(fed)
         else:
             self._continue_later(hosted, fed, now)
 
-    def send_image(self, hosted: HostedPartition, output: FeedImage, now: float) -> None:
+    def send_image(self, hosted: HostedPartition, output: SendImagePart, now: float) -> None:
         """Send a node the next part of an image."""
         node_id, name = output.node_id, self._links.name(output.node_id)
         try:
             if output.number == 0:
-                hosted.images[node_id] = ImageSource(hosted.partition, max(hosted.unreadable, output.behind))
+                hosted.images[node_id] = ImageSource(hosted.partition, max(hosted.unreadable, output.ends_after))
                 self._report.info(f"{hosted.machine.name}: node {name} gets an image of all live records")
             source = hosted.images.get(node_id)
             if source is None:
@@ -291,16 +292,16 @@ class Feeding:
         part = ImagePart(self._node_id, hosted.machine.lease, output.number, source.at, final, run.journal, run.data,
                          run.qlist)
         self._links.send(node_id, encode_partition_message(hosted.index, part))
-        self._continue_later(hosted, Fed(node_id, None, run.size, final), now)
+        self._continue_later(hosted, SendCompleted(node_id, None, run.size, final), now)
 
     def _on_read_failed(self, hosted: HostedPartition, node_id: int, reason: str) -> None:
         hosted.unreadable = hosted.summary.last
-        hosted.inputs.append(FeedFailed(node_id, reason))
+        hosted.inputs.append(SendFailed(node_id, reason))
 
-    def _continue_later(self, hosted: HostedPartition, fed: Fed, now: float) -> None:
-        target = hosted.machine.targets.get(fed.node_id)
+    def _continue_later(self, hosted: HostedPartition, fed: SendCompleted, now: float) -> None:
+        target = hosted.machine.targets.by_node.get(fed.node_id)
 
         def resume(now: float) -> None:
-            if hosted.machine.targets.get(fed.node_id) is target:  # else the transfer was restarted
+            if hosted.machine.targets.by_node.get(fed.node_id) is target:  # else the transfer was restarted
                 self._step(hosted, now, fed)
         self._timers.at(now + PAUSE_S, resume)

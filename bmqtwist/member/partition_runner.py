@@ -21,23 +21,23 @@ from bmqtwist.cluster.active_primaries import ActivePrimaries
 from bmqtwist.cluster.election_events import Tick, TickAt
 from bmqtwist.cluster.log_events import Alarm
 from bmqtwist.cluster.partition_events import (
-    Activate,
     Append,
+    BeginLease,
     Committed,
-    Cut,
-    Feed,
-    FeedImage,
-    LogMoved,
+    LogAdvanced,
     PartitionInput,
     PartitionOutput,
     PartitionRole,
-    Promised,
+    PromiseWritten,
     ReplicationTiming,
     RoleChanged,
     SavePromise,
-    Say,
-    Serve,
-    TakeImage,
+    SendImagePart,
+    SendMessage,
+    SendRecords,
+    SetActive,
+    StoreImagePart,
+    Truncate,
     encode_partition_message,
 )
 from bmqtwist.cluster.partition_machine import PartitionMachine
@@ -75,7 +75,7 @@ class PartitionRunner:
         self.primaries = KnownPrimaries(name, links, loop.report)
         self.handovers: Handovers
         self.promises = Promises(f"Cluster ({name})", promise_file, loop,
-                                 lambda index, lease, now: self.step(self.hosted[index], now, Promised(lease)))
+                                 lambda index, lease, now: self.step(self.hosted[index], now, PromiseWritten(lease)))
         self._logs = PartitionLogs(name, links.node_id, cluster, loop, self.step, self._attach_reports)
         self._feeding = Feeding(links.node_id, links, loop.timers, loop.report, self.step)
         self._check_at = float("-inf")  # the earliest expiry of a lease
@@ -131,14 +131,14 @@ class PartitionRunner:
         own = hosted.partition
         if own is not partition:
             return
-        if own.may_delay_replication and hosted.machine.targets and not at_once:
+        if own.may_delay_replication and hosted.machine.targets.by_node and not at_once:
             if not hosted.delays_records:
                 hosted.delays_records = True
                 self._loop.timers.at(now + DELAY_S, partial(self._send_delayed, hosted))
         elif own.collect_runs() and hosted.write_times.is_due(now):
             hosted.write_times.add(hosted.written, now)
         if hosted.machine.role is not PartitionRole.UNKNOWN:
-            self.step(hosted, now, LogMoved())
+            self.step(hosted, now, LogAdvanced())
         if not own.is_primary:
             self._cluster.on_records(now)
 
@@ -160,18 +160,18 @@ class PartitionRunner:
         self._check_at = float("inf")
         for hosted in self.hosted:
             if hosted.machine.role is PartitionRole.PRIMARY_HEALED:
-                if hosted.machine.replicas.supported_until <= now:
+                if hosted.machine.targets.supported_until <= now:
                     self.step(hosted, now, Tick())
-                self._check_at = min(self._check_at, hosted.machine.replicas.supported_until)
+                self._check_at = min(self._check_at, hosted.machine.targets.supported_until)
 
     # -- outputs --------------------------------------------------------------------------------------------------------
 
     def _perform(self, hosted: HostedPartition, output: PartitionOutput, now: float) -> None:
         match output:
-            case Say():
+            case SendMessage():
                 hurry = hosted.is_urgent(output.message)
                 self._links.send(output.node_id, encode_partition_message(hosted.index, output.message), hurry)
-            case Feed():
+            case SendRecords():
                 self._feeding.send_records(hosted, output, now)
             case Append():
                 self._logs.append(hosted, output, self._loop.wall(now))
@@ -182,15 +182,15 @@ class PartitionRunner:
             case TickAt():
                 if output.moment is not None:
                     self._loop.timers.at(output.moment, lambda now: self.step(hosted, now, Tick()))
-            case FeedImage():
+            case SendImagePart():
                 self._feeding.send_image(hosted, output, now)
-            case TakeImage():
+            case StoreImagePart():
                 self._logs.store_image_part(hosted, output, now)
-            case Cut():
+            case Truncate():
                 self._logs.reread(hosted, output.psn, now)
-            case Activate():
+            case BeginLease():
                 self._logs.begin_lease(hosted, output.lease, self._loop.wall(now))
-            case Serve():
+            case SetActive():
                 self.handovers.end(hosted.index)
                 self.set_serving(hosted.index, output, now)
             case Decline():
@@ -217,13 +217,13 @@ class PartitionRunner:
         """Notify replicas of a commit that a pair of other nodes completed, so that early acknowledgements are released."""
         psn, hosted.announced_commit = hosted.announced_commit, NO_PSN
         if hosted.machine.leads and psn[0] == hosted.machine.lease:
-            for output in hosted.machine.replicas.commit_messages(psn):
+            for output in hosted.machine.targets.commit_messages(psn):
                 self._perform(hosted, output, now)
 
     def _count_copies(self, hosted: HostedPartition, now: float) -> None:
         """Update the records stored by one replica, and by all available replicas: PUTs may wait for these copies."""
         available = [node_id for node_id, status in self._statuses.others.items() if status is NodeStatus.E_AVAILABLE]
-        if hosted.partition.update_copy_marks(*hosted.machine.replicas.replicated(available)):
+        if hosted.partition.update_copy_marks(*hosted.machine.targets.replicated_psns(available)):
             self._cluster.on_committed(hosted.partition, now)
 
     def save_promise(self, hosted: HostedPartition, lease: int) -> None:
@@ -248,7 +248,7 @@ class PartitionRunner:
         return (index < len(self.hosted) and self.hosted[index].machine.role is PartitionRole.PRIMARY_HEALED
                 and not self.handovers.is_leaving(index))
 
-    def set_serving(self, index: int, output: Serve, now: float) -> None:
+    def set_serving(self, index: int, output: SetActive, now: float) -> None:
         """Activate the queues of a partition, or retire them."""
         hosted, wall = self.hosted[index], self._loop.wall(now)
         report, name = self._loop.report, self._links.name(self._links.node_id)
@@ -270,7 +270,7 @@ class PartitionRunner:
             self._cluster.retire_queues(index, output.cause, now, wall)
             hosted.partition.drop_effects()
         self.primaries.advise(hosted.machine.others, primary, index, status)
-        self._loop.performer.turn_due()
+        self._loop.performer.request_turn()
 
     def set_active(self, index: int, primary: Primary, active: bool) -> None:
         """Record whether a primary, another node or this one, is active."""
@@ -286,7 +286,8 @@ class PartitionRunner:
             self._statuses.set_own(NodeStatus.E_AVAILABLE)
 
     def _report_event(self, index: int, text: str, **detail: object) -> None:
-        self._loop.report.note("primary", f"Partition [{index}]: {text}", cluster=self._name, partition=index, **detail)
+        self._loop.report.record_event("primary", f"Partition [{index}]: {text}", cluster=self._name, partition=index,
+                                       **detail)
 
 
 class KnownPrimaries:
@@ -352,9 +353,10 @@ class KnownPrimaries:
             f"leaseId: [{primary.lease}], primaryStatus: [E_PASSIVE], oldPrimary: [{old}], oldLeaseId: "
             f"[{0 if before is None else before.lease}].")
         new, old = links.node_name(primary.node_id), links.node_name(before.node_id) if before else ""
-        self._report.note("primary", f"Partition [{index}]: node {new} is appointed primary under lease {primary.lease}"
-                          f"{old and f', after node {old}'}", cluster=self._name, partition=index, primary=new,
-                          lease=primary.lease, primaryBefore=old or None)
+        self._report.record_event(
+            "primary", f"Partition [{index}]: node {new} is appointed primary under lease {primary.lease}"
+            f"{old and f', after node {old}'}", cluster=self._name, partition=index, primary=new, lease=primary.lease,
+            primaryBefore=old or None)
 
     def _log_active(self, index: int, primary: Primary) -> None:
         if primary.node_id != self._links.node_id:

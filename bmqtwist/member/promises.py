@@ -49,7 +49,7 @@ class Promises:
             return
         self._saving = True
         wanted = list(self.wanted)
-        self._loop.in_thread(partial(self._file.write, wanted), partial(self._on_written, wanted), self._on_failed)
+        self._loop.run_in_thread(partial(self._file.write, wanted), partial(self._on_written, wanted), self._on_failed)
 
     def _on_written(self, wanted: list[StoredPromise], now: float) -> None:
         self._saving, before, self._durable = False, self._durable, wanted

@@ -62,7 +62,7 @@ class Proposals:
             on_decided(refused, wall)
         else:
             self._metadata.propose(change, on_decided, wall)
-            self._loop.performer.turn_due()
+            self._loop.performer.request_turn()
 
     def _submit(self, number: int, request: _Request, wall: int) -> None:
         leader = self._leader()
@@ -129,7 +129,7 @@ class Proposals:
         else:
             request.granted = answer.elector_term, answer.sequence_number
             self.on_state_changed(wall)
-        self._loop.performer.turn_due()
+        self._loop.performer.request_turn()
 
     def on_state_changed(self, wall: int) -> None:
         """Complete the requests whose records have been applied."""

@@ -78,7 +78,7 @@ class QueueChanges:
         if not isinstance(change, AssignQueue) or change.uri in self._expected.queues:
             return None
         try:
-            self._check_queue_limit(self._cluster.domains.domain(parse_uri(change.uri).qualified_domain))
+            self._check_queue_limit(self._cluster.domains.get_or_load(parse_uri(change.uri).qualified_domain))
         except Refused as refused:
             return NotDone(refused.message, False, refused.code)
         return None
@@ -175,7 +175,8 @@ class QueueChanges:
         queue.step_lifecycle(QueueChange.UNASSIGNED, self._cluster.loop.now, "unassigned")
         self._report.info(f"{self._title}: Unassigned queue: [ uri = {queue.uri} queueKey = "
                           f"{queue.key.hex().upper()} partitionId = {queue.partition_id} ] by queueUnAssignmentAdvisory")
-        self._report.note("queue", f"{queue.uri} is deleted", uri=queue.uri, partition=queue.partition_id, state="deleted")
+        self._report.record_event("queue", f"{queue.uri} is deleted", uri=queue.uri, partition=queue.partition_id,
+                                  state="deleted")
 
     def reconcile_apps(self, queue: RootQueue, wall: int) -> None:
         """Propose the apps of the domain's settings for a fanout queue."""
@@ -222,7 +223,7 @@ class QueueChanges:
 
     def report_created(self, record: QueueRecord) -> None:
         """Add the creation to the node's event log."""
-        self._report.note("queue", f"{record.uri} is created in Partition [{record.partition_id}]", uri=record.uri,
+        self._report.record_event("queue", f"{record.uri} is created in Partition [{record.partition_id}]", uri=record.uri,
                          partition=record.partition_id, state="created")
 
     def log_failure(self, outcome: Outcome, wall: int) -> None:

@@ -1,7 +1,7 @@
 """Replication of a cluster's partitions at one node: routes events of the cluster to the partitions' state machines.
 
     metadata      the committed primary of each partition (`apply_primaries`)
-    other nodes   connections (`peer_up`, `peer_down`) and messages about partitions (`on_message`)
+    other nodes   connections (`on_peer_up`, `on_peer_down`) and messages about partitions (`on_message`)
     leader        appoints primaries (`appointments`) and moves partitions to other nodes (`handovers`)
 
 `partition_runner` runs the state machines.
@@ -17,9 +17,9 @@ from bmqtwist.cluster.changes import Primaries
 from bmqtwist.cluster.election_events import PeerDown, PeerUp, Stop, Tick
 from bmqtwist.cluster.partition_events import (
     Assigned,
-    LogMoved,
+    LogAdvanced,
+    PartitionMessage,
     PartitionRole,
-    PartitionTalk,
     ReplicationTiming,
     encode_partition_message,
 )
@@ -79,8 +79,8 @@ class Replication:
     def primaries(self, partitions: int) -> Primaries:
         """Return the primaries that this node appoints as a new leader. Leases that an earlier run of its process may have
         used are excluded for the partitions that it does not lead."""
-        return self.appointments.primaries(partitions, {hosted.index: hosted.machine.standing.used for hosted in self.hosted
-                                                        if not hosted.machine.leads})
+        used = {hosted.index: hosted.machine.standing.used_lease for hosted in self.hosted if not hosted.machine.leads}
+        return self.appointments.primaries(partitions, used)
 
     def apply_primaries(self, partitions: Iterable[int], now: float) -> None:
         """Apply the committed primaries of these partitions."""
@@ -101,12 +101,12 @@ class Replication:
             if primary.node_id != self.node_id or index >= len(self.hosted):
                 continue
             machine = self.hosted[index].machine
-            durable = {node_id: target.durable for node_id, target in machine.targets.items()}
+            durable = {node_id: target.durable for node_id, target in machine.targets.by_node.items()}
             successor = self.appointments.successor_of(durable) if self.is_active_primary(index) else None
             if successor is not None:
                 self.runner.handovers.begin(index, Yield(machine.lease, successor), True, now)
             elif not self.runner.handovers.is_leaving(index):
-                self._decline(index, Decline(primary.lease, False, machine.standing.used, "this node stops"), now)
+                self._decline(index, Decline(primary.lease, False, machine.standing.used_lease, "this node stops"), now)
 
     def _ask_to_yield(self, node_id: int, index: int, wanted: Yield) -> None:
         if node_id == self.node_id:
@@ -136,7 +136,7 @@ class Replication:
 
     # -- other nodes ----------------------------------------------------------------------------------------------------
 
-    def peer_up(self, node_id: int, now: float) -> None:
+    def on_peer_up(self, node_id: int, now: float) -> None:
         """Handle the connection of a node."""
         self._statuses.on_connected(node_id)
         for hosted in self.hosted:
@@ -145,7 +145,7 @@ class Replication:
                 self.known_primaries.advise([node_id], primary, hosted.index, PrimaryStatus.E_ACTIVE)
             self.runner.step(hosted, now, PeerUp(node_id))
 
-    def peer_down(self, node_id: int, now: float) -> None:
+    def on_peer_down(self, node_id: int, now: float) -> None:
         """Handle the loss of a connection; a leader appoints other primaries for the partitions of that node."""
         for index in self.known_primaries.active.remove_node(node_id):
             self._cluster.on_primary_changed(index)
@@ -171,7 +171,7 @@ class Replication:
         known = self.leadership.metadata.state.partitions
         for index, hosted in enumerate(self.hosted):
             primary, leases = known.get(index), hosted.machine.standing
-            lease = max(leases.promised, hosted.summary.last[0], primary.lease if primary is not None else 0)
+            lease = max(leases.promised_lease, hosted.summary.last[0], primary.lease if primary is not None else 0)
             leases.assume_promised(lease)
             self.runner.save_promise(hosted, lease)
         for hosted in self.hosted:
@@ -179,7 +179,7 @@ class Replication:
                 if self._links.is_up(node_id):
                     self.runner.step(hosted, now, PeerUp(node_id))
 
-    def on_message(self, sender: int, partition_id: int, message: PartitionTalk | Decline | Yield, now: float) -> None:
+    def on_message(self, sender: int, partition_id: int, message: PartitionMessage | Decline | Yield, now: float) -> None:
         """Handle a message of another node about a partition; raises PeerError."""
         if partition_id >= len(self.hosted):
             raise PeerError(f"there is no partition {partition_id}", "partitionId", 0)
@@ -205,9 +205,9 @@ class Replication:
     def set_replication_factor(self, factor: int, now: float) -> None:
         """Set the number of nodes that must store a record before it is committed."""
         for hosted in self.hosted:
-            hosted.machine.standing.factor = factor
+            hosted.machine.standing.replication_factor = factor
             hosted.update_pair_commits()
-            self.runner.step(hosted, now, LogMoved())
+            self.runner.step(hosted, now, LogAdvanced())
 
     # -- queries --------------------------------------------------------------------------------------------------------
 
@@ -220,13 +220,13 @@ class Replication:
         active = self.known_primaries.active.find(index)
         return None if active is None or active.node_id == self.node_id else active
 
-    def has_safe(self, index: int, lease: int, psn: Psn) -> bool:
+    def has_durable(self, index: int, lease: int, psn: Psn) -> bool:
         """Return whether a record of a partition is durable here, or known to be committed."""
-        return self.hosted[index].machine.reception.has_safe(lease, psn)
+        return self.hosted[index].machine.reception.has_durable(lease, psn)
 
-    def knows_committed(self, index: int, psn: Psn) -> bool:
+    def is_known_committed(self, index: int, psn: Psn) -> bool:
         """Return whether a record that is durable at its primary is committed."""
-        return self.hosted[index].machine.reception.knows_committed(psn)
+        return self.hosted[index].machine.reception.is_known_committed(psn)
 
     def on_early_ack(self, index: int) -> None:
         """Note an early acknowledgement for a partition: the next receipt of this node is not urgent."""

@@ -116,7 +116,7 @@ class Retirement:
         queue.step_lifecycle(QueueChange.MOVED, self._loop.now, retired.cause)
         for handle in list(queue.handles):
             if isinstance(handle.client, PeerSession) and handle.client.is_member:
-                handle.client.leave(handle)  # it opens the queue at the next primary
+                handle.client.close_handle(handle)  # it opens the queue at the next primary
         if self.relays is not None and queue.handles:
             relay = RelayQueue(queue.uri, queue.name, queue.domain, queue.context, self.relays.uplink)
             requested = {substream: [each.spec for each in substream.subscriptions]

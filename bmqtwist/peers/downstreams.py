@@ -12,7 +12,7 @@ from bmqtwist.cluster.membership import PROXY
 from bmqtwist.link.peer import PeerRole, PeerSession
 from bmqtwist.link.receipts import ConfirmReceipts
 from bmqtwist.link.session import Session
-from bmqtwist.peers import welcome
+from bmqtwist.peers import handshake
 from bmqtwist.report import shown
 from bmqtwist.security.authorization import Action
 from bmqtwist.wire.cluster_schema import NodeStatus, NodeStatusAdvisory, StopRequest, StopResponse
@@ -21,18 +21,16 @@ from bmqtwist.wire.fast import EventType
 from bmqtwist.wire.schema import BrokerResponse, ClientIdentity
 
 ANNOUNCES = ("HA", "BROADCAST_TO_PROXIES")  # feature group and member: the broker sends and accepts status advisories
-
-
 STOPS = "HA"  # feature group of brokers that support stop requests
 STOP_VERSIONS = {"GRACEFUL_SHUTDOWN_V2": 2, "GRACEFUL_SHUTDOWN": 1}  # member -> version of the request, best first
 STOP_ANSWER_S = 5.0  # timeout of stop requests of version 2
 
 
 def stop_version(peer: PeerSession) -> int:
-    """Return the version of stop requests that a broker supports. 2: it sends only CONFIRMs from then on, and answers at
-    once; 1: it stops consuming, closes its queues once its messages are confirmed, and answers then; 0: none."""
-    told = peer.session.remote.features.get(STOPS, ())
-    return next((version for member, version in STOP_VERSIONS.items() if member in told), 0)
+    """Return the version of stop requests that a broker supports. 2: it answers at once, and sends only CONFIRMs from then
+    on; 1: it stops consuming, closes its queues once its messages are confirmed, then answers; 0: none."""
+    features = peer.session.remote.features.get(STOPS, ())
+    return next((version for member, version in STOP_VERSIONS.items() if member in features), 0)
 
 
 def stop_request(number: int, version: int = 2, cluster: str = "") -> bytes:
@@ -40,7 +38,7 @@ def stop_request(number: int, version: int = 2, cluster: str = "") -> bytes:
     return cluster_event(StopRequest(cluster if version == 1 else "", version), number)
 
 
-def ask_to_stop(peers: Iterable[PeerSession | None]) -> set[int]:
+def send_stop_requests(peers: Iterable[PeerSession | None]) -> set[int]:
     """Send stop requests of version 2; return the ids of the nodes that will answer."""
     asked = set()
     for number, peer in enumerate(peers, 1):
@@ -65,65 +63,65 @@ class Downstreams:
     """`link.peer.PeerContext` of one cluster's proxies. `introduce(session number)`: this node's identity in it."""
 
     def __init__(self, name: str, status: NodeStatus, introduce: Callable[[int], ClientIdentity],
-                 host: welcome.LinkHost) -> None:
+                 host: handshake.LinkHost) -> None:
         self.name, self.status = name, status
         self._introduce, self._host = introduce, host
         self.peers: dict[PeerSession, None] = {}
         self.stop_awaited: set[PeerSession] = set()  # have not answered a stop request yet
         self.drains = False  # a proxy supports version 1 only and drains its queues first
         self._stopped = False
-        self.receipts = ConfirmReceipts(host.loop.later)  # a proxy stores nothing; a member replaces this
+        self.receipts = ConfirmReceipts(host.loop.call_later)  # a proxy stores nothing; a member replaces this
 
     def admit(self, session: Session, identity: ClientIdentity) -> BrokerResponse | None:
         """Admit an authorized broker unless it claims to be a node of the cluster."""
         host = self._host
-        response = host.answer(session, identity)
+        response = host.make_response(session, identity)
         response.broker_identity = self._introduce(session.remote.session_number)
         response.max_missed_heartbeats = host.configuration.app.network_interfaces.heartbeats.downstream_broker
-        refusal = host.security.broker_refusal(session.guard.principal, Action.CONNECT_PROXY)
+        refusal = host.security.broker_refusal(session.authentication.principal, Action.CONNECT_PROXY)
         if refusal:
-            welcome.refuse(response, f"Cluster ({self.name}): {refusal}")
+            handshake.refuse(response, f"Cluster ({self.name}): {refusal}")
         elif self._stopped:
-            welcome.refuse(response, f"Cluster ({self.name}): this node is stopping")
+            handshake.refuse(response, f"Cluster ({self.name}): this node is stopping")
         elif identity.cluster_node_id != PROXY:
-            welcome.refuse(response, f"Cluster ({self.name}): no node of it with the id {identity.cluster_node_id} is "
-                                     f"known here; a proxy has the id {PROXY}")
+            handshake.refuse(response, f"Cluster ({self.name}): this node knows no member with the id "
+                                     f"{identity.cluster_node_id}; a proxy has the id {PROXY}")
         return response
 
-    def connected(self, peer: PeerSession) -> None:
+    def on_connected(self, peer: PeerSession) -> None:
         """Handle the connection of a proxy."""
         peer.role = PeerRole.DOWNSTREAM
-        peer.serve(self.receipts if welcome.wants_receipts(peer.session.remote.features) else None)
+        peer.accept_requests(self.receipts if handshake.wants_receipts(peer.session.remote.features) else None)
         self.peers[peer] = None
         self._host.report.info(f"Cluster ({self.name}): proxy '{peer.session.description}' is connected [channel: "
                                f"'{peer.session.peer}', userAgent: '{peer.session.remote.identity.user_agent}']")
-        self._host.report.note("node", f"proxy {shown(peer.session.description)} is connected", cluster=self.name,
+        self._host.report.record_event("node", f"proxy {shown(peer.session.description)} is connected", cluster=self.name,
                                about=shown(peer.session.description), status="proxy")
-        self._tell(peer)
+        self._send_status(peer)
 
-    def received(self, peer: PeerSession, kind: EventType, specific: int, body: bytes) -> None:
-        """Handle an event that is no client request: a stop response, else it is logged and dropped."""
+    def on_event(self, peer: PeerSession, kind: EventType, specific: int, body: bytes) -> None:
+        """Handle an event that is no client request: a stop response; another event is logged and dropped."""
         session = peer.session
         if kind is EventType.CONTROL and peer in self.stop_awaited and is_stop_response(specific, body):
             self.stop_awaited.discard(peer)
-        elif session.lines.admits(session.now):
+        elif session.log_limiter.admits(session.now):
             self._host.report.error(f"#PEER_UNEXPECTED_EVENT {session.description}: {kind.name} event of a proxy dropped")
 
-    def disconnected(self, peer: PeerSession) -> None:
+    def on_disconnected(self, peer: PeerSession) -> None:
         """Handle the loss of a connection."""
         self.stop_awaited.discard(peer)
         if peer in self.peers:
             del self.peers[peer]
             self._host.report.info(f"Cluster ({self.name}): proxy '{shown(peer.session.description)}' is not connected any "
                                    "more")
-            self._host.report.note("node", f"proxy {shown(peer.session.description)} is not connected any more",
+            self._host.report.record_event("node", f"proxy {shown(peer.session.description)} is not connected any more",
                                    cluster=self.name, about=shown(peer.session.description), status="proxy gone")
 
-    def not_connected(self, session: Session) -> None:
-        """Ignored: this node dials no proxies."""
+    def on_negotiation_failed(self, session: Session) -> None:
+        """Do nothing: this node dials no proxies."""
 
     def stop(self) -> None:
-        """Ask every proxy to send no more PUTs to this node."""
+        """Send every proxy a stop request: it sends no more PUTs to this node."""
         self._stopped = True
         for number, peer in enumerate(self.peers, 1):
             version = stop_version(peer)
@@ -132,23 +130,23 @@ class Downstreams:
                 self.drains = self.drains or version == 1
                 peer.send(stop_request(number, version, self.name))
 
-    def gone(self) -> None:
+    def announce_unavailable(self) -> None:
         """Report to proxies that this node closes its connections."""
         self.announce(NodeStatus.E_UNAVAILABLE)
 
     def announce(self, status: NodeStatus) -> None:
-        """Set and report this node's status. A node that is cut off closes the connections of its proxies: they use
-        another upstream from then on, and must receive no more messages here."""
+        """Set this node's status and report it to the proxies. A node that is cut off from the cluster closes their
+        connections, so that they use another upstream, and receive no more messages from this node."""
         if status is not self.status:
-            of_no_use = self.status is NodeStatus.E_AVAILABLE and status is NodeStatus.E_STARTING
+            is_cut_off = self.status is NodeStatus.E_AVAILABLE and status is NodeStatus.E_STARTING
             self.status = status
             for peer in list(self.peers):
-                self._tell(peer)
-                if of_no_use:
+                self._send_status(peer)
+                if is_cut_off:
                     peer.session.close("#PROXY_DROPPED Cluster (%s): %s: this node is cut off from the leader and a primary",
                                        self.name, peer.session.description)
 
-    def _tell(self, peer: PeerSession) -> None:
+    def _send_status(self, peer: PeerSession) -> None:
         group, member = ANNOUNCES
         if member in peer.session.remote.features.get(group, ()):
             peer.send(cluster_event(NodeStatusAdvisory(self.status)))

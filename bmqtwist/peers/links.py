@@ -1,7 +1,7 @@
 """Connections between the nodes of one cluster, at one of them.
 
-`cluster.membership` decides which nodes to dial and to admit. This module performs its decisions, and passes connections and
-events of other nodes to its user. Members must support this broker's extensions.
+`cluster/membership.py` decides which nodes are dialled and admitted. This module performs its decisions, and passes
+connections and events of other nodes to its user. All members must support the extensions of `handshake.py`.
 
 `ProxyLinks` are the connections of a proxy, which dials all nodes of the cluster; no node dials a proxy.
 """
@@ -21,7 +21,7 @@ from bmqtwist.link.peer import PeerRole, PeerSession
 from bmqtwist.link.receipts import ConfirmReceipts
 from bmqtwist.link.session import Session
 from bmqtwist.link.upstream_batch import UpstreamBatch
-from bmqtwist.peers import welcome
+from bmqtwist.peers import handshake
 from bmqtwist.security.authorization import Action
 from bmqtwist.wire.fast import EventType
 from bmqtwist.wire.schema import BrokerResponse, ClientIdentity
@@ -32,13 +32,13 @@ AWAITED_S = 6.0  # after the start: two connection attempts of the nodes that di
 class LinkUser(Protocol):
     """Receiver of connections and events of other nodes."""
 
-    def peer_up(self, node_id: int, now: float) -> None:
+    def on_peer_up(self, node_id: int, now: float) -> None:
         """Handle the connection of a node."""
 
-    def peer_down(self, node_id: int, now: float) -> None:
+    def on_peer_down(self, node_id: int, now: float) -> None:
         """Handle the loss of a connection."""
 
-    def peer_said(self, peer: PeerSession, kind: EventType, specific: int, body: bytes) -> None:
+    def on_peer_event(self, peer: PeerSession, kind: EventType, specific: int, body: bytes) -> None:
         """Handle one event of a node."""
 
 
@@ -47,15 +47,16 @@ class ClusterLinks:
 
     user: LinkUser
     receipts: ConfirmReceipts | None = None  # sent to the other members for their CONFIRMs
-    role = PeerRole.MEMBER  # of the other side
+    role = PeerRole.MEMBER  # of the peers
 
-    def __init__(self, definition: ClusterDefinition | ClusterProxyDefinition, node_id: int, host: welcome.LinkHost) -> None:
+    def __init__(self, definition: ClusterDefinition | ClusterProxyDefinition, node_id: int,
+                 host: handshake.LinkHost) -> None:
         self.definition, self.node_id, self._host = definition, node_id, host
         self._nodes = {node.id: node for node in definition.nodes}
         self.membership = Membership(node_id, self._nodes, host.loop.performer.chance)
         self._sessions: dict[int, PeerSession] = {}  # negotiated, by node id
         self._dialled: dict[Session, int] = {}  # in negotiation, with the id of the dialled node
-        self._failing: set[int] = set()  # nodes whose failed connection was logged
+        self._logged_failures: set[int] = set()  # nodes whose failed connection was logged
         self._stopped = False
         self._awaited: set[int] = set()  # nodes that have not connected since the start
         self._awaited_until = float("-inf")
@@ -63,12 +64,12 @@ class ClusterLinks:
         self._alarmed: set[int] = set()  # nodes with an alarm about their configuration
 
     def start(self, now: float) -> None:
-        """Connect with all other nodes and keep the connections."""
+        """Connect to all other nodes; lost connections are established again until `stop`."""
         self._awaited, self._awaited_until = set(self.membership.links), now + AWAITED_S
         self._step(now, LinkEvent.JOIN)
 
-    def awaited(self, now: float) -> str:
-        """Return the names of nodes that may still connect after the start: they dial this one."""
+    def awaited_nodes(self, now: float) -> str:
+        """Return the names of the nodes that have not connected yet, within AWAITED_S after the start; empty = none."""
         return ", ".join(map(self.name, sorted(self._awaited))) if now < self._awaited_until else ""
 
     def session(self, node_id: int) -> PeerSession | None:
@@ -76,11 +77,11 @@ class ClusterLinks:
         return self._sessions.get(node_id)
 
     def stop(self) -> None:
-        """Dial and admit no more nodes."""
+        """Stop dialling and admitting nodes."""
         self._stopped = True
 
     def name(self, node_id: int) -> str:
-        """Return name and id of a node, for log lines."""
+        """Return name and id of a node, as shown in log lines."""
         node = self._nodes.get(node_id)
         return f"[{node.name if node is not None else '?'}, {node_id}]"
 
@@ -89,11 +90,11 @@ class ClusterLinks:
         node = self._nodes.get(node_id)
         return node.name if node is not None else str(node_id)
 
-    def send(self, node_id: int, event: bytes, hurry: bool = True) -> None:
-        """Send an event to a node; dropped if it is not connected. `hurry`: see `PeerSession.send`."""
+    def send(self, node_id: int, event: bytes, urgent: bool = True) -> None:
+        """Send an event to a node; dropped if it is not connected. `urgent`: as of `PeerSession.send`."""
         peer = self._sessions.get(node_id)
         if peer is not None:
-            peer.send(event, hurry)
+            peer.send(event, urgent)
 
     def is_up(self, node_id: int) -> bool:
         """Return whether a node is connected."""
@@ -104,23 +105,23 @@ class ClusterLinks:
     def admit(self, session: Session, identity: ClientIdentity) -> BrokerResponse | None:
         """Admit or refuse a broker after its identity."""
         host = self._host
-        response = host.answer(session, identity)
+        response = host.make_response(session, identity)
         response.broker_identity = self._introduction(session.remote.session_number)
         response.max_missed_heartbeats = host.configuration.app.network_interfaces.heartbeats.cluster_peer
-        reason = ("it is stopping" if self._stopped else self._refusal(session, identity.cluster_node_id)
-                  or host.security.broker_refusal(session.guard.principal, Action.CONNECT_CLUSTER_NODE,
+        reason = ("it is stopping" if self._stopped else self._accepted_refusal(session, identity.cluster_node_id)
+                  or host.security.broker_refusal(session.authentication.principal, Action.CONNECT_CLUSTER_NODE,
                                                   self.definition.name))
         if reason:
-            welcome.refuse(response, f"Cluster ({self.definition.name}): node {self.name(self.node_id)} refuses: {reason}")
+            handshake.refuse(response, f"Cluster ({self.definition.name}): node {self.name(self.node_id)} refuses: {reason}")
         return response
 
-    def connected(self, peer: PeerSession) -> None:
+    def on_connected(self, peer: PeerSession) -> None:
         """Handle a completed negotiation."""
         session = peer.session
         peer.role, peer.upstream_batch = self.role, UpstreamBatch(session.outbox)
         if peer.dialled:
             wanted = self._dialled.pop(session)
-            wrong = self._wrong(wanted, peer)
+            wrong = self._dialled_refusal(wanted, peer)
             if wrong or self._stopped:
                 self._step(session.now, LinkEvent.FAILED, wanted)
                 session.close("#SESSION_NEGOTIATION Cluster (%s): %s: %s", self.definition.name, session.description,
@@ -130,51 +131,51 @@ class ClusterLinks:
         host.report.info(f"{title} ({self.definition.name}): negotiated with node {self.name(peer.node_id)} [channel: "
                          f"'{session.peer}', userAgent: '{session.remote.identity.user_agent}']")
         if self.role is PeerRole.MEMBER:
-            peer.serve(self.receipts if welcome.wants_receipts(session.remote.features) else None)
+            peer.accept_requests(self.receipts if handshake.wants_receipts(session.remote.features) else None)
         self._sessions[peer.node_id] = peer
-        self._failing.discard(peer.node_id)
+        self._logged_failures.discard(peer.node_id)
         self._step(session.now, LinkEvent.UP, peer.node_id)
 
-    def received(self, peer: PeerSession, kind: EventType, specific: int, body: bytes) -> None:
+    def on_event(self, peer: PeerSession, kind: EventType, specific: int, body: bytes) -> None:
         """Pass an event of a node to the user."""
         if self._sessions.get(peer.node_id) is peer:
-            self.user.peer_said(peer, kind, specific, body)
+            self.user.on_peer_event(peer, kind, specific, body)
 
-    def disconnected(self, peer: PeerSession) -> None:
+    def on_disconnected(self, peer: PeerSession) -> None:
         """Handle the end of a negotiated connection."""
         if self._sessions.get(peer.node_id) is peer:
             del self._sessions[peer.node_id]
             self._step(peer.session.now, LinkEvent.DOWN, peer.node_id)
 
-    def not_connected(self, session: Session) -> None:
+    def on_negotiation_failed(self, session: Session) -> None:
         """Handle a dialled connection that ended during negotiation."""
         node_id = self._dialled.pop(session)
-        if node_id not in self._failing:
-            self._failing.add(node_id)
+        if node_id not in self._logged_failures:
+            self._logged_failures.add(node_id)
             presented = self._host.security.provider is not None
             self._host.report.warn(
-                f"Cluster ({self.definition.name}): no connection with node {self.name(node_id)} came about: "
-                f"'{session.peer}' was reached, and the negotiation ended. This node presents "
-                f"{'its credentialProvider' if presented else 'no credential'}; its log and that of the other say why")
+                f"Cluster ({self.definition.name}): no connection to node {self.name(node_id)}: the negotiation with "
+                f"'{session.peer}' failed. This node sent {'a' if presented else 'no'} credential; the logs of both nodes "
+                "have the reason")
         self._step(session.now, LinkEvent.FAILED, node_id)
 
     # -- helpers ----------------------------------------------------------------------------------------------------
 
-    def _wrong(self, wanted: int, peer: PeerSession) -> str:
-        """Return why the broker at a node's address is refused; empty if it is that node."""
-        return self.membership.mismatch(wanted, peer.node_id) or self._unfit(peer.session)
+    def _dialled_refusal(self, wanted: int, peer: PeerSession) -> str:
+        """Return why a dialled broker is refused; empty if it is the dialled node and compatible."""
+        return self.membership.mismatch_reason(wanted, peer.node_id) or self._incompatibility(peer.session)
 
-    def _refusal(self, session: Session, node_id: int) -> str:
-        reason = self.membership.refusal(node_id)
+    def _accepted_refusal(self, session: Session, node_id: int) -> str:
+        reason = self.membership.refusal_reason(node_id)
         known = self._sessions.get(node_id)
         if reason and known is not None:
             if known.session.channel.last_received > self._refused.get(node_id, session.now):
                 self._alarm(
-                    alarms.DUPLICATE_NODE_ID, node_id,
-                    f"two brokers say to be node {self.name(node_id)}: '{known.session.peer}', which is "
-                    f"connected and speaks, and '{session.peer}'. Give one of them an id of its own.")
+                    alarms.DUPLICATE_NODE_ID,
+                    node_id, f"two brokers have the identity of node {self.name(node_id)}: '{known.session.peer}', which "
+                    f"stays connected, and '{session.peer}', which is refused")
             self._refused[node_id] = session.now
-        return reason or self._unfit(session)
+        return reason or self._incompatibility(session)
 
     def _alarm(self, kind: AlarmKind, node_id: int, text: str) -> None:
         """Raise an alarm, once for each node."""
@@ -182,24 +183,25 @@ class ClusterLinks:
             self._alarmed.add(node_id)
             self._host.report.alarm(kind, f"Cluster ({self.definition.name}): {text}")
 
-    def _unfit(self, session: Session) -> str:
-        lacks = welcome.missing_member_features(session.remote.features)
+    def _incompatibility(self, session: Session) -> str:
+        lacks = handshake.missing_member_features(session.remote.features)
         if session.remote.identity.cluster_name != self.definition.name:
-            return f"it is of the cluster '{session.remote.identity.cluster_name}'"
+            return f"its cluster is '{session.remote.identity.cluster_name}'"
         if lacks:
-            return f"it does not know {', '.join(lacks)}"
-        differs = (welcome.configured_otherwise(session.remote.features, self.definition)
+            return f"it does not support {', '.join(lacks)}"
+        differs = (handshake.configuration_difference(session.remote.features, self.definition)
                    if isinstance(self.definition, ClusterDefinition) else "")
         if differs:
             node_id = session.remote.identity.cluster_node_id
             self._alarm(
-                alarms.NODE_CONFIGURATION_DIFFERS, node_id,
-                f"node {self.name(node_id)}: {differs}. All members need the same.")
+                alarms.NODE_CONFIGURATION_DIFFERS,
+                node_id, f"node {self.name(node_id)}: {differs}. It is refused: all members need the same definition of "
+                "the cluster")
         return differs
 
     def _introduction(self, session_number: int) -> ClientIdentity:
         definition = self.definition if isinstance(self.definition, ClusterDefinition) else None
-        return welcome.member_identity(self._host.identity, self._host.configuration.app, session_number,
+        return handshake.member_identity(self._host.identity, self._host.configuration.app, session_number,
                                        self.definition.name, self.node_id, definition)
 
     def _step(self, now: float, event: LinkEvent, node_id: int | None = None) -> None:
@@ -214,10 +216,10 @@ class ClusterLinks:
                 case PeerUp():
                     self._awaited.discard(output.node_id)
                     report.info(f"{title}: node {self.name(output.node_id)} is connected")
-                    self.user.peer_up(output.node_id, now)
+                    self.user.on_peer_up(output.node_id, now)
                 case PeerDown():
                     report.warn(f"{title}: node {self.name(output.node_id)} is not connected any more")
-                    self.user.peer_down(output.node_id, now)
+                    self.user.on_peer_down(output.node_id, now)
                 case _:
                     assert_never(output)
 
@@ -228,16 +230,16 @@ class ClusterLinks:
     def _dial(self, node_id: int) -> None:
         node = self._nodes[node_id]
         host, port = node.host_and_port or ("", 0)
-        failed: Callable[[str, float], None] = partial(self._unreachable, node_id)
-        self._host.loop.performer.dial(host, port, node.tls, partial(self._reached, node_id), failed)
+        failed: Callable[[str, float], None] = partial(self._on_unreachable, node_id)
+        self._host.loop.performer.dial(host, port, node.tls, partial(self._on_reached, node_id), failed)
 
-    def _reached(self, node_id: int, peer: str, now: float) -> Session:
-        session = self._host.dialled(peer, self._introduction(1), self, now)
+    def _on_reached(self, node_id: int, peer: str, now: float) -> Session:
+        session = self._host.add_dialled(peer, self._introduction(1), self, now)
         self._dialled[session] = node_id
         self._step(now, LinkEvent.REACHED, node_id)
         return session
 
-    def _unreachable(self, node_id: int, reason: str, now: float) -> None:
+    def _on_unreachable(self, node_id: int, reason: str, now: float) -> None:
         self._host.report.debug(f"Cluster ({self.definition.name}): node {self.name(node_id)} cannot be reached: {reason}")
         self._step(now, LinkEvent.FAILED, node_id)
 
@@ -247,14 +249,14 @@ class ProxyLinks(ClusterLinks):
 
     role = PeerRole.UPSTREAM
 
-    def __init__(self, definition: ClusterProxyDefinition, host: welcome.LinkHost) -> None:
+    def __init__(self, definition: ClusterProxyDefinition, host: handshake.LinkHost) -> None:
         super().__init__(definition, PROXY, host)
 
-    def _wrong(self, wanted: int, peer: PeerSession) -> str:
+    def _dialled_refusal(self, wanted: int, peer: PeerSession) -> str:
         if peer.node_id == PROXY:
             peer.node_id = wanted
-        return self.membership.mismatch(wanted, peer.node_id)
+        return self.membership.mismatch_reason(wanted, peer.node_id)
 
     def _introduction(self, session_number: int) -> ClientIdentity:
-        return welcome.proxy_identity(self._host.identity, self._host.configuration.app, session_number,
+        return handshake.proxy_identity(self._host.identity, self._host.configuration.app, session_number,
                                       self.definition.name, upwards=True)

@@ -83,4 +83,4 @@ class QueueLifecycle:
         cell.action(self, *(cell.after or (before,)))
         check(TABLE, before, change, self.phase)
         if self.phase is not before:
-            self.transitions.note(now, before.name, self.phase.name, cause, change.name)
+            self.transitions.record(now, before.name, self.phase.name, cause, change.name)

@@ -32,7 +32,7 @@ class Admission:
         if not sessions.serving or self.connections_max and len(sessions.open) >= self.connections_max:
             why = f"connections: {len(sessions.open)}, maxConnections: {self.connections_max}, serving: {sessions.serving}"
         else:
-            why = sessions.unauthenticated.refusal(peer, now)
+            why = sessions.unauthenticated.refusal_reason(peer, now)
         if self.files_max and descriptor >= self.files_max - FILES_LEFT_MIN:
             why = (f"open files: fewer than {FILES_LEFT_MIN} of {self.files_max} are left; connections are not accepted for "
                    f"{ACCEPT_PAUSE_S:g} s")

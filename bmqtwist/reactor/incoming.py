@@ -1,6 +1,7 @@
 """Input of one TCP connection: quick acknowledgements, and reads during a read pause.
 
-A transport delivers each chunk to `take`. During a read pause, when the reactor does not watch the socket, `poll` reads it.
+A transport delivers each chunk to `receive`. During a read pause, when the reactor does not watch the socket, `poll` reads
+from it.
 """
 
 from __future__ import annotations
@@ -18,30 +19,30 @@ READ_BYTES: Final = 1 << 16  # of one read, as in Twisted
 _SMALL_EVENT_BYTES: Final = 4096
 
 
-class Taker(Protocol):
+class InputReceiver(Protocol):
     """Receives the bytes of a session."""
 
-    def received(self, session: Session, data: bytes) -> None: ...
+    def on_received(self, session: Session, data: bytes) -> None: ...
 
 
 class Incoming:
     """Input of one connection. `session`: None before the connection is accepted and after its end; bytes are then dropped.
 
     Official SDKs do not set TCP_NODELAY: while this kernel delays the TCP acknowledgement, their kernel delays the next
-    messages. So `take` requests a quick acknowledgement (TCP_QUICKACK), except for a single small event if the last one was
-    answered in the turn that processed it: that answer carries the acknowledgement. With delayed ACKs one request after
-    each output suffices: the kernel acknowledges at once until the next output.
+    messages. So `receive` requests a quick acknowledgement (TCP_QUICKACK), except for a single small event if the last
+    event was answered in the turn that processed it: such an answer carries the acknowledgement. With delayed ACKs one
+    request after each output suffices: the kernel acknowledges at once until the next output.
     """
 
-    __slots__ = ("session", "_outgoing", "_taker", "_receive", "_acknowledge")
+    __slots__ = ("session", "_outgoing", "_receiver", "_read_socket", "_acknowledge")
 
-    def __init__(self, taker: Taker, channel: Any, outgoing: Outgoing) -> None:
+    def __init__(self, receiver: InputReceiver, channel: Any, outgoing: Outgoing) -> None:
         self.session: Session | None = None
-        self._taker, self._outgoing = taker, outgoing
-        self._receive: Callable[[int], bytes] | None = None if channel is None else channel.recv
+        self._receiver, self._outgoing = receiver, outgoing
+        self._read_socket: Callable[[int], bytes] | None = None if channel is None else channel.recv
         self._acknowledge = _quick_acknowledgement(channel)
 
-    def take(self, data: bytes) -> None:
+    def receive(self, data: bytes) -> None:
         """Forward received bytes to the session."""
         session = self.session
         if session is not None:
@@ -50,12 +51,12 @@ class Incoming:
                     outgoing.sent if session.delays_acks else not (outgoing.answered_at_once and _one_small_event(data))):
                 self._acknowledge()  # before the processing: the client can send meanwhile
                 outgoing.sent = False
-            self._taker.received(session, data)
+            self._receiver.on_received(session, data)
 
     def poll(self) -> int:
         """Read the socket; return the number of bytes, -1 at the end of the connection."""
         try:
-            data = self._receive(READ_BYTES) if self._receive is not None else b""
+            data = self._read_socket(READ_BYTES) if self._read_socket is not None else b""
         except BlockingIOError:
             return 0
         except OSError:
@@ -63,7 +64,7 @@ class Incoming:
         session = self.session
         if not data or session is None:
             return -1
-        self._taker.received(session, data)
+        self._receiver.on_received(session, data)
         return len(data)
 
     def acknowledge(self) -> None:
@@ -73,7 +74,7 @@ class Incoming:
             self._outgoing.sent = False
 
     def close(self) -> None:
-        self.session = self._receive = self._acknowledge = None
+        self.session = self._read_socket = self._acknowledge = None
 
 
 def _one_small_event(data: bytes) -> bool:

@@ -30,7 +30,7 @@ from bmqtwist.errors import LocalError
 from bmqtwist.link.authentication import Authenticate, Denied, Outcome, attempt
 from bmqtwist.link.batching import BATCH_MAX_S, BATCH_MIN_S, PAUSED_READ_BYTES_MAX
 from bmqtwist.link.session import Session
-from bmqtwist.link.states import State
+from bmqtwist.link.states import ConnectionState
 from bmqtwist.reactor.admission import Admission
 from bmqtwist.reactor.disk_threads import DiskThreads
 from bmqtwist.reactor.epoll_round import ReactorRounds, Rounds, rounds_of
@@ -106,7 +106,7 @@ class ReactorPerformer:
 
     # -- turns and ticks --------------------------------------------------------------------------------------------
 
-    def turn_due(self) -> None:
+    def request_turn(self) -> None:
         """Request a turn at the end of this round of the reactor."""
         self._turn_due = True
 
@@ -192,7 +192,7 @@ class ReactorPerformer:
         took = now - watchdog.began
         self.lag.busy += took
         if took > SLOW_S or took > watchdog.longest:
-            watchdog.over(took)
+            watchdog.record_turn(took)
         watchdog.began = 0.0
 
     def _arm(self) -> None:
@@ -211,15 +211,15 @@ class ReactorPerformer:
 
     # -- reactor.tcp.Driver -----------------------------------------------------------------------------------------
 
-    def connected(self, connection: Connection, peer: str, port: int) -> Session | None:
+    def on_connected(self, connection: Connection, peer: str, port: int) -> Session | None:
         now = self._clock()
         if not self.admission.admits(self.broker.sessions, peer, connection.descriptor, now):
             return None
-        session = self.broker.sessions.connect(peer, now)
+        session = self.broker.sessions.add_accepted(peer, now)
         session.transport, session.outgoing = connection, connection.outgoing
         return session
 
-    def received(self, session: Session, data: bytes) -> None:
+    def on_received(self, session: Session, data: bytes) -> None:
         """Process received bytes, at once or as deferred input; a turn follows."""
         now, watchdog = self._clock(), self.watchdog
         self._turn_due = True
@@ -228,10 +228,10 @@ class ReactorPerformer:
         took = now - watchdog.began
         if session.channel.negotiated_at is None or took > TURN_INPUT_S and (
                 len(data) > FEW_BYTES or took > LONG_TURN_INPUT_S):
-            self.broker.sessions.received(session, data, now, True)
+            self.broker.sessions.on_received(session, data, now, True)
             return
         session.input_turn = watchdog.began
-        self.broker.sessions.received(session, data, now)
+        self.broker.sessions.on_received(session, data, now)
         if session.pausable and self._rounds.exact_delay and len(data) <= PAUSED_READ_BYTES_MAX and not session.has_jobs:
             self._pause_reads(session, now)
 
@@ -244,15 +244,15 @@ class ReactorPerformer:
         connection.polled_at = now
         self._paused.append((now, connection))
 
-    def lost(self, session: Session, why: str = "") -> None:
+    def on_lost(self, session: Session, why: str = "") -> None:
         if why and session.channel.negotiated_at is None and self._lines.admits(self._clock()):
             self.report.warn("#TLS '%s': %s", session.peer, why)
-        self.broker.sessions.lost(session, self._clock())
-        self.turn_due()
+        self.broker.sessions.on_lost(session, self._clock())
+        self.request_turn()
 
-    def drained(self, session: Session) -> None:
-        self.broker.sessions.drained(session)
-        self.turn_due()
+    def on_drained(self, session: Session) -> None:
+        self.broker.sessions.on_drained(session)
+        self.request_turn()
 
     def call_later(self, seconds: float, action: Callable[[], None]) -> object:
         return self.reactor.callLater(seconds, action)
@@ -262,7 +262,7 @@ class ReactorPerformer:
     def clock(self) -> float:
         return self._processor_time()
 
-    def in_thread(self, work: Callable[[], None], done: Callable[[float], None],
+    def run_in_thread(self, work: Callable[[], None], done: Callable[[float], None],
                   failed: Callable[[OSError, float], None]) -> None:
         """Run `work` on a disk thread. An exception that is no OSError raises an alarm and is converted to one."""
         def on_error(error: BaseException) -> None:
@@ -286,7 +286,7 @@ class ReactorPerformer:
 
     def _on_authenticated(self, outcome: Outcome, session: Session, token: int) -> None:
         self.broker.sessions.on_authenticated(session, token, outcome, self._clock())
-        self.turn_due()
+        self.request_turn()
 
     def write(self, session: Session, parts: list[bytes]) -> int:
         """Write to the connection; return its unsent bytes."""
@@ -311,14 +311,14 @@ class ReactorPerformer:
 
     def unread(self, session: Session) -> tuple[int, int]:
         connection = session.transport
-        return (connection.waiting_bytes, connection.taken_bytes) if isinstance(connection, Connection) else (0, 0)
+        return (connection.waiting_bytes, connection.drained_bytes) if isinstance(connection, Connection) else (0, 0)
 
     def dial(self, host: str, port: int, tls: bool, connected: Callable[[str, float], Session],
              failed: Callable[[str, float], None]) -> None:
         def opened(connection: Connection, peer: str, port: int) -> Session:
             session = connected(peer, self._clock())
             session.transport, session.outgoing = connection, connection.outgoing
-            self.turn_due()
+            self.request_turn()
             return session
 
         factory = DialFactory(self, opened, lambda reason: self._perform(partial(failed, reason)))
@@ -361,7 +361,7 @@ class ReactorPerformer:
 
 def _authenticate(session: Session, effect: Authenticate) -> Outcome:
     """Run an authenticator, in a thread. If the client has disconnected meanwhile, its credential is not checked."""
-    if session.state is State.CLOSED:
+    if session.state is ConnectionState.CLOSED:
         return Denied("Authentication failed: the connection is closed.")
     return attempt(effect.authenticator, effect.data, effect.peer)
 

@@ -27,22 +27,22 @@ from bmqtwist.link.session import Session
 from bmqtwist.reactor.incoming import Incoming
 
 EMPTY_POLLS_MAX = 4  # consecutive polls without input that end a read pause
-LINGER_S = 5.0  # from `finish` to `abort`, if the peer does not read the rest of the output
+CLOSE_TIMEOUT_S = 5.0  # from `finish` to `abort`, if the peer does not read the rest of the output
 
 
 class Driver(Interface):
     """Receives the events of all connections and runs the broker on a reactor."""
 
-    def connected(self, connection: Connection, peer: str, port: int) -> Session | None:
+    def on_connected(self, connection: Connection, peer: str, port: int) -> Session | None:
         """Create the session of an accepted connection; None refuses it."""
 
-    def received(self, session: Session, data: bytes) -> None:
+    def on_received(self, session: Session, data: bytes) -> None:
         """Process received bytes; a turn follows."""
 
-    def lost(self, session: Session, why: str) -> None:
+    def on_lost(self, session: Session, why: str) -> None:
         """The connection is lost. `why`: the TLS error, empty = none."""
 
-    def drained(self, session: Session) -> None:
+    def on_drained(self, session: Session) -> None:
         """All output that had to wait for the peer is sent."""
 
     def call_later(self, seconds: float, action: Callable[[], None]) -> object: ...
@@ -50,13 +50,13 @@ class Driver(Interface):
 
 @implementer(IPushProducer)
 class Connection(Protocol):
-    """One connection. `opened` replaces `driver.connected` for an outgoing connection.
+    """One connection. `opened` replaces `driver.on_connected` for an outgoing connection.
 
-    `waiting_bytes`: written and not sent yet; `taken_bytes`: sent after such a wait.
+    `waiting_bytes`: written and not sent yet; `drained_bytes`: sent after such a wait.
 
     Over plain TCP a write goes to the socket directly, which saves a round through the reactor. Only the remainder goes to
     the transport, with this object as its pull producer until all is sent. Over TLS this object is a push producer all the
-    time. The transport receives unsent output in pieces, so that `taken_bytes` shows the progress of the peer.
+    time. The transport receives unsent output in pieces, so that `drained_bytes` shows the progress of the peer.
 
     In a read pause the reactor does not watch the socket; the driver calls `poll` instead: a consumer that confirms steadily
     then costs one read for several CONFIRM events. The pause ends after EMPTY_POLLS_MAX empty reads, a read above
@@ -67,13 +67,13 @@ class Connection(Protocol):
 
     def __init__(self, driver: Driver, opened: Callable[[Connection, str, int], Session | None] | None = None) -> None:
         self._driver = driver
-        self._opened = opened or driver.connected
+        self._opened = opened or driver.on_connected
         self.session: Session | None = None
         self.incoming: Incoming | None = None
         self.outgoing = Outgoing()
-        self.waiting_bytes = self.taken_bytes = 0
+        self.waiting_bytes = self.drained_bytes = 0
         self._queue: deque[memoryview] = deque()  # unsent output that the transport does not have yet
-        self._given = 0  # bytes of the piece that the transport has
+        self._piece_bytes = 0  # bytes of the piece that the transport has
         self._send: Callable[[bytes], int] | None = None  # plain TCP only
         self._reading = True
         self._empty_polls = 0  # consecutive
@@ -106,12 +106,12 @@ class Connection(Protocol):
     def dataReceived(self, data: bytes) -> None:
         """From the reactor: forward the bytes."""
         if self.incoming is not None:
-            self.incoming.take(data)
+            self.incoming.receive(data)
 
     def connectionLost(self, reason: Failure | None = None) -> None:
         """From the reactor: end the session."""
         session, self.session = self.session, None
-        self.waiting_bytes = self._given = 0
+        self.waiting_bytes = self._piece_bytes = 0
         self._queue.clear()
         self._has_unsent = False
         if self.incoming is not None:
@@ -119,7 +119,7 @@ class Connection(Protocol):
         self.outgoing.send = None
         self.transport = self._send = None  # frees the buffers; a delayed `abort` may still refer to this object
         if session is not None:
-            self._driver.lost(session, _tls_error(reason))
+            self._driver.on_lost(session, _tls_error(reason))
 
     def write(self, parts: list[bytes]) -> int:
         """Write the output of one turn; return its size in bytes."""
@@ -129,7 +129,7 @@ class Connection(Protocol):
             self._queue.append(memoryview(data))
             self.waiting_bytes += size
             if not self._has_unsent:
-                self._give()
+                self._feed_transport()
             return size
         sent = self.outgoing.write(data)
         if sent < size:
@@ -142,9 +142,9 @@ class Connection(Protocol):
         self.transport.registerProducer(self, False)
         self._has_unsent, self.waiting_bytes = True, len(data) - sent
         self.outgoing.send = None
-        self._give()
+        self._feed_transport()
 
-    def _give(self) -> None:
+    def _feed_transport(self) -> None:
         """Give the transport pieces of the queue until it has unsent output."""
         queue = self._queue
         while queue:
@@ -152,24 +152,24 @@ class Connection(Protocol):
             if len(piece) > TRANSPORT_BYTES_MAX:
                 queue.appendleft(piece[TRANSPORT_BYTES_MAX:])
                 piece = piece[:TRANSPORT_BYTES_MAX]
-            self._given = len(piece)
+            self._piece_bytes = len(piece)
             self.transport.write(bytes(piece))
             if self._has_unsent:
                 return
-            self._taken()
+            self._on_piece_sent()
 
-    def _taken(self) -> None:
-        self.waiting_bytes -= self._given
-        self.taken_bytes += self._given
-        self._given = 0
+    def _on_piece_sent(self) -> None:
+        self.waiting_bytes -= self._piece_bytes
+        self.drained_bytes += self._piece_bytes
+        self._piece_bytes = 0
 
     def resumeProducing(self) -> None:
         """From the transport: it has sent its piece (a pull producer is also called when it is registered)."""
         if not self._has_unsent:
             return
-        self._taken()
+        self._on_piece_sent()
         self._has_unsent = self._send is not None and bool(self._queue)  # a TLS transport calls pauseProducing again
-        self._give()
+        self._feed_transport()
         if self._has_unsent:
             return
         if self._send is not None:
@@ -177,7 +177,7 @@ class Connection(Protocol):
             self.outgoing.send = self._send
         self.read(True)
         if self.session is not None:
-            self._driver.drained(self.session)
+            self._driver.on_drained(self.session)
 
     def pauseProducing(self) -> None:
         """From a TLS transport: its buffer is full."""
@@ -221,7 +221,7 @@ class Connection(Protocol):
         self.transport.resumeProducing()
 
     def finish(self) -> None:
-        """Close when all output is sent, at the latest after LINGER_S."""
+        """Close when all output is sent, at the latest after CLOSE_TIMEOUT_S."""
         if self.session is not None:
             for data in self._queue:
                 self.transport.write(bytes(data))
@@ -229,7 +229,7 @@ class Connection(Protocol):
             if self._has_unsent or self._send is None:
                 self.transport.unregisterProducer()
             self.transport.loseConnection()
-            self._driver.call_later(LINGER_S, self.abort)
+            self._driver.call_later(CLOSE_TIMEOUT_S, self.abort)
 
     def abort(self) -> None:
         if self.session is not None:

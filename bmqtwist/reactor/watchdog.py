@@ -3,7 +3,7 @@
 A turn begins with the first received bytes (or a timer, or the result of a thread) and ends when its output is written. A
 thread inspects the loop every _PERIOD_S and records the stack of a turn that already exceeds STALLED_S.
 
-The loop sets `began` and calls `over`; the thread calls `_inspect`.
+The loop sets `began` and calls `record_turn`; the thread calls `_inspect`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Watchdog:
         if self._stopped is not None:
             self._stopped.set()
 
-    def over(self, took: float) -> None:
+    def record_turn(self, took: float) -> None:
         """Record a finished turn of `took` seconds that exceeds SLOW_S or all earlier turns."""
         self.longest = max(self.longest, took)
         self.slow += took > SLOW_S

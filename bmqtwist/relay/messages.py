@@ -15,7 +15,7 @@ from bmqtwist.limits import RELAY_WAITING_PUSHES_MAX
 from bmqtwist.link.extensions import RELAY_EXTENSION, RETURNED_MESSAGES
 from bmqtwist.link.peer import PeerSession
 from bmqtwist.link.session import Session
-from bmqtwist.link.states import State
+from bmqtwist.link.states import ConnectionState
 from bmqtwist.loop.loop import Loop
 from bmqtwist.queue.queue import Put
 from bmqtwist.queue.relay import RelayQueue
@@ -118,7 +118,7 @@ class RelayUplink:
             return
         paused, self._paused = self._paused, {}
         for session in paused:
-            if session.state is not State.CLOSED:
+            if session.state is not ConnectionState.CLOSED:
                 self._loop.performer.read(session, True)
 
     def retry_pending_at(self, queue: RelayQueue, when: float) -> None:

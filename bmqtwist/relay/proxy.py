@@ -23,9 +23,9 @@ from bmqtwist.errors import PeerError, Refused
 from bmqtwist.ids import QueueUri
 from bmqtwist.limits import CONTROL_BYTES_MAX, CONTROL_VALUES_MAX
 from bmqtwist.link.peer import PeerSession
-from bmqtwist.peers.downstreams import ANNOUNCES, answer_stop, ask_to_stop
+from bmqtwist.peers.downstreams import ANNOUNCES, answer_stop, send_stop_requests
+from bmqtwist.peers.handshake import LinkHost
 from bmqtwist.peers.links import ProxyLinks
-from bmqtwist.peers.welcome import LinkHost
 from bmqtwist.queue.domain import DomainRules
 from bmqtwist.queue.handles import OpenRequest
 from bmqtwist.queue.mode import mode_of
@@ -131,19 +131,19 @@ class ProxyCluster:
             upstream = self._upstream = Upstream(peer, peer.upstream_batch, generation)
             self.relays.attach(upstream)
 
-    def peer_up(self, node_id: int, now: float) -> None:
+    def on_peer_up(self, node_id: int, now: float) -> None:
         """Handle the connection of a node."""
         group, member = ANNOUNCES
         peer = self.links.session(node_id)
         announces = peer is not None and member in peer.session.remote.features.get(group, ())
         self._select(StatusChanged(node_id, NodeStatus.E_UNKNOWN if announces else NodeStatus.E_AVAILABLE), now)
 
-    def peer_down(self, node_id: int, now: float) -> None:
+    def on_peer_down(self, node_id: int, now: float) -> None:
         """Handle the loss of a connection."""
         self.stop_awaited.discard(node_id)
         self._select(StatusChanged(node_id, NodeStatus.E_UNAVAILABLE), now)
 
-    def peer_said(self, peer: PeerSession, kind: EventType, specific: int, body: bytes) -> None:
+    def on_peer_event(self, peer: PeerSession, kind: EventType, specific: int, body: bytes) -> None:
         """Handle an event of a node; a malformed event is logged and dropped."""
         now, active = peer.session.now, peer.node_id == self.selector.active
         try:
@@ -158,7 +158,7 @@ class ProxyCluster:
             else:
                 raise PeerError(f"{kind.name} event dropped")
         except PeerError as error:
-            if peer.session.lines.admits(now):
+            if peer.session.log_limiter.admits(now):
                 self._loop.report.error(f"#PEER_UNEXPECTED_EVENT {self.title}: node '{self.links.name(peer.node_id)}': "
                                         f"{error}")
 
@@ -199,4 +199,4 @@ class ProxyCluster:
     def stop(self) -> None:
         """Ask the nodes to deliver no more messages, and dial them no more."""
         self.links.stop()
-        self.stop_awaited |= ask_to_stop(self.links.session(node.id) for node in self.definition.nodes)
+        self.stop_awaited |= send_stop_requests(self.links.session(node.id) for node in self.definition.nodes)

@@ -28,7 +28,6 @@ from bmqtwist.cluster.streams import (
     ChangeSubscriptions,
     CloseStream,
     Counts,
-    Down,
     Opened,
     OpenStream,
     Reopened,
@@ -40,13 +39,14 @@ from bmqtwist.cluster.streams import (
     StreamInput,
     StreamOutput,
     StreamState,
-    Up,
+    UpstreamChosen,
+    UpstreamLost,
 )
 from bmqtwist.errors import Category, Refused
 from bmqtwist.ids import DEFAULT_APP_ID, QueueUri
 from bmqtwist.limits import MOVED_AT_ONCE, MOVED_QUEUE, REOPENING_MAX
 from bmqtwist.link.peer import PeerSession
-from bmqtwist.link.states import State
+from bmqtwist.link.states import ConnectionState
 from bmqtwist.loop.loop import Loop
 from bmqtwist.loop.scheduler import Priority
 from bmqtwist.queue.handles import OpenRequest, close_queue, find_substream, make_subscriptions, set_subscriptions
@@ -74,7 +74,7 @@ class Requester(Protocol):
     """The client of an open: a `link.session.Session` or a `broker.local_producer.LocalProducer`."""
 
     @property
-    def guard(self) -> Authenticated:
+    def authentication(self) -> Authenticated:
         """Its authentication state."""
 
     @property
@@ -82,7 +82,7 @@ class Requester(Protocol):
         """The kind of the session, if it is a session."""
 
     @property
-    def state(self) -> State:
+    def state(self) -> ConnectionState:
         """CLOSED: the answer is dropped."""
 
     @property
@@ -105,7 +105,7 @@ class Relays:
         self._to_attach: deque[tuple[Upstream, UpstreamQueue]] = deque()  # queues that wait for their slice
         self._to_attach_job = object()
         self._failed = partial(loop.isolation.alarm, f"{user.title}: queues get another upstream")
-        self._detaching: dict[UpstreamQueue, None] = {}  # detached queues whose streams wait for their `Down`
+        self._detaching: dict[UpstreamQueue, None] = {}  # detached queues whose streams wait for their `UpstreamLost`
         self.uplink = RelayUplink(self.opened, user, loop, bytes_max)
         self.incoming = RelayIncoming(self._by_id, self.uplink, user, loop)
 
@@ -119,7 +119,7 @@ class Relays:
         app_id = request.app_id if request.app_id is not None and request.read_count else DEFAULT_APP_ID
         self._step(opened, self._stream(opened, app_id), OpenStream(
             Counts(request.read_count, request.write_count), partial(self._on_open_response, opened, answer),
-            lambda: session.state is not State.CLOSED and self._loop.now < until))
+            lambda: session.state is not ConnectionState.CLOSED and self._loop.now < until))
 
     def _register(self, uri: QueueUri) -> UpstreamQueue:
         opened = self.opened[uri.canonical] = self._by_id[self._next_id] = UpstreamQueue(
@@ -134,7 +134,7 @@ class Relays:
         if stream is None:
             stream = opened.make_stream(app_id)
             if opened.upstream is not None:
-                self._step(opened, stream, Up(opened.upstream.generation))
+                self._step(opened, stream, UpstreamChosen(opened.upstream.generation))
         return stream
 
     def _on_open_response(self, opened: UpstreamQueue, answer: Callable[[Queue | Refused], None], value: object) -> None:
@@ -256,7 +256,7 @@ class Relays:
         self._finish_detach(opened)
         self._unregister(opened)
         return opened.relay, [each for stream in opened.streams.values() for each in stream.pending
-                              if isinstance(each, OpenStream) and each.alive()]
+                              if isinstance(each, OpenStream) and each.is_wanted()]
 
     def add(self, uri: QueueUri, relay: RelayQueue, requested: dict[Substream, list[ConsumerSpec]]) -> None:
         """Add the relay of a queue that clients have open and whose primary was this node."""
@@ -375,7 +375,7 @@ class Relays:
     def _attach_more(self) -> None:
         """Limit unanswered reopen requests to REOPENING_MAX: heartbeats queue after them at the upstream."""
         scheduler = self._loop.scheduler
-        if self._to_attach and len(self._reopening) <= REOPENING_MAX // 2 and not scheduler.holds(
+        if self._to_attach and len(self._reopening) <= REOPENING_MAX // 2 and not scheduler.has_job(
                 Priority.ACTIVATION, self._to_attach_job):
             scheduler.start(Priority.ACTIVATION, self._to_attach_job, self._attach_in_slices(), self._failed)
 
@@ -396,7 +396,7 @@ class Relays:
         self._finish_detach(opened)
         opened.upstream = upstream
         for stream in list(opened.streams.values()):
-            self._step(opened, stream, Up(upstream.generation))
+            self._step(opened, stream, UpstreamChosen(upstream.generation))
             if stream.state is StreamState.REOPENING:
                 self._reopening.add(stream)
 
@@ -440,7 +440,7 @@ class Relays:
             if opened.relay is not None:
                 opened.relay.suspend_confirms(stream.app_id)
             self._reopening.discard(stream)
-            outputs.append((stream, opened.step(stream, Down(), self._loop.now)))
+            outputs.append((stream, opened.step(stream, UpstreamLost(), self._loop.now)))
         for stream, found in outputs:
             self._perform(opened, stream, found)
         self._unregister_if_idle(opened)

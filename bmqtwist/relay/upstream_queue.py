@@ -79,7 +79,7 @@ class UpstreamQueue:
         outputs = stream.step(event)
         if stream.state is not before:
             kind = type(event).__name__
-            self.transition_log.note(now, before.name, stream.state.name, f"{kind}, appId '{stream.app_id}'", kind)
+            self.transition_log.record(now, before.name, stream.state.name, f"{kind}, appId '{stream.app_id}'", kind)
         return outputs
 
     def is_upstream(self, peer: PeerSession) -> bool:
@@ -97,7 +97,7 @@ class UpstreamQueue:
     @property
     def is_idle(self) -> bool:
         """True if no client has the queue open and no request is pending."""
-        return all(stream.idle for stream in self.streams.values()) and (self.relay is None or not self.relay.handles)
+        return all(stream.is_idle for stream in self.streams.values()) and (self.relay is None or not self.relay.handles)
 
     def counts(self, app_id: str) -> Counts:
         """Return the counts that this node's clients have open."""
@@ -121,7 +121,7 @@ class UpstreamQueue:
 
     def surplus(self, stream: AppStream) -> Counts:
         """Return the counts that the upstream holds beyond those of this node's clients."""
-        return stream.held - self.counts(stream.app_id)
+        return stream.accepted_counts - self.counts(stream.app_id)
 
     # -- requests to the upstream ---------------------------------------------------------------------------------------
 

@@ -51,7 +51,7 @@ class Availability:
         before = self.state
         TABLE[before][event].action(self, event)
         if self.state is not before:
-            self.transitions.note(wall, before.value, self.state.value, cause or event.value, event.name)
+            self.transitions.record(wall, before.value, self.state.value, cause or event.value, event.name)
         check(TABLE, before, event, self.state)
 
     def _enter(self, event: WriterEvent) -> None:

@@ -150,7 +150,7 @@ class Rollover:
         before = self.phase
         answer: bool = TABLE[before][event].action(self, wall)
         if self.phase is not before:
-            self.transitions.note(wall, before.value, self.phase.value, event.value, event.name)
+            self.transitions.record(wall, before.value, self.phase.value, event.value, event.name)
         check(TABLE, before, event, self.phase)
         return answer
 

@@ -88,7 +88,7 @@ class Cluster:
         for node in self._nodes.values():
             if node.up:
                 node.act(partial(node.broker.domains.reconfigure, name))
-                node.turn_due()
+                node.request_turn()
         return name
 
     def blocking_session(self, *names: str, place: str = LOOPBACK, **options: Any) -> simple.Session:

@@ -1,6 +1,6 @@
 """Connection of a client to an in-process broker, with wiretap, faults and recorder.
 
-    client's transport -- send, disconnect -->  TappedConnection  -- sessions.received, lost ---------------------->  broker
+    client's transport -- send, disconnect -->  TappedConnection  -- sessions.on_received, on_lost ---------------->  broker
     client's transport <-- ClientEnd ---------  TappedConnection  <-- SessionTransport (write, close, set_reading) --  broker
 
 All methods are called with the runner's lock held; a ClientEnd queues the events for its own loop or thread.
@@ -95,7 +95,7 @@ class TappedConnection:
         self._in, self._out = FrameBuffer(EVENT_BYTES_MAX), FrameBuffer(EVENT_BYTES_MAX)
         self.to_broker, self.to_client = DelayLine(), DelayLine()
         self.closed = False
-        self.session = context.node.broker.sessions.connect(f"127.0.0.1:{port}", context.node.now)
+        self.session = context.node.broker.sessions.add_accepted(f"127.0.0.1:{port}", context.node.now)
         self.session.transport = self
 
     # -- from the client --------------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ class TappedConnection:
         """Pass on data whose delay or fault has ended."""
         now = self._context.node.now
         if self.to_client.release(now) and not self.to_client.delayed_bytes and not self.closed:
-            self._context.node.broker.sessions.drained(self.session)
+            self._context.node.broker.sessions.on_drained(self.session)
             self._context.node.turn_requested = True
             self.set_reading(True)
         if self.to_broker.release(now):
@@ -237,7 +237,7 @@ class TappedConnection:
 
     def _receive(self, data: bytes) -> None:
         node = self._context.node
-        node.broker.sessions.received(self.session, data, node.now)
+        node.broker.sessions.on_received(self.session, data, node.now)
         node.turn_requested = True
 
     # -- refusals ---------------------------------------------------------------------------------------------------
@@ -265,7 +265,7 @@ class TappedConnection:
 
     def _end_session(self) -> None:
         node = self._context.node
-        node.broker.sessions.lost(self.session, node.now)
+        node.broker.sessions.on_lost(self.session, node.now)
         node.turn_requested = True
 
     def _on_closed(self, reason: str) -> None:

@@ -16,7 +16,7 @@ from bmqtwist.daemon.assemble import Node, assemble
 from bmqtwist.link.authentication import Authenticate, attempt
 from bmqtwist.link.session import Session
 from bmqtwist.loop.performer import Performer
-from bmqtwist.peers.welcome import Identity
+from bmqtwist.peers.handshake import Identity
 from bmqtwist.report import ListReport
 from bmqtwist.storage.memory import MemoryDisk
 from bmqtwist.testing.clock import START_S, WALL_S, SimulatedClock
@@ -45,13 +45,13 @@ class ImmediatePerformer:
     def __init__(self, node: ImmediateNode) -> None:
         self._node = node
 
-    def turn_due(self) -> None:
+    def request_turn(self) -> None:
         self._node.turn_requested = True
 
     def clock(self) -> float:
         return self._node.now
 
-    def in_thread(self, work: Callable[[], None], done: Callable[[float], None],
+    def run_in_thread(self, work: Callable[[], None], done: Callable[[float], None],
                   failed: Callable[[OSError, float], None]) -> None:
         """Run the work in the next round in which the disk is not stalled."""
         def complete() -> None:
@@ -175,7 +175,7 @@ class ImmediateNode(MemoryNode):
             self.advance(0.5)
         for session in list(self.broker.sessions.open):
             session.now, session.wall = self.now, self.broker.loop.wall(self.now)
-            session.leave()
+            session.close_for_stop()
         self.run()
         self.assembled.close()
 

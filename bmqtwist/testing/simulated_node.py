@@ -36,17 +36,17 @@ class SessionReceiver(ConnectionHandler):
 
     def on_data(self, data: bytes) -> None:
         node = self._node
-        node.act(lambda: node.broker.sessions.received(self._session, data, node.local_now))
-        node.turn_due()
+        node.act(lambda: node.broker.sessions.on_received(self._session, data, node.local_now))
+        node.request_turn()
 
     def on_end(self) -> None:
         node = self._node
-        node.act(lambda: node.broker.sessions.lost(self._session, node.local_now))
-        node.turn_due()
+        node.act(lambda: node.broker.sessions.on_lost(self._session, node.local_now))
+        node.request_turn()
 
     def on_drained(self) -> None:
-        self._node.broker.sessions.drained(self._session)
-        self._node.turn_due()
+        self._node.broker.sessions.on_drained(self._session)
+        self._node.request_turn()
 
 
 class SimulatedPerformer:
@@ -55,10 +55,10 @@ class SimulatedPerformer:
     def __init__(self, node: SimulatedNode) -> None:
         self._node, self._simulation = node, node.simulation
 
-    def turn_due(self) -> None:
-        self._node.turn_due()
+    def request_turn(self) -> None:
+        self._node.request_turn()
 
-    def in_thread(self, work: Callable[[], None], done: Callable[[float], None],
+    def run_in_thread(self, work: Callable[[], None], done: Callable[[float], None],
                   failed: Callable[[OSError, float], None]) -> None:
         """Run the work at its start or at its end, at random, and report it at its end."""
         node, simulation, errors = self._node, self._simulation, list[OSError]()
@@ -82,7 +82,7 @@ class SimulatedPerformer:
         def complete() -> None:
             outcome = attempt(effect.authenticator, effect.data, effect.peer)
             node.broker.sessions.on_authenticated(session, effect.token, outcome, node.local_now)
-            node.turn_due()
+            node.request_turn()
         node.at(self._simulation.now + self._simulation.delay(), complete)
 
     def write(self, session: Session, parts: list[bytes]) -> int:
@@ -103,7 +103,7 @@ class SimulatedPerformer:
                 failed("Connection refused", node.local_now)
             else:
                 node.attach(end, connected(address, node.local_now))
-            node.turn_due()
+            node.request_turn()
         node.dial(address, on_dialed)
 
     def chance(self) -> float:
@@ -188,7 +188,7 @@ class SimulatedNode(MemoryNode):
         deadline = self.broker.next_deadline()
         self.act(lambda: self.broker.tick(max(self.local_now, deadline or 0.0)))  # `max`: despite rounding
 
-    def turn_due(self) -> None:
+    def request_turn(self) -> None:
         """Schedule a turn within TURN_SECONDS_MAX."""
         if not self._turning and self.up:
             self._turning = True
@@ -246,7 +246,7 @@ class SimulatedNode(MemoryNode):
         """From the network: accept a connection."""
         def add_session() -> None:
             if end.open:
-                self.attach(end, self.broker.sessions.connect(peer, self.local_now))
+                self.attach(end, self.broker.sessions.add_accepted(peer, self.local_now))
         self._add_end(end)
         self._run_or_defer(add_session)
 
@@ -294,7 +294,7 @@ class SimulatedNode(MemoryNode):
             return
         self.up = True
         self.on_boot()
-        self.turn_due()
+        self.request_turn()
         self.record_events()
 
     def crash(self, power: bool, down: float | None = DOWN_S, silently: bool = False) -> None:

@@ -43,7 +43,7 @@ def find_queue(node: ImmediateNode, uri: str, create: bool) -> tuple[QueueUri, R
     parsed, broker = parse_uri(uri), node.broker
     broker.loop.now = node.now
     try:
-        domain = broker.domains.domain(parsed.qualified_domain)
+        domain = broker.domains.get_or_load(parsed.qualified_domain)
         queue = domain.queues.get(parsed.queue)
         if queue is None and create:
             queue = _create_queue(node, domain, parsed)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from bmqtwist.peers.handshake import EVERY_ADDRESS, announced_url, console_url
 from bmqtwist.peers.links import ClusterLinks
-from bmqtwist.peers.welcome import EVERY_ADDRESS, announced_url, console_url
 from bmqtwist.view import snapshot as state
 from bmqtwist.view.documents import ElectorRow, MemberRow
 from bmqtwist.view.events import EventLog, NodeEvent
@@ -171,7 +171,7 @@ def elections(broker: Broker, events: EventLog, cluster_name: str = "") -> Docum
             if event.detail.get("cluster", cluster.name) == cluster.name]
     elector, offset = cluster.leadership.elector, broker.loop.wall_offset
     names = {node.id: node.name for node in cluster.definition.nodes}
-    silence = elector.silence(broker.loop.now)
+    seconds = elector.seconds_since_heartbeat(broker.loop.now)
     return {
         "cluster": cluster.name, "terms": terms(seen), "events": [event.tree() for event in seen],
         "story": [{"at": each.at + offset, "before": each.before, "state": each.after, "cause": each.cause}
@@ -180,5 +180,5 @@ def elections(broker: Broker, events: EventLog, cluster_name: str = "") -> Docum
             "state": elector.state.name, "leader": names.get(elector.leader) if elector.leader is not None else None,
             "term": elector.term, "active": cluster.leadership.active, "quorum": elector.quorum, "mode": elector.mode.name,
             "supporters": sorted(names.get(each, str(each)) for each in elector.supporters),
-            "leaderSilentSeconds": silence, "heartbeatsMissed": int(silence / elector.timing.beat_period),
+            "leaderSilentSeconds": seconds, "heartbeatsMissed": int(seconds / elector.timing.beat_period),
             "heartbeatsMissedMax": elector.timing.miss_count}}

@@ -1,6 +1,6 @@
-"""Event log of a node, and the watcher of its report.
+"""Event log of a node, and the recorder of its report.
 
-    report.note(kind, text, detail)  -->  NodeHistory  -->  EventLog      one ring of events for each kind
+    report.record_event(kind, text, detail)  -->  NodeHistory  -->  EventLog      one ring of events for each kind
     report.alarm(...)                -->               -->  AlarmBook     alarm state, see `alarms.py`
 
 Each kind drops its own oldest events, so the creation of a thousand queues does not drop the last election.
@@ -81,7 +81,7 @@ class EventLog:
 
 
 class NodeHistory:
-    """Receiver of a report's events and alarms (`report.Watcher`). Arguments as for EventLog."""
+    """Receiver of a report's events and alarms (`report.EventRecorder`). Arguments as for EventLog."""
 
     def __init__(self, node: str, wall: Callable[[], float]) -> None:
         self.events = EventLog(node, wall)

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from bmqtwist.queue.counters import latency_bounds
 from bmqtwist.queue.mode import QueueMode
-from bmqtwist.steps import Steps, in_steps, taken
+from bmqtwist.steps import Steps, drain, in_steps
 from bmqtwist.textformat import grouped, pretty_bytes, timestamp_text
 from bmqtwist.view.snapshot import AppState, BrokerState, DomainState, ProcessState, QueueState
 from bmqtwist.view.statistics import INVALID_QUEUE, Record, Statistics
@@ -356,7 +356,7 @@ def _table(title: str, columns: Sequence[tuple[str, str, str, Write]], rows: lis
         found = [row[0]] + [write(int(value)) if (value := row[1].get(name)) else "" for _, name, _, write in columns]
         widths[:] = map(max, widths, map(len, found))
         return found
-    texts = yield from in_steps(taken(rows), written)
+    texts = yield from in_steps(drain(rows), written)
     groups: dict[str, int] = {}
     for (group, _, _, _), width in zip(columns, widths[1:], strict=True):
         groups[group] = groups.get(group, -3) + width + 3
@@ -366,7 +366,7 @@ def _table(title: str, columns: Sequence[tuple[str, str, str, Write]], rows: lis
             groups[group] = len(group)
     head = " " * widths[0] + "".join(f" | {group:^{width}}" for group, width in groups.items())
     lines = [head.rstrip(), _row(headings, widths), "-+-".join("-" * width for width in widths)]
-    lines += yield from in_steps(taken(texts), lambda row: _row(row, widths))
+    lines += yield from in_steps(drain(texts), lambda row: _row(row, widths))
     return f"\n:::::::::: :::::::::: {title} >>\n" + "\n".join(lines) + "\n"
 
 

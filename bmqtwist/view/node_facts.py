@@ -13,8 +13,8 @@ from msgspec import to_builtins
 from bmqtwist import __version__
 from bmqtwist.config.text import plain
 from bmqtwist.errors import LocalError, Refused
-from bmqtwist.link.states import State
-from bmqtwist.peers.welcome import announced_name, announced_url
+from bmqtwist.link.states import ConnectionState
+from bmqtwist.peers.handshake import announced_name, announced_url
 from bmqtwist.queue.counters import ClientStats
 from bmqtwist.view import cluster_facts as facts
 from bmqtwist.view import replicas, stopping
@@ -51,7 +51,7 @@ def node_document(broker: Broker, history: NodeHistory, process: ProcessState, n
         "startedAt": round(broker.identity.started_wall, 3), "url": facts.own_url(broker),
         "state": facts.own_state(broker, cluster),
         "stop": stopping.progress(broker), "unsafe": cluster is not None and cluster.metadata.state.unsafe is not None,
-        "sessions": broker.sessions.applications(), "memoryBytes": process.memory_resident,
+        "sessions": broker.sessions.client_count(), "memoryBytes": process.memory_resident,
         "loopLagMs": round(process.loop_lag * 1000, 2),
         "alarms": [{**alarm.tree(), "id": f"{name}:{alarm.number}", "node": name}
                    for alarm in history.alarms.alarms()[:ALARMS_SHOWN]],
@@ -144,7 +144,7 @@ def proxy_rows(broker: Broker, cluster: Cluster | None) -> list[tuple[ProxyLinkR
 
 
 def _state(peer: PeerSession) -> str:
-    if peer.session.state is not State.SERVING:
+    if peer.session.state is not ConnectionState.SERVING:
         return "leaving"
     return "behind" if peer.window.lagging else "connected"
 

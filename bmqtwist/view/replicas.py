@@ -86,9 +86,9 @@ def _own_copy(name: str, hosted: HostedPartition) -> CopyRow:
 
 def _replica(name: str, node_id: int, hosted: HostedPartition, now: float) -> CopyRow:
     """Return the copy of another node, as the primary knows it."""
-    target = hosted.machine.targets.get(node_id)
+    target = hosted.machine.targets.by_node.get(node_id)
     lease, sequence = target.durable if target is not None else NO_PSN
-    up = node_id in hosted.machine.up
+    up = node_id in hosted.machine.connected_nodes
     copy = CopyRow(node=name, role="healing" if up else "down", lease=lease or None, sequence=sequence or None)
     if not up or target is None or target.image:
         return copy

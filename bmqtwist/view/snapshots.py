@@ -14,7 +14,7 @@ from bmqtwist.config.text import pretty_json
 from bmqtwist.ids import parse_uri
 from bmqtwist.queue.counters import AppStats
 from bmqtwist.queue.mode import QueueMode
-from bmqtwist.steps import ITEMS_AT_ONCE, Steps, in_steps, taken
+from bmqtwist.steps import ITEMS_AT_ONCE, Steps, drain, in_steps
 from bmqtwist.view import queue_facts as facts
 from bmqtwist.view import snapshot as state
 from bmqtwist.view.cluster_facts import descriptions, node_states
@@ -48,7 +48,7 @@ def broker_in_steps(broker: Broker, now: float, process: state.ProcessState | No
     return state.BrokerState(
         broker.configuration.app.broker_instance_name, __version__, identity.host_name, now,
         now + broker.loop.wall_offset, identity.started_wall, (*domains, *_proxied_domains(broker)), tuple(sessions),
-        tuple(clusters), process or state.ProcessState(), broker.queues.invalid_queue.totals())
+        tuple(clusters), process or state.ProcessState(), broker.queues.invalid_put_stats.totals())
 
 
 def snapshot_in_steps(broker: Broker, now: float, process: state.ProcessState,
@@ -62,7 +62,7 @@ def snapshot_in_steps(broker: Broker, now: float, process: state.ProcessState,
     parts += chain.from_iterable(cluster.queues for cluster in seen.clusters)
     parts += chain.from_iterable(partition.storages for cluster in seen.clusters for partition in cluster.partitions)
     del seen
-    for number, _ in enumerate(taken(parts), 1):
+    for number, _ in enumerate(drain(parts), 1):
         if not number % ITEMS_AT_ONCE:
             yield
     return result

@@ -39,7 +39,7 @@ def _cluster_view(cluster: Cluster) -> ClusterView:
         lag: dict[int, int] = {}
         if replication is not None and index < len(replication.hosted):
             hosted = replication.hosted[index]
-            durable = {node_id: target.durable for node_id, target in hosted.machine.targets.items()}
+            durable = {node_id: target.durable for node_id, target in hosted.machine.targets.by_node.items()}
             lag = {node_id: lag_records(hosted, psn) or 0 for node_id, psn in durable.items()}
         partitions.append(PartitionView(
             index, primary.node_id if primary is not None else None, cluster.primary_status(index) == "ACTIVE", lag, durable,
@@ -63,7 +63,7 @@ def preflight(broker: Broker) -> Tree:
     names = {node.id: node.name for cluster in broker.clusters.values() for node in cluster.definition.nodes}
     return {
         "node": next((cluster.node_name for cluster in broker.clusters.values()), broker.identity.host_name),
-        "quorumSurvives": all(each.quorum_survives for each in clusters), "sessions": broker.sessions.applications(),
+        "quorumSurvives": all(each.quorum_survives for each in clusters), "sessions": broker.sessions.client_count(),
         "proxies": proxies, "unconfirmed": sum(unconfirmed_of(cluster) for cluster in broker.clusters.values()),
         "moves": [{"cluster": each.cluster, "partition": move.partition_id, "to": names.get(move.to) if move.to else None,
                    "quorumSurvives": move.quorum_survives} for each in clusters for move in each.moves],

@@ -64,7 +64,7 @@ def test_an_exception_in_a_session_is_a_finding(monkeypatch: pytest.MonkeyPatch)
     def raise_undeclared(self: object, *arguments: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("bmqtwist.link.client.ClientSession._take_confirms", raise_undeclared)
+    monkeypatch.setattr("bmqtwist.link.client.ClientSession._process_confirms", raise_undeclared)
     with pytest.raises(Finding, match="ZeroDivisionError"):
         sessions.main(5_000, SEED)
 

@@ -72,7 +72,7 @@ def end_stop(world: MemoryWorld) -> None:
     assert world.broker.shutdown is not None
     assert world.broker.shutdown.done
     for session in list(world.broker.sessions.open):
-        session.leave()
+        session.close_for_stop()
     world.turn_requested = True
     world.run()
 

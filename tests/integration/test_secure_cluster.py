@@ -81,7 +81,7 @@ def test_a_cluster_with_tls_and_credentials_refuses_brokers_without_them(
     cluster["n1"].config.write()
     since, other = len(cluster["n1"].records), len(cluster["n2"].records)
     cluster["n1"].launch()
-    cluster["n1"].expect("no connection with node [n2, 2] came about", "presents no credential", since=since, deadline=SOON)
+    cluster["n1"].expect("no connection to node [n2, 2]: the negotiation", "sent no credential", since=since, deadline=SOON)
     cluster["n2"].expect("'anonymous' is not known as a broker", since=other, deadline=SOON)
     cluster["n1"].stop()
     authentication["credentialProvider"] = provider
@@ -91,5 +91,5 @@ def test_a_cluster_with_tls_and_credentials_refuses_brokers_without_them(
     since, other = len(cluster["n1"].records), len(cluster["n2"].records)
     cluster["n1"].launch()
     cluster["n2"].expect("#TLS '127.0.0.1:", since=other, deadline=SOON)
-    cluster["n1"].expect("no connection with node [n2, 2] came about", since=since, deadline=SOON)
+    cluster["n1"].expect("no connection to node [n2, 2]: the negotiation", since=since, deadline=SOON)
     assert [broker.stop() for broker in (proxy, *(cluster[name] for name in cluster.names))] == [0, 0, 0, 0]

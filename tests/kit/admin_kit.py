@@ -19,7 +19,7 @@ from bmqtwist.ids import parse_uri
 from bmqtwist.member.cluster import Cluster
 from bmqtwist.member.leadership import Leadership
 from bmqtwist.member.metadata import ClusterMetadata
-from bmqtwist.peers.welcome import Identity
+from bmqtwist.peers.handshake import Identity
 from bmqtwist.queue.handles import OpenRequest, configure, drop_handle, open_queue
 from bmqtwist.queue.queue import ConsumerSpec, Handle, Put
 from bmqtwist.queue.root import RootQueue
@@ -62,7 +62,7 @@ class Shell:
 
     broker: Broker
 
-    def turn_due(self) -> None: ...
+    def request_turn(self) -> None: ...
 
     def clock(self) -> float:
         return self.broker.loop.now
@@ -70,7 +70,7 @@ class Shell:
     def chance(self) -> float:
         return 0.5
 
-    def in_thread(self, work: Any, done: Any, failed: Any) -> None:
+    def run_in_thread(self, work: Any, done: Any, failed: Any) -> None:
         work()
         done(self.broker.loop.now)
 
@@ -160,7 +160,7 @@ class Bench:
     def queue(self, uri: str = "bmq://d/q") -> RootQueue:
         """Return a queue; create it if it does not exist."""
         parsed = parse_uri(uri)
-        domain = self.broker.domains.domain(parsed.domain)
+        domain = self.broker.domains.get_or_load(parsed.domain)
         if domain.removing:
             raise Refused(Category.E_REFUSED, "Domain is removing or removed", -10)
         found: list[RootQueue | Refused] = [domain.queues[parsed.queue]] if parsed.queue in domain.queues else []

@@ -85,17 +85,17 @@ class Driver:
         self.calls: list[tuple[Any, ...]] = []
         self.delayed: list[tuple[float, Any]] = []
 
-    def connected(self, connection: Connection, peer: str, port: int) -> Any:
+    def on_connected(self, connection: Connection, peer: str, port: int) -> Any:
         self.calls.append(("connected", peer, port))
         return self.session
 
-    def received(self, session: Any, data: bytes) -> None:
+    def on_received(self, session: Any, data: bytes) -> None:
         self.calls.append(("received", session, data))
 
-    def lost(self, session: Any, why: str) -> None:
+    def on_lost(self, session: Any, why: str) -> None:
         self.calls.append(("lost", session))
 
-    def drained(self, session: Any) -> None:
+    def on_drained(self, session: Any) -> None:
         self.calls.append(("drained", session))
 
     def call_later(self, seconds: float, action: Any) -> None:

@@ -14,6 +14,7 @@ from bmqtwist.cluster.election_events import (
     ElectionMode,
     ElectionState,
     ElectionTimer,
+    ElectionTiming,
     PeerDown,
     PeerUp,
     Received,
@@ -23,7 +24,6 @@ from bmqtwist.cluster.election_events import (
     Start,
     Stop,
     Tick,
-    Timing,
     Transfer,
 )
 from bmqtwist.cluster.elector import Elector
@@ -102,7 +102,7 @@ class Situation:
     """Elector of node 1 in a cluster of `size` nodes; `wait` advances `now`. All writes succeed at once."""
 
     def __init__(self, size: int = 3, term: int = 5, damaged: bool = False, quorum: int = 0) -> None:
-        self.elector = Elector(1, "n1", range(1, size + 1), Timing(), lambda: 0.5, lambda: NEWEST, quorum)
+        self.elector = Elector(1, "n1", range(1, size + 1), ElectionTiming(), lambda: 0.5, lambda: NEWEST, quorum)
         self.now, self._term, self._damaged = BEGIN, term, damaged
 
     def happen(self, event: ElectionInput) -> list[object]:

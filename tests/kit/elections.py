@@ -17,6 +17,7 @@ from bmqtwist.cluster.election_events import (
     ElectionChanged,
     ElectionInput,
     ElectionState,
+    ElectionTiming,
     PeerDown,
     PeerUp,
     Received,
@@ -24,13 +25,12 @@ from bmqtwist.cluster.election_events import (
     Start,
     Tick,
     TickAt,
-    Timing,
 )
 from bmqtwist.cluster.elector import Elector
 from bmqtwist.cluster.log_events import Alarm, Send, WriteFailed, Written
 from bmqtwist.wire.cluster_schema import Lsn
 
-TIMING = Timing(2.0, 1.0, 1.0, 1.0, 0.5, 0.25, 6)
+TIMING = ElectionTiming(2.0, 1.0, 1.0, 1.0, 0.5, 0.25, 6)
 SETTLE_S = TIMING.inactivity + 4 * (TIMING.random_wait_max + TIMING.scouting_result)
 
 
@@ -54,7 +54,7 @@ class ElectionNode:
 class Elections:
     """All nodes. `now`: seconds; `random`: source of all decisions."""
 
-    def __init__(self, seed: int, size: int, timing: Timing = TIMING) -> None:
+    def __init__(self, seed: int, size: int, timing: ElectionTiming = TIMING) -> None:
         self.random, self.timing = Random(seed), timing
         self.now = 0.0
         self.nodes = {number: ElectionNode(number, self.random.random() * 1000) for number in range(1, size + 1)}

@@ -29,13 +29,13 @@ class MemoryLink:
         self._world, self.closed = world, False
         self._arrived: deque[bytes] = deque()
         self._ended = False  # the broker has closed it; data that arrived before can still be read
-        self.session: Session | None = world.broker.sessions.connect(peer, world.now)
+        self.session: Session | None = world.broker.sessions.add_accepted(peer, world.now)
         self.session.transport = self
 
     def send(self, data: bytes) -> None:
         """Pass bytes to the session; the broker handles them at the next `receive`."""
         if self.session is not None:
-            self._world.broker.sessions.received(self.session, data, self._world.now)
+            self._world.broker.sessions.on_received(self.session, data, self._world.now)
             self._world.turn_requested = True
 
     def receive(self, deadline: float) -> bytes:
@@ -72,7 +72,7 @@ class MemoryLink:
         """Report the end of the connection to the session."""
         session, self.session = self.session, None
         if session is not None:
-            self._world.broker.sessions.lost(session, self._world.now)
+            self._world.broker.sessions.on_lost(session, self._world.now)
             self._world.turn_requested = True
 
 

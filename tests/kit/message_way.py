@@ -30,11 +30,11 @@ class Step:
 WAY: list[tuple[str, list[Step]]] = [
     ("A chunk of bytes arrives from the producer", [
         Step("reactor.tcp", "Connection.dataReceived", "receives what the transport has read", sockets=True),
-        Step("reactor.performer", "ReactorPerformer.received", "requests a turn", sockets=True),
-        Step("broker.sessions", "Sessions.received", "isolates the errors of the session"),
+        Step("reactor.performer", "ReactorPerformer.on_received", "requests a turn", sockets=True),
+        Step("broker.sessions", "Sessions.on_received", "isolates the errors of the session"),
         Step("link.session", "Session.receive", "finds the frames, dispatches each by the table of its kind"),
         Step("wire.frames", "FrameBuffer.receive", "assembles chunks to whole events"),
-        Step("link.puts", "PutReader.take", "walks the PUTs, finds the handle by queue id"),
+        Step("link.puts", "PutReader.read", "walks the PUTs, finds the handle by queue id"),
         Step("queue.root", "RootQueue.post", "checks, deduplicates, meters"),
         Step("storage.partition", "Partition.append_message", "appends DATA and MESSAGE records to the batch"),
         Step("storage.state", "PartitionState.apply_message", "applies the record: the message waits for its apps"),
@@ -50,7 +50,7 @@ WAY: list[tuple[str, list[Step]]] = [
     ]),
     ("A thread syncs; then the next turn", [
         Step("storage.partition", "Partition.sync", "calls fdatasync: DATA, QLIST, then JOURNAL"),
-        Step("broker.storage_turn", "StorageTurn.synced", "receives the result in the event loop"),
+        Step("broker.storage_turn", "StorageTurn.on_synced", "receives the result in the event loop"),
         Step("storage.gate", "Gate.release_durable", "releases the PUTs that the sync covers, in order"),
         Step("queue.root", "RootQueue.release", "waits for the commit, if the domain is strong"),
         Step("link.client", "ClientSession.ack", "acknowledges the PUT"),
@@ -61,7 +61,7 @@ WAY: list[tuple[str, list[Step]]] = [
         Step("link.client", "ClientSession.push", "encodes the message as this client supports it"),
         Step("link.outbox", "Outbox.push", "adds it to the PUSH event of this turn"),
         Step("broker.output", "Output.write", "writes for each session with output"),
-        Step("link.session", "Session.take", "returns PUSH, then ACK, before each control answer"),
+        Step("link.session", "Session.take_output", "returns PUSH, then ACK, before each control answer"),
         Step("reactor.performer", "ReactorPerformer.write", "writes the output of the turn at once", sockets=True),
     ]),
     ("The consumer confirms", [
@@ -91,7 +91,7 @@ WAY_OF_THREE: list[tuple[str, list[Step]]] = [
         Step("member.partition_logs", "Feeding.send_records", "sends the batch to each replica, in a STORAGE event"),
     ]),
     ("Each replica: the record is appended", [
-        Step("member.dispatch", "MemberDispatch.peer_said", "finds the handler of this type of event"),
+        Step("member.dispatch", "MemberDispatch.on_peer_event", "finds the handler of this type of event"),
         Step("member.replication", "Replication.on_message", "steps the partition's machine: records of the primary"),
         Step("storage.replica", "ReplicatedPartition.append_run", "appends and applies them; the turn writes and syncs"),
     ]),
@@ -101,7 +101,7 @@ WAY_OF_THREE: list[tuple[str, list[Step]]] = [
         Step("link.peer", "PeerSession.ack_early", "adds it to an ACK event that names the record"),
     ]),
     ("The replica of the client: ACK and record are here", [
-        Step("member.dispatch", "MemberDispatch.peer_said", "finds the handler of this type of event"),
+        Step("member.dispatch", "MemberDispatch.on_peer_event", "finds the handler of this type of event"),
         Step("member.member_relays", "MemberRelays.on_acks", "holds the ACK until the record is durable here"),
         Step("relay.messages", "RelayIncoming.pass_acks", "finds the queue by its id at the primary"),
         Step("queue.relay", "RelayQueue.on_ack", "releases the PUT"),

@@ -8,21 +8,21 @@ from dataclasses import dataclass, replace
 from bmqtwist.cluster.election_events import PeerDown, PeerUp, Stop, Tick, TickAt
 from bmqtwist.cluster.partition_events import (
     Assigned,
-    Fed,
-    FeedFailed,
     ImageLost,
+    LogAdvanced,
     LogFailed,
-    LogMoved,
     LogReady,
     PartitionEvent,
     PartitionInput,
     PartitionOutput,
     PartitionRole,
-    Promised,
+    PromiseWritten,
     Records,
     ReplicaReceipt,
     ReplicationTiming,
-    Say,
+    SendCompleted,
+    SendFailed,
+    SendMessage,
 )
 from bmqtwist.cluster.partition_machine import PartitionMachine
 from bmqtwist.storage.psn import NO_PSN, LogSummary, Psn, RecordRun
@@ -73,7 +73,7 @@ class Situation:
 
     def output_names(self, event: PartitionInput, after: float = 0.1) -> list[str]:
         """Handle one input; return the names of the outputs, of messages with their receiver."""
-        return [f"{type(each.message).__name__} to {each.node_id}" if isinstance(each, Say) else type(each).__name__
+        return [f"{type(each.message).__name__} to {each.node_id}" if isinstance(each, SendMessage) else type(each).__name__
                 for each in self.do(event, after) if not isinstance(each, TickAt)]
 
 
@@ -90,11 +90,11 @@ def stg1() -> Situation:
 def stg2() -> Situation:
     """The machine has begun its lease; no other node has the first record of the lease yet."""
     found = stg1()
-    found.do(Promised(LEASE))
+    found.do(PromiseWritten(LEASE))
     found.do(promise(OTHER, LEASE, OLD, NO_PSN))
     found.log.be(NEW)
-    found.do(LogMoved())
-    found.do(Fed(OTHER, (5, 1), 60))
+    found.do(LogAdvanced())
+    found.do(SendCompleted(OTHER, (5, 1), 60))
     return found
 
 
@@ -102,7 +102,7 @@ def pulling() -> Situation:
     """The machine pulls from a node that has more records."""
     found = Situation(EMPTY)
     found.do(Assigned(NODE, LEASE))
-    found.do(Promised(LEASE))
+    found.do(PromiseWritten(LEASE))
     found.do(promise(OTHER, LEASE, OLD, NO_PSN))
     return found
 
@@ -122,7 +122,7 @@ def waiting() -> Situation:
 def healing() -> Situation:
     found = Situation()
     found.do(Prepare(PRIMARY, LEASE))
-    found.do(Promised(LEASE))
+    found.do(PromiseWritten(LEASE))
     return found
 
 
@@ -130,7 +130,7 @@ def following() -> Situation:
     found = healing()
     found.do(records())
     found.log.be(NEW)
-    found.do(LogMoved())
+    found.do(LogAdvanced())
     return found
 
 
@@ -170,13 +170,13 @@ EVENTS: dict[PartitionEvent, PartitionInput] = {
     PartitionEvent.ASSIGNED_OTHER: Assigned(OTHER, LEASE + 1),
     PartitionEvent.PEER_UP: PeerUp(PRIMARY),
     PartitionEvent.PEER_DOWN: PeerDown(PRIMARY),
-    PartitionEvent.PROMISED: Promised(LEASE),
-    PartitionEvent.LOG_MOVED: LogMoved(),
+    PartitionEvent.PROMISE_WRITTEN: PromiseWritten(LEASE),
+    PartitionEvent.LOG_ADVANCED: LogAdvanced(),
     PartitionEvent.LOG_READY: LogReady(),
     PartitionEvent.LOG_FAILED: LogFailed("disk"),
-    PartitionEvent.FED: Fed(OTHER, (5, 1), 60),
+    PartitionEvent.SEND_COMPLETED: SendCompleted(OTHER, (5, 1), 60),
     PartitionEvent.IMAGE_LOST: ImageLost(OTHER),
-    PartitionEvent.FEED_FAILED: FeedFailed(OTHER, "disk"),
+    PartitionEvent.SEND_FAILED: SendFailed(OTHER, "disk"),
     PartitionEvent.TICK: Tick(),
     PartitionEvent.STOP: Stop(),
     PartitionEvent.PREPARE: Prepare(PRIMARY, LEASE + 1),
@@ -196,19 +196,19 @@ def older(event: PartitionInput) -> PartitionInput:
 
 
 def _promised(situation: Situation) -> None:
-    situation.do(Promised(LEASE))
+    situation.do(PromiseWritten(LEASE))
     situation.do(promise(OTHER, LEASE, OLD, NO_PSN))
 
 
 def _prepared(situation: Situation) -> None:
     situation.do(Prepare(PRIMARY, LEASE))
-    situation.do(Promised(LEASE))
+    situation.do(PromiseWritten(LEASE))
 
 
 def _filled(situation: Situation) -> None:
     situation.do(records())
     situation.log.be(NEW)
-    situation.do(LogMoved())
+    situation.do(LogAdvanced())
 
 
 def _committed(situation: Situation) -> None:

@@ -14,28 +14,28 @@ from typing import Any
 from bmqtwist.cluster.election_events import PeerDown, PeerUp, Tick
 from bmqtwist.cluster.log_events import Alarm
 from bmqtwist.cluster.partition_events import (
-    Activate,
     Append,
     Assigned,
+    BeginLease,
     Committed,
-    Cut,
-    Fed,
-    Feed,
-    FeedImage,
     ImageLost,
-    LogMoved,
+    LogAdvanced,
     LogReady,
     PartitionInput,
     PartitionOutput,
     PartitionRole,
-    Promised,
+    PromiseWritten,
     Records,
     ReplicationTiming,
     RoleChanged,
     SavePromise,
-    Say,
-    Serve,
-    TakeImage,
+    SendCompleted,
+    SendImagePart,
+    SendMessage,
+    SendRecords,
+    SetActive,
+    StoreImagePart,
+    Truncate,
 )
 from bmqtwist.cluster.partition_machine import PartitionMachine
 from bmqtwist.storage.psn import NO_PSN, LogSummary, Psn, leases_of
@@ -201,7 +201,7 @@ class Partitions:
 
     def perform(self, node: PartitionNode, output: PartitionOutput) -> None:
         log, number = node.log, node.node_id
-        if isinstance(output, Say):
+        if isinstance(output, SendMessage):
             link = self.links.get((number, output.node_id))
             if link is not None and self.random.random() >= self.loss_rate:
                 link.append(output.message)
@@ -211,36 +211,36 @@ class Partitions:
             assert not log.busy and log.summary.last == output.behind, (log.summary, output)
             records = output.run.records  # type: ignore[attr-defined]  # of `Run`
             psns = [psn for psn, _ in records]
-            log.records += records[psns.index(output.behind) + 1 if output.behind in psns else 0:]
-            node.inputs.append(LogMoved())
-        elif isinstance(output, Cut):
+            log.records += records[psns.index(output.after) + 1 if output.after in psns else 0:]
+            node.inputs.append(LogAdvanced())
+        elif isinstance(output, Truncate):
             assert not log.busy
             self.cuts += 1
             keep = log.at(output.psn)
             for record in log.records[keep:]:
                 assert record not in self.committed or self.mistake, f"n{number} truncates {record}, which is committed"
             log.busy, log.replacing = True, (log.records[:keep], log.base)
-        elif isinstance(output, TakeImage):
+        elif isinstance(output, StoreImagePart):
             part = output.part
             log.parts = (log.parts if part.number else []) + list(part.journal.records)  # type: ignore[attr-defined]
             if part.final:
                 self.images += 1
                 log.busy, log.replacing = True, (log.parts, part.at)
-        elif isinstance(output, Activate):
+        elif isinstance(output, BeginLease):
             assert output.lease not in self.begun, "a lease is used twice"
             self.begun[output.lease] = number
             missing = [record for record in self.committed if record not in log.records]
             assert not missing, f"n{number} begins lease {output.lease} without {missing}"
             self.write(node, (output.lease, 1))
-            node.inputs.append(LogMoved())
-        elif isinstance(output, Feed):
+            node.inputs.append(LogAdvanced())
+        elif isinstance(output, SendRecords):
             self.feed(node, output)
-        elif isinstance(output, FeedImage):
+        elif isinstance(output, SendImagePart):
             self.feed_image(node, output)
         elif isinstance(output, Committed):
             if node.machine is not None and node.machine.leads:
                 self.commit(node, output.psn)
-        elif isinstance(output, Serve):
+        elif isinstance(output, SetActive):
             node.active = output.lease if output.active else 0
             self.served += output.active
         elif isinstance(output, Decline):
@@ -257,18 +257,18 @@ class Partitions:
         self.written[psn] = self.values, before
         node.log.records.append((psn, self.values))
 
-    def feed(self, node: PartitionNode, output: Feed) -> None:
+    def feed(self, node: PartitionNode, output: SendRecords) -> None:
         log = node.log
         start = log.at(output.after)
         records = tuple(log.records[start:start + RUN_RECORDS])
         last = records[-1][0] if records else output.after
         assert node.machine is not None
         if records:
-            self.perform(node, Say(output.node_id, Records(node.node_id, node.machine.lease, node.machine.committed,
+            self.perform(node, SendMessage(output.node_id, Records(node.node_id, node.machine.lease, node.machine.committed,
                                                            Run(output.after, last, records))))  # type: ignore[arg-type]
-        node.inputs.append(Fed(output.node_id, last, 1 << 20 if records else 0))
+        node.inputs.append(SendCompleted(output.node_id, last, 1 << 20 if records else 0))
 
-    def feed_image(self, node: PartitionNode, output: FeedImage) -> None:
+    def feed_image(self, node: PartitionNode, output: SendImagePart) -> None:
         assert node.machine is not None
         if output.number == 0:
             node.images[output.node_id] = list(node.log.records), node.log.summary.last
@@ -281,8 +281,8 @@ class Partitions:
         final = start + PART_RECORDS >= len(records)
         part = ImagePart(node.node_id, node.machine.lease, output.number, at, final,
                          Run(NO_PSN, at, tuple(records[start:start + PART_RECORDS])))  # type: ignore[arg-type]
-        self.perform(node, Say(output.node_id, part))
-        node.inputs.append(Fed(output.node_id, None, 1, final))
+        self.perform(node, SendMessage(output.node_id, part))
+        node.inputs.append(SendCompleted(output.node_id, None, 1, final))
 
     def commit(self, node: PartitionNode, psn: Psn) -> None:
         log = node.log
@@ -303,7 +303,7 @@ class Partitions:
             log.records) < len(self.committed) or node.machine is None or not node.machine.leads or not node.active
         machine = node.machine
         if machine is not None:
-            assert machine.standing.promised == node.promised
+            assert machine.standing.promised_lease == node.promised
             if node.active:
                 assert machine.role is PartitionRole.PRIMARY_HEALED and self.begun[node.active] == node.node_id
                 assert machine.lease == node.active
@@ -337,7 +337,7 @@ class Partitions:
             return
         if node.saving > node.promised:
             node.promised = node.saving
-            self.put(number, Promised(node.saving))
+            self.put(number, PromiseWritten(node.saving))
         if log.busy:
             log.records, log.base = log.replacing[0][:], log.replacing[1]
             log.safe, log.busy, log.parts = len(log.records), False, []
@@ -345,7 +345,7 @@ class Partitions:
             self.put(number, LogReady())
         elif log.safe < len(log.records):
             log.safe = len(log.records)
-            self.put(number, LogMoved())
+            self.put(number, LogAdvanced())
 
     def post(self, number: int) -> None:
         node = self.nodes[number]
@@ -353,7 +353,7 @@ class Partitions:
             return
         assert not node.log.busy
         self.write(node, (node.active, node.log.summary.last[1] + 1))
-        self.put(number, LogMoved())
+        self.put(number, LogAdvanced())
 
     def compact(self, number: int) -> None:
         node = self.nodes[number]
@@ -372,7 +372,7 @@ class Partitions:
         node = self.nodes[number]
         if node.machine is not None and not node.paused:
             self.put(number, Tick())
-            assert not node.active or node.machine.replicas.supported_until > self.now, "active without answers of a quorum"
+            assert not node.active or node.machine.targets.supported_until > self.now, "active without answers of a quorum"
 
     def round(self) -> None:
         """Advance all nodes by 0.05 s."""

@@ -59,8 +59,8 @@ class Broker:
     serving = True
 
     def __init__(self, clock: Callable[[], float] = lambda: 0.0) -> None:
-        self.scheduler = Scheduler(clock, lambda: self.turn_due())
-        self.turn_due: Callable[[], None] = lambda: None
+        self.scheduler = Scheduler(clock, lambda: self.request_turn())
+        self.request_turn: Callable[[], None] = lambda: None
         self.sessions, self.open = self, dict[Any, None]()
         self.unauthenticated = UnauthenticatedConnections(0, 0)
         self.turns, self.ticks = 0, 0
@@ -81,13 +81,13 @@ class Broker:
         self.deadline = now + 1.0 if self.broken else None
         self.turn(now)
 
-    def received(self, session: Session, data: bytes, now: float, later: bool = False) -> None:
+    def on_received(self, session: Session, data: bytes, now: float, later: bool = False) -> None:
         if later or self._class_of(session) is not None:
             self._add(session, lambda: session.receive(data, now, self.wall(now)))
         else:
             session.receive(data, now, self.wall(now))
 
-    def lost(self, session: Session, now: float) -> None:
+    def on_lost(self, session: Session, now: float) -> None:
         if self._class_of(session) is not None:
             self._add(session, lambda: session.on_lost(now, self.wall(now)))
         else:
@@ -95,7 +95,7 @@ class Broker:
 
     def _class_of(self, session: Session) -> Priority | None:
         both = Priority.INPUT, Priority.UNAUTHENTICATED
-        return next((each for each in both if self.scheduler.holds(each, session)), None)
+        return next((each for each in both if self.scheduler.has_job(each, session)), None)
 
     def _add(self, session: Session, action: Callable[[], None]) -> None:
         def steps() -> Steps[None]:
@@ -112,7 +112,7 @@ class Broker:
     def wall(self, now: float) -> int:
         return int(now)
 
-    def connect(self, peer: str, now: float) -> Any:
+    def add_accepted(self, peer: str, now: float) -> Any:
         session = Session()
         self.open[session] = None
         return session

@@ -251,7 +251,7 @@ def test_a_node_with_a_lost_vote_does_not_acknowledge_entries_of_the_former_lead
 def test_the_test_of_a_lost_vote_detects_its_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
     def accept_any_leader(machine: Elector, leader: int, term: int) -> None:
         machine.inquiry.pending = False
-    monkeypatch.setattr(elector, "_note_term", accept_any_leader)
+    monkeypatch.setattr(elector, "_add_reported_term", accept_any_leader)
     with pytest.raises(AssertionError, match="committed"):
         elections_with_a_lost_vote()
 

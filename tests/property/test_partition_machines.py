@@ -52,7 +52,7 @@ _assign, _reject_stale = PartitionStanding.accept_assignment, PartitionStanding.
 def _take_own_log(self: TakeOver, event: object) -> None:
     """Chooses its own log without pulling records."""
     standing = self._standing
-    if standing.promised >= standing.lease and len(self.promises) + 1 >= standing.majority and not standing.log.busy:
+    if standing.promised_lease >= standing.lease and len(self.promises) + 1 >= standing.majority and not standing.log.busy:
         self._begin_lease()
 
 
@@ -65,14 +65,15 @@ def _lead_without_quorum(self: TakeOver, event: object) -> None:
 
 def _use_old_lease(self: PartitionStanding, assigned: Assigned) -> bool:
     """Takes up the lease of an earlier run."""
-    self.used = 0
+    self.used_lease = 0
     return _assign(self, assigned)
 
 
 def _ignore_promises(self: PartitionStanding, event: Any) -> bool:
     """Ignores earlier promises."""
     if isinstance(event, Prepare):
-        self.requested, self.promised = min(self.requested, event.lease), min(self.promised, event.lease)
+        self.requested_lease = min(self.requested_lease, event.lease)
+        self.promised_lease = min(self.promised_lease, event.lease)
     return _reject_stale(self, event)
 
 

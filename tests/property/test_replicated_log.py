@@ -136,7 +136,7 @@ class Cluster:
             elif isinstance(output, Decided):
                 self.decided(node, output)
             elif isinstance(output, Alarm):
-                assert "left out" not in output.text and "does not follow" not in output.text, output
+                assert "not applied" not in output.text and "does not follow" not in output.text, output
                 node.alarms.append(output.text)
             elif hasattr(output, "data"):
                 assert node.job is None, "two writes at a time"

@@ -82,7 +82,7 @@ class ElectedCluster(SimulatedCluster):
         metadata = node.broker.clusters[CLUSTER].metadata
         metadata.propose(AssignQueue(uri, ("__default",), int(self.now * 1e9) + self._asked), on_outcome,
                          node.broker.loop.wall(node.local_now))
-        node.turn_due()
+        node.request_turn()
         return uri
 
     def judge(self) -> None:

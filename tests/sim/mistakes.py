@@ -23,7 +23,8 @@ DEFECTS: list[tuple[Any, str, float]] = [
     (RootQueue, "add_to_apps", 0.001), (RootQueue, "post", 0.001), (Queue, "confirm", 0.001), (RootQueue, "expire", 0.02),
     (delivery_module, "deliver", 0.003), (delivery_module, "_push", 0.001), (ClientSession, "push", 0.001),
     (ClientSession, "ack", 0.001),
-    (Session, "take", 0.002), (Session, "receive", 0.001), (Session, "on_lost", 0.05), (client_module, "drop_handle", 0.005)]
+    (Session, "take_output", 0.002), (Session, "receive", 0.001), (Session, "on_lost", 0.05),
+    (client_module, "drop_handle", 0.005)]
 
 
 class Mistake(Exception):

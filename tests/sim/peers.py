@@ -33,7 +33,7 @@ class PeerDouble:
         """Send one event to all connected peers."""
         for peer in self.peers:
             peer.send(event(kind, body))
-        self.node.turn_due()
+        self.node.request_turn()
 
     def _on_boot(self) -> None:
         self.peers = []
@@ -49,8 +49,8 @@ class PeerDouble:
             self._schedule_dial()
             return
         self.end, node = end, self.node
-        node.attach(end, node.broker.sessions.dialled(self._dials, self._identity, self, node.local_now))
-        node.turn_due()
+        node.attach(end, node.broker.sessions.add_dialled(self._dials, self._identity, self, node.local_now))
+        node.request_turn()
 
     def _schedule_dial(self) -> None:
         self.failed += 1

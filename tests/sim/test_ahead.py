@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from kit import codec
 
-from bmqtwist.broker.output import LINGER_S
+from bmqtwist.broker.output import FLUSH_DELAY_S
 from bmqtwist.errors import PeerError
 from bmqtwist.link.peer import PeerSession
 from bmqtwist.member import dispatch
@@ -183,7 +183,7 @@ def test_confirms_are_delayed_unless_the_window_of_the_consumer_is_small(window:
         nodes.until(lambda left=left: len(queue.messages) < left, step=0.0002)
         taken.append(nodes.now - begun)
         nodes.run(1.0)
-    assert all((each >= LINGER_S) is waits for each in taken), taken
+    assert all((each >= FLUSH_DELAY_S) is waits for each in taken), taken
 
 
 def test_a_commit_visits_only_queues_with_uncommitted_messages() -> None:

@@ -251,7 +251,7 @@ def send_primary_status(nodes: ReplicatingCluster, sender: SimulatedNode, target
     nodes.cluster(sender.name).replication._links.send(number(target), encode_event(  # type: ignore[union-attr]
         ControlMessage(None, "clusterMessage", ClusterMessage("primaryStatusAdvisory", PrimaryStatusAdvisory(
             0, lease, status)))))
-    sender.turn_due()
+    sender.request_turn()
     nodes.run(0.1)
 
 
@@ -284,7 +284,7 @@ def test_a_primary_with_a_new_lease_first_reports_the_old_lease_as_passive() -> 
     leadership = nodes.cluster(nodes.leader.name).leadership
     leadership.metadata.propose(AssignPartitions([number(primary)], [number(primary)], {0: known.lease}),
                                 lambda outcome, wall: None, nodes.leader.broker.loop.wall(nodes.leader.local_now))
-    nodes.leader.turn_due()
+    nodes.leader.request_turn()
     nodes.until(lambda: nodes.primaries()[0] == Primary(number(primary), known.lease + 1), 5.0)
     nodes.until(lambda: nodes.replication(primary).is_active_primary(0), 5.0)
     nodes.run(0.5)
@@ -306,7 +306,7 @@ def test_a_primary_status_takes_effect_when_the_metadata_reach_its_lease() -> No
     leadership = nodes.cluster(leader.name).leadership
     leadership.metadata.propose(AssignPartitions([number(next_one)], [number(leader), number(next_one)], {0: known.lease}),
                                 lambda outcome, wall: None, leader.broker.loop.wall(leader.local_now))
-    leader.turn_due()
+    leader.request_turn()
     expected = Primary(number(next_one), known.lease + 1)
     nodes.until(lambda: nodes.replication(next_one).is_active_primary(0), 5.0)
     nodes.run(0.1)

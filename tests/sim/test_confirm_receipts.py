@@ -25,7 +25,8 @@ def relays(node: SimulatedNode) -> Relays:
 def pending_confirms(node: SimulatedNode) -> int:
     """Return the number of CONFIRMs that a node has sent and still keeps."""
     sessions = (session.kind for session in node.broker.sessions.open)
-    return sum(len(kind.upstream_batch.sent) for kind in sessions if getattr(kind, "upstream_batch", None) is not None)  # type: ignore[attr-defined]
+    outputs = (getattr(kind, "upstream_batch", None) for kind in sessions)
+    return sum(len(output.sent) for output in outputs if output is not None)
 
 
 def stored_counts(nodes: ReplicatingCluster, among: Iterable[SimulatedNode]) -> set[int]:

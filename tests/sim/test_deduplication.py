@@ -37,7 +37,7 @@ class ShortWindowCluster(ReplicatingCluster):
         self.write_domain(strong)
         for node in self.machines:
             node.broker.commands.run_at_once(f"DOMAINS RECONFIGURE {DOMAIN}", "test")
-            node.turn_due()
+            node.request_turn()
         self.run(0.5)
 
     def put_again(self, guid: bytes, payload: bytes = b"once") -> int:
@@ -180,7 +180,7 @@ def test_a_changed_replication_factor_applies_to_pending_and_later_messages() ->
         for node in nodes.machines:
             if node.up:
                 node.broker.clusters["c3"].set_replication_factor(number)
-                node.turn_due()
+                node.request_turn()
         nodes.run(0.1)
     queue.acks()
     set_factor(3)
@@ -219,7 +219,7 @@ def test_a_full_partition_refuses_puts_until_a_purge() -> None:
     assert any(line.startswith("PANIC [PARTITION_READONLY]") for line in primary.log())
     assert nodes.primary(index) is primary, "a failover would not help"
     primary.broker.commands.run_at_once(f"DOMAINS DOMAIN {DOMAIN} QUEUE q PURGE *", "test")
-    primary.turn_due()
+    primary.request_turn()
     nodes.run(2.0)
     for number in range(5):
         assert queue.status_of(b"after %d" % number) == 0

@@ -206,11 +206,11 @@ def test_a_damaged_vote_file_raises_an_alarm_and_is_rewritten_under_a_leader() -
     node.disk.open(path).write(0, [b"\xff" * size])
     node.boot()
     nodes.run(SETTLE_S)
-    assert any("it is not known how this node has voted" in line for line in node.log())
+    assert any("term and vote of this node are lost" in line for line in node.log())
     nodes.judge_all()
     node.crash(power=False, down=1.0)
     nodes.run(SETTLE_S)
-    assert sum("it is not known how this node has voted" in line for line in node.log()) == 1
+    assert sum("term and vote of this node are lost" in line for line in node.log()) == 1
 
 
 def test_a_leader_whose_disk_fails_steps_down() -> None:
@@ -314,9 +314,9 @@ def test_the_transition_history_of_an_elector_lists_states_and_causes() -> None:
     former.crash(power=False, down=None)
     nodes.run(5.0)
     lines = elector(nodes, other.name, "STATE ELECTOR STORY").splitlines()
-    assert lines[0].endswith("DORMANT -> FOLLOWER     start")
-    assert any(line.endswith(f"node {number} is gone") for line in lines)
-    assert '"cause":"start"' in elector(
+    assert lines[0].endswith("DORMANT -> FOLLOWER     the node has started")
+    assert any(line.endswith(f"the connection to node {number} is lost") for line in lines)
+    assert '"cause":"the node has started"' in elector(
         nodes, other.name, "STATE ELECTOR STORY", "ENCODING JSON_COMPACT ")
 
 
@@ -379,6 +379,6 @@ def test_a_heartbeat_of_an_earlier_term_causes_no_leader_notification() -> None:
     links, told = nodes.cluster(former.name).leadership._links, len(other.log())
     assert leader is not former and links is not None
     links.send(int(other.name[1:]), encode_event(ElectorMessage(term, "leaderHeartbeat", LeaderHeartbeat())))
-    former.turn_due()
+    former.request_turn()
     nodes.run(1.0)
     assert not [line for line in other.log()[told:] if "ElectorStateChangeCb" in line] and nodes.leader is leader

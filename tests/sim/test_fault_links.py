@@ -179,7 +179,7 @@ class DuplicatedEvents:
     def _receive_later(self, peer: PeerSession, kind: EventType, *what: Any) -> None:
         if peer.session in self._node.broker.sessions.open:
             self._received(peer, kind, *what)
-            self._node.turn_due()
+            self._node.request_turn()
 
 
 def test_row_29_events_between_members_duplicated_and_reordered() -> None:

@@ -180,11 +180,11 @@ def test_a_member_that_does_not_read_is_disconnected_at_the_output_limit_and_rec
     one, two = nodes.node("n1"), nodes.node("n2")
     two.pause()
     links(one).send(2, HEARTBEAT_RSP * 20_000)
-    one.turn_due()
+    one.request_turn()
     nodes.run(0.1)
     assert peers(one) == {2: True}, "160 kB, of which 64 kB are in the kernel"
     links(one).send(2, HEARTBEAT_RSP * 20_000)
-    one.turn_due()
+    one.request_turn()
     nodes.run(0.1)
     assert not peers(one) and any("the broker does not read" in line for line in one.log())
     two.resume()

@@ -129,7 +129,7 @@ def test_a_silent_power_loss_leaves_half_open_connections_until_a_client_sends_d
 def test_a_paused_node_processes_its_events_after_it_resumes(nodes: SimulatedCluster) -> None:
     queue = writer_at(nodes, "n1")
     node = nodes.node("n1")
-    node.turn_due()
+    node.request_turn()
     node.pause()
     stood = node.broker.loop.now
     guid = queue.put(b"x")

@@ -83,7 +83,7 @@ def test_session_and_queue_events_are_recorded_at_the_node_concerned() -> None:
     assert any("is connected" in text for text in texts(nodes.node("n1"), "session"))
     client.drop()
     nodes.run(1.0)
-    assert any("is gone" in text for text in texts(nodes.node("n1"), "session"))
+    assert any("is disconnected" in text for text in texts(nodes.node("n1"), "session"))
     created = [each.detail["uri"] for node in nodes.machines for each in events(node, "queue")]
     assert created == [STRONG], "only at its primary"
 
@@ -124,7 +124,7 @@ def test_the_preflight_of_a_stop_predicts_its_report(assignment: str) -> None:
     nodes.client(node.name)
     predicted = stopping.preflight(node.broker)
     assert predicted["quorumSurvives"] and predicted["node"] == node.name and predicted["warnings"] == []
-    assert predicted["sessions"] == node.broker.sessions.applications() >= 1
+    assert predicted["sessions"] == node.broker.sessions.client_count() >= 1
     assert stopping.progress(node.broker) is None
     begun, wall = nodes.now, node.clock.wall_offset
     node.act(lambda: node.broker.stop(node.local_now, "new kernel", "anna"))
@@ -267,7 +267,7 @@ def posted(nodes: ReplicatingCluster, node: SimulatedNode, count: int = 1, uri: 
     """Publish test messages at a node and return the result."""
     done: list[Published] = []
     node.act(lambda: publish(node.broker, uri, b"test", from_tree(properties), count, by, done.append))
-    node.turn_due()
+    node.request_turn()
     nodes.until(lambda: done, seconds)
     assert len(done) == 1
     return done[0]

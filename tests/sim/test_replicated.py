@@ -247,7 +247,7 @@ def test_replicas_roll_over_with_their_primary_without_an_image() -> None:
     nodes.run(2.0)
     primary = nodes.primary()
     assert nodes.admin(primary, "CLUSTERS CLUSTER c3 STORAGE PARTITION ALL ROLLOVER") == "SUCCESS"
-    primary.turn_due()
+    primary.request_turn()
     nodes.run(1.0)
     assert {nodes.partition(node).summary.base for node in nodes.machines} == {nodes.partition(primary).summary.base}
     assert nodes.partition(primary).summary.base > (0, 0) and not images(nodes)

@@ -144,7 +144,7 @@ def test_an_unavailable_advisory_before_a_crash_has_the_same_outcome_as_the_cras
         before = set(nodes.primaries().values())
         if goodbye:
             nodes.statuses(away).set_own(NodeStatus.E_UNAVAILABLE)
-            away.turn_due()
+            away.request_turn()
             nodes.run(0.05)
             assert all(nodes.statuses(node).others[int(away.name[1:])] is NodeStatus.E_UNAVAILABLE
                        for node in nodes.machines if node is not away)

@@ -82,7 +82,8 @@ def test_members_authenticate_and_renew_before_the_credential_expires() -> None:
     world.run(5.0)
     before = {node.name: peers(node) for node in world.nodes if isinstance(node, SimulatedNode)}
     assert {name: set(found) for name, found in before.items()} == {"n1": {2, 3}, "n2": {1, 3}, "n3": {1, 2}}
-    principals = [peer.session.guard.principal for found in before.values() for peer in found.values() if not peer.dialled]
+    principals = [peer.session.authentication.principal
+                  for found in before.values() for peer in found.values() if not peer.dialled]
     assert principals == ["BASIC_USER-node"] * 3
     world.run(BASIC_LIFETIME_MS / 1000 + 60.0)
     assert {name: peers(world.node(name)) for name in before} == before, "no connection may be renewed"

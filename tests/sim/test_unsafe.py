@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from kit.client import Client
 
-from bmqtwist.cluster.metadata_log import rewritten, unsafe_of
+from bmqtwist.cluster.metadata_log import read_unsafe_info, rewrite_ledger
 from bmqtwist.storage.ledger_file import LedgerFile
 from bmqtwist.testing.config import CLUSTER
 from bmqtwist.testing.simulated_node import SimulatedNode
@@ -21,9 +21,9 @@ def rewrite(node: SimulatedNode, unsafe: bool, node_id: int | None = None) -> No
     file = LedgerFile(node.disk, f"/memory/{node.name}/storage")
     file.open()
     info = UnsafeInfo(node_id or number, WALL) if unsafe else None
-    data = rewritten(file.read_all(), number, node.name, b"ABCD" + bytes([1 + unsafe]), info, WALL)
+    data = rewrite_ledger(file.read_all(), number, node.name, b"ABCD" + bytes([1 + unsafe]), info, WALL)
     file.replace(b"ABCD" + bytes([1 + unsafe]), data, node.broker.loop.wall(node.local_now))
-    assert (unsafe_of(file.read_all()) is not None) is unsafe
+    assert (read_unsafe_info(file.read_all()) is not None) is unsafe
     file.close()
 
 

@@ -130,7 +130,7 @@ def test_each_rule(rule: Rule) -> None:
     assert elector._tick_at == min(elector.timers.deadlines.values(), default=None) and wake[-1:] in ([], [elector._tick_at])
 
 
-def test_every_rule_of_the_original_is_there() -> None:
+def test_every_rule_of_the_original_is_covered() -> None:
     assert {rule.number for rule in RULES} >= set(range(1, 57))
 
 
@@ -152,7 +152,7 @@ def test_a_cell_that_is_ignored_does_nothing(state: ElectionState, event: Any) -
     assert outputs == [] and standing_of(elector) == before
 
 
-def test_every_other_cell_has_a_rule_and_the_rules_lead_to_every_state_that_a_cell_names(
+def test_the_rules_cover_every_cell_with_an_action_and_every_state_that_may_follow(
         monkeypatch: pytest.MonkeyPatch) -> None:
     walked: dict[tuple[ElectionState, Any], set[ElectionState]] = {}
     act = Elector.dispatch
@@ -181,20 +181,20 @@ def test_the_history_names_the_event_of_each_change() -> None:
 @pytest.mark.parametrize("event", [
     beat(1, 9), beat(9, 9), beat(-1, 9), beat(2, 0), proposal(2, 0), support(2, 0), cession(2, 0), scouting(2, 0),
     message(2, 9, "", None)], ids=repr)
-def test_what_comes_from_nobody_or_in_no_term_is_left_unread(situation, event) -> None:  # type: ignore[no-untyped-def]
+def test_a_message_of_an_unknown_node_or_without_a_term_is_ignored(situation, event) -> None:  # type: ignore[no-untyped-def]
     made = situation()
     before = standing_of(made.elector)
     assert made.happen(event) == [] and standing_of(made.elector) == before
 
 
-def test_a_term_that_nobody_can_have_reached_is_left_unread_with_an_alarm() -> None:
+def test_a_message_with_a_term_above_the_limit_is_ignored_with_an_alarm() -> None:
     situation = following()
     assert [type(each) for each in situation.happen(beat(3, (1 << 63) + 1))] == [Alarm]
     assert situation.elector.term == 5
 
 
 @pytest.mark.spec("cluster", 14)
-def test_a_node_that_is_alone_leads_without_a_message_and_without_a_file() -> None:
+def test_the_only_node_of_a_cluster_leads_without_messages_and_without_a_vote_file() -> None:
     situation = alone()
     outputs = situation.wait(0.0)
     assert situation.elector.state is L and not [each for each in outputs if isinstance(each, Send | SaveVote)]
@@ -211,7 +211,7 @@ def test_with_a_quorum_larger_than_the_cluster_there_is_no_leader_and_no_term() 
     assert standing_of(situation.elector) == (F, 5, None)
 
 
-def test_a_quorum_below_a_majority_is_a_majority() -> None:
+def test_a_quorum_below_a_majority_is_raised_to_a_majority() -> None:
     assert Situation(5, quorum=1).elector.quorum == 3
     situation = Situation(5)
     situation.happen(SetQuorum(1))
@@ -219,7 +219,7 @@ def test_a_quorum_below_a_majority_is_a_majority() -> None:
 
 
 @pytest.mark.spec("cluster", 22)
-def test_a_newer_term_does_not_unseat_a_leader_that_is_heard() -> None:
+def test_a_candidate_in_a_newer_term_does_not_replace_a_leader_that_sends_heartbeats() -> None:
     situation = following()
     for term in range(6, 40):
         situation.happen(proposal(3, term))
@@ -228,21 +228,21 @@ def test_a_newer_term_does_not_unseat_a_leader_that_is_heard() -> None:
 
 
 @pytest.mark.spec("cluster", 28)
-def test_a_candidate_with_an_older_log_gets_neither_a_promise_nor_a_vote() -> None:
+def test_a_candidate_with_an_older_log_is_refused_in_scouting_and_election() -> None:
     situation = no_leader_known()
     assert short(situation.happen(scouting(2, 6, OLDER)), [2, 3]) == ("2 SCOUT_RSP(5) no",)
     assert short(situation.happen(proposal(2, 6, OLDER)), [2, 3]) == ("2 REFUSE(5)",)
     assert short(situation.happen(proposal(3, 6, NEWEST)), [2, 3]) == ("save 6/3", "voted 6", "3 SUPPORT(6)")
 
 
-def test_a_message_of_the_original_says_nothing_of_a_log_and_gets_no_vote() -> None:
+def test_a_proposal_without_an_lsn_as_the_original_sends_it_gets_no_vote() -> None:
     situation = no_leader_known()
     request = message(2, 6, "electionProposal", type(proposal(2, 6).message.value)())
     assert short(situation.happen(request), [2, 3]) == ("2 REFUSE(5)",)
 
 
 @pytest.mark.spec("cluster", 18)
-def test_a_silent_leader_is_given_up_at_the_first_check_after_the_misses_and_not_before() -> None:
+def test_a_leader_without_heartbeats_is_dropped_at_the_first_check_after_the_inactivity_interval() -> None:
     situation = following()
     assert not short(situation.wait(INACTIVITY - 0.001), [2, 3])
     assert situation.elector.leader == 2
@@ -251,7 +251,7 @@ def test_a_silent_leader_is_given_up_at_the_first_check_after_the_misses_and_not
 
 
 @pytest.mark.spec("cluster", 31)
-def test_a_leader_whose_heartbeats_nobody_answers_gives_up_within_the_inactivity_interval() -> None:
+def test_a_leader_without_answers_of_a_majority_cedes_after_the_inactivity_interval() -> None:
     situation = leading()
     begun = situation.now
     for step in range(1, 16):
@@ -264,7 +264,7 @@ def test_a_leader_whose_heartbeats_nobody_answers_gives_up_within_the_inactivity
     assert situation.elector.state is F
 
 
-def test_after_a_pause_longer_than_that_it_says_nothing_as_a_leader_any_more() -> None:
+def test_a_leader_cedes_first_after_a_pause_longer_than_the_inactivity_interval() -> None:
     situation = leading()
     situation.now += 60.0
     assert short(situation.happen(Tick()), [2, 3]) == ("n QUORUM_NOT_ACHIEVED", "all CESSION(6)")
@@ -274,7 +274,7 @@ def test_after_a_pause_longer_than_that_it_says_nothing_as_a_leader_any_more() -
     assert outputs == ("n QUORUM_NOT_ACHIEVED", "all CESSION(6)", "3 SCOUT_RSP(6) yes")
 
 
-def test_an_answer_to_an_old_heartbeat_counts_for_the_moment_of_that() -> None:
+def test_an_answer_to_a_heartbeat_counts_from_the_time_at_which_the_heartbeat_was_sent() -> None:
     situation = leading()
     situation.wait(15.0)
     situation.happen(answer(2, 6, BEGIN + 9.0))
@@ -283,7 +283,7 @@ def test_an_answer_to_an_old_heartbeat_counts_for_the_moment_of_that() -> None:
 
 
 @pytest.mark.spec("cluster", 26)
-def test_nothing_that_follows_from_a_vote_is_said_before_it_is_durable() -> None:
+def test_messages_that_depend_on_a_vote_are_sent_once_it_is_durable() -> None:
     elector = no_leader_known().elector
     save, vote = elector.step(BEGIN, proposal(2, 6))[:2]
     assert save == SaveVote(1, 6, 2) and vote == Voted(6)
@@ -293,7 +293,7 @@ def test_nothing_that_follows_from_a_vote_is_said_before_it_is_durable() -> None
     assert short(elector.step(BEGIN, proposal(3, 6)), [2, 3]) == ("3 REFUSE(6)",), "one vote in one term"
 
 
-def test_nothing_that_follows_from_standing_is_said_before_it_is_durable_and_its_own_vote_does_not_count() -> None:
+def test_a_candidate_requests_votes_and_counts_its_own_once_that_is_durable() -> None:
     situation = asking()
     elector = situation.elector
     outputs = elector.step(situation.now, scouted(2, 5, True))
@@ -303,7 +303,7 @@ def test_nothing_that_follows_from_standing_is_said_before_it_is_durable_and_its
     assert elector.supporters == {1}
 
 
-def test_a_node_that_voted_while_its_first_vote_was_written_says_both_when_the_second_is_durable() -> None:
+def test_two_votes_in_one_write_interval_are_sent_when_the_second_is_durable() -> None:
     elector = no_leader_known().elector
     elector.step(BEGIN, proposal(2, 6))
     elector.step(BEGIN, proposal(3, 7))
@@ -311,7 +311,7 @@ def test_a_node_that_voted_while_its_first_vote_was_written_says_both_when_the_s
     assert short(elector.step(BEGIN, Written(2)), [2, 3]) == ("2 SUPPORT(6)", "3 SUPPORT(7)")
 
 
-def test_a_candidate_that_is_preempted_before_its_vote_is_durable_asks_nobody() -> None:
+def test_a_candidate_preempted_before_its_vote_is_durable_sends_no_proposal() -> None:
     situation = asking()
     elector = situation.elector
     elector.step(situation.now, scouted(2, 5, True))
@@ -320,7 +320,7 @@ def test_a_candidate_that_is_preempted_before_its_vote_is_durable_asks_nobody() 
     assert short(elector.step(situation.now, Written(2)), [2, 3]) == ("3 SUPPORT(7)",)
 
 
-def test_a_vote_that_cannot_be_written_is_never_said_and_the_candidate_gives_up() -> None:
+def test_a_vote_that_cannot_be_written_is_not_sent_and_ends_a_candidacy() -> None:
     elector = no_leader_known().elector
     elector.step(BEGIN, proposal(2, 6))
     outputs = elector.step(BEGIN, WriteFailed(1, "no space left"))
@@ -334,7 +334,7 @@ def test_a_vote_that_cannot_be_written_is_never_said_and_the_candidate_gives_up(
 
 
 @pytest.mark.spec("cluster", 27)
-def test_a_node_that_does_not_know_its_votes_votes_again_when_it_knows_the_terms_of_all_others() -> None:
+def test_a_node_with_a_lost_vote_votes_again_once_all_other_nodes_have_reported_their_terms() -> None:
     """It may have voted for node 3 in term 7, of which node 2, which leads term 6 still, knows nothing."""
     situation = damaged()
     assert short(situation.happen(proposal(2, 6)), [2, 3]) == ("2 REFUSE(5)",)
@@ -348,21 +348,21 @@ def test_a_node_that_does_not_know_its_votes_votes_again_when_it_knows_the_terms
     assert "2 SUPPORT(8)" in short(situation.happen(proposal(2, 8)), [2, 3])
 
 
-def test_a_node_that_does_not_know_its_votes_never_stands() -> None:
+def test_a_node_with_a_lost_vote_does_not_become_a_candidate() -> None:
     situation = damaged()
     for sender in (2, 3):
         situation.happen(scouted(sender, 5, True))
     assert {each for each in short(situation.wait(600.0), [2, 3]) if "PROPOSE" in each} == set()
 
 
-def test_a_file_that_was_damaged_is_written_anew_with_the_term_of_the_leader() -> None:
+def test_a_damaged_vote_file_is_replaced_with_the_term_of_the_leader() -> None:
     situation = damaged()
     situation.happen(scouted(3, 5, False))
     assert "save 5/-" in short(situation.happen(beat(2, 5)), [2, 3])
     assert short(situation.happen(proposal(3, 5)), [2, 3]) == ("3 REFUSE(5)",)
 
 
-def test_scouting_asks_for_a_term_above_all_that_others_told_of() -> None:
+def test_scouting_uses_a_term_above_all_reported_terms() -> None:
     """A node with the newest log and an old term would never be elected else."""
     situation = asking()
     situation.happen(scouted(2, 40, False))
@@ -371,7 +371,7 @@ def test_scouting_asks_for_a_term_above_all_that_others_told_of() -> None:
 
 
 @pytest.mark.spec("cluster", 29)
-def test_a_leader_hands_over_to_a_node_that_has_everything_and_nobody_waits() -> None:
+def test_a_leader_transfers_leadership_to_a_node_with_all_metadata_without_a_wait() -> None:
     former = leading()
     former.happen(Transfer(2))
     assert short(former.happen(answer(2, 6, former.now, OLDER)), [2, 3]) == (), "it lacks a record"
@@ -385,7 +385,7 @@ def test_a_leader_hands_over_to_a_node_that_has_everything_and_nobody_waits() ->
     assert "3 SUPPORT(6)" in short(third.happen(proposal(3, 6, ceded_by=2)), [2, 3])
 
 
-def test_whoever_is_never_to_lead_does_not_even_succeed() -> None:
+def test_a_node_in_mode_never_does_not_succeed_a_leader_that_cedes_to_it() -> None:
     situation = following()
     situation.happen(SetMode(ElectionMode.NEVER))
     situation.happen(cession(2, 5, 1))
@@ -393,7 +393,7 @@ def test_whoever_is_never_to_lead_does_not_even_succeed() -> None:
     assert "2 SUPPORT(6)" in short(situation.happen(proposal(2, 6)), [2, 3])
 
 
-def test_whoever_is_to_lead_waits_shortest() -> None:
+def test_a_node_in_mode_force_starts_scouting_after_the_shortest_wait() -> None:
     situation = waiting_long()
     situation.happen(SetMode(ElectionMode.FORCE))
     assert not situation.wait(0.749)
@@ -401,7 +401,7 @@ def test_whoever_is_to_lead_waits_shortest() -> None:
 
 
 @pytest.mark.spec("cluster", 23)
-def test_a_leader_that_is_told_of_a_newer_term_cedes_and_whoever_followed_looks_for_another_one() -> None:
+def test_a_leader_cedes_to_a_newer_term_and_its_followers_start_scouting() -> None:
     situation = leading()
     assert "all CESSION(7)" in short(situation.happen(stale(3, 7)), [2, 3])
     follower = following()
@@ -410,7 +410,7 @@ def test_a_leader_that_is_told_of_a_newer_term_cedes_and_whoever_followed_looks_
 
 
 @pytest.mark.spec("cluster", 24)
-def test_a_leader_that_loses_its_supporters_is_elected_again_when_they_are_back() -> None:
+def test_a_leader_that_lost_its_supporters_is_elected_again_when_they_reconnect() -> None:
     situation = leading()
     situation.happen(PeerDown(2))
     assert situation.elector.state is F
@@ -421,7 +421,7 @@ def test_a_leader_that_loses_its_supporters_is_elected_again_when_they_are_back(
     assert standing_of(situation.elector) == (L, 7, 1)
 
 
-def test_changes_are_told_in_order_with_what_was_before() -> None:
+def test_each_reported_change_starts_with_the_status_of_the_one_before() -> None:
     situation = Situation()
     outputs = situation.happen(Start(5)) + situation.wait(8.0) + situation.happen(scouted(2, 5, True))
     outputs += situation.happen(support(2, 6)) + situation.happen(refusal(3, 9)) + situation.happen(Stop())
@@ -431,17 +431,17 @@ def test_changes_are_told_in_order_with_what_was_before() -> None:
 
 
 @pytest.mark.spec("cluster", 32)
-def test_a_node_that_stops_says_so_and_takes_part_in_nothing_more() -> None:
+def test_a_stopped_elector_announces_its_stop_and_ignores_all_inputs() -> None:
     situation = leading()
     assert "all NODE_STATUS(0)" in short(situation.happen(Stop()), [2, 3])
     for event in (beat(2, 9), scouting(2, 9), proposal(2, 9), scouted(2, 9, True), status(2, True), Tick(), PeerUp(2)):
         assert situation.happen(event) == []
 
 
-def test_the_story_tells_what_happened_last_and_why() -> None:
+def test_the_transition_history_has_the_last_transitions_with_their_causes() -> None:
     situation = leading()
     causes = [each.cause for each in situation.elector.transition_log.transitions]
-    assert causes == ["start", "asks who would vote for it in term 6", "2 nodes would vote for it", "2 votes"]
+    assert causes == ["the node has started", "starts scouting for term 6", "2 nodes would vote for this node", "2 votes"]
     assert situation.elector.transition_log.transitions[-1].after == "LEADER"
     for _ in range(TRANSITIONS_MAX):
         situation.happen(Resign("again"))
@@ -451,7 +451,7 @@ def test_the_story_tells_what_happened_last_and_why() -> None:
     assert len(situation.elector.transition_log.transitions) == TRANSITIONS_MAX
 
 
-def test_what_waits_for_a_write_is_bounded() -> None:
+def test_only_the_newest_message_of_each_kind_is_delayed_by_a_write() -> None:
     elector = no_leader_known().elector
     elector.step(BEGIN, proposal(2, 6))
     for _ in range(1000):

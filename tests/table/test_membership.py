@@ -30,7 +30,7 @@ def joined(chance: float = 0.5) -> Membership:
 
 
 def waiting() -> Membership:
-    """Its first attempt has failed."""
+    """Node 2, whose first attempt has failed."""
     made = joined()
     made.step(BEGIN, FAILED, 3)
     return made
@@ -48,7 +48,7 @@ def negotiating() -> Membership:
     return made
 
 
-# The state of the link to node 3 (of ABSENT: node 1), what happens, the state afterwards, and what is said.
+# By state of the link to node 3 (ABSENT: node 1) and event: the next state and the outputs.
 SETUPS: dict[LinkState, tuple[Callable[[], Membership], int]] = {
     A: (joined, 1), W: (waiting, 3), D: (joined, 3), N: (negotiating, 3), C: (connected, 3)}
 TABLE: dict[LinkState, dict[LinkEvent, tuple[LinkState, list[str]]]] = {
@@ -72,7 +72,7 @@ def test_each_cell(state: LinkState, event: LinkEvent) -> None:
 
 
 @pytest.mark.parametrize("event, node_id", [(UP, 2), (UP, 9), (DOWN, 9), (FAILED, -1), (DUE, None)])
-def test_what_is_of_no_other_node_changes_nothing(event: LinkEvent, node_id: int | None) -> None:
+def test_an_event_of_an_unknown_node_or_of_the_node_itself_changes_nothing(event: LinkEvent, node_id: int | None) -> None:
     made = joined()
     assert made.step(BEGIN, event, node_id) == [] and made.links[3].state is D and set(made.links) == {1, 3}
 
@@ -89,23 +89,23 @@ def test_each_pair_is_dialled_by_the_node_with_the_smaller_id_at_once(size: int)
 
 @pytest.mark.spec("cluster", 3)
 @pytest.mark.spec("cluster", 2)
-def test_who_may_connect() -> None:
+def test_a_connection_is_refused_unless_the_node_with_the_smaller_id_dials_and_is_not_connected() -> None:
     made = joined()
-    assert made.refusal(1) == ""
-    assert made.refusal(2) == "2 is the id of this node itself"
-    assert made.refusal(3) == "node 2 dials node 3, not the other way round"
-    assert made.refusal(4) == "no node of the cluster has the id 4"
-    assert made.refusal(PROXY) == "no node of the cluster has the id -1", "a proxy does not come this way"
+    assert made.refusal_reason(1) == ""
+    assert made.refusal_reason(2) == "2 is the id of this node itself"
+    assert made.refusal_reason(3) == "node 3 must not dial node 2: the node with the smaller id dials"
+    assert made.refusal_reason(4) == "no node of the cluster has the id 4"
+    assert made.refusal_reason(PROXY) == "no node of the cluster has the id -1", "proxies are admitted by another class"
     made.step(BEGIN, UP, 1)
-    assert made.refusal(1) == "node 1 is connected already"
+    assert made.refusal_reason(1) == "node 1 is connected already"
     assert made.links[1].state is C
     made.step(BEGIN, DOWN, 1)
-    assert made.refusal(1) == ""
-    assert made.mismatch(3, 3) == "" and made.mismatch(3, 1) == "node 1 is at the address of node 3"
+    assert made.refusal_reason(1) == ""
+    assert made.mismatch_reason(3, 3) == "" and made.mismatch_reason(3, 1) == "node 1 is at the address of node 3"
 
 
 def delays(chance: float, count: int, node_id: int = 2) -> list[float]:
-    """Between an attempt that fails at once and the next one."""
+    """Return the delays between an attempt that fails at once and the next one."""
     made, now, found = Membership(node_id, (1, 2, 3), lambda: chance), BEGIN, list[float]()
     made.step(BEGIN, JOIN)
     for _ in range(count):
@@ -119,21 +119,21 @@ def delays(chance: float, count: int, node_id: int = 2) -> list[float]:
 
 
 @pytest.mark.spec("cluster", 5)
-def test_delays_begin_with_one_to_three_seconds_and_grow_at_most_to_double_and_to_thirty() -> None:
+def test_the_delay_of_a_proxy_starts_at_one_to_three_seconds_and_at_most_doubles_up_to_thirty() -> None:
     assert delays(0.0, 4, PROXY) == [1.0] * 4
     almost = delays(0.999, 8, PROXY)
     assert 2.9 < almost[0] < 3.0 and almost[-1] == RETRY_SECONDS_MAX
     assert all(before < after <= 2 * before for before, after in zip(almost, almost[1:4], strict=False))
 
 
-def test_members_dial_each_other_again_within_three_seconds_however_often_they_have_failed() -> None:
-    """A node that was away for long is of no use before."""
+def test_a_member_dials_again_within_three_seconds_after_any_number_of_failures() -> None:
+    """So that a node that returns after a long time is connected soon."""
     assert delays(0.0, 4) == [1.0] * 4
     assert delays(0.999, 8) == pytest.approx([2.998] * 8)
 
 
 @pytest.mark.spec("cluster", 5)
-def test_a_connection_that_lasted_long_is_dialled_again_at_once() -> None:
+def test_a_lost_connection_is_dialled_again_at_once_if_it_lasted_long() -> None:
     made = connected()
     later = BEGIN + RETRY_AT_ONCE_S
     assert made.step(later, DOWN, 3) == [PeerDown(3), TickAt(later)]
@@ -141,7 +141,7 @@ def test_a_connection_that_lasted_long_is_dialled_again_at_once() -> None:
     assert made.step(later, UP, 3) == [PeerUp(3)]
 
 
-def test_a_connection_that_was_short_is_dialled_again_after_a_first_delay() -> None:
+def test_a_short_connection_resets_the_delay_of_a_proxy_to_the_first_one() -> None:
     made = Membership(PROXY, (3,), lambda: 0.5)
     made.step(BEGIN, JOIN)
     made.step(BEGIN, FAILED, 3)

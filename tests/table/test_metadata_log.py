@@ -9,7 +9,6 @@ import pytest
 
 from bmqtwist.cluster.changes import AssignQueue, Primaries
 from bmqtwist.cluster.log_events import (
-    Ask,
     Decided,
     Done,
     Flush,
@@ -18,9 +17,10 @@ from bmqtwist.cluster.log_events import (
     Lead,
     Output,
     Propose,
-    QuorumIs,
+    RequestRecords,
     Resend,
     Send,
+    SetCommitQuorum,
     StepDown,
     WriteFailed,
     Written,
@@ -80,7 +80,7 @@ STATE = ClusterStateRecord(LedgerRecordType.SNAPSHOT, 2, 9, WALL, records(1)[0].
 SAMPLES: dict[type, Input] = {
     Propose: Propose(7, AssignQueue("bmq://d/new", ["a"], 9)), Flush: Flush(), Written: Written(UNDER_WAY),
     WriteFailed: WriteFailed(UNDER_WAY, "no space left"), Lead: Lead(8, 3, Primaries(1)), Follow: Follow(3, 2),
-    StepDown: StepDown(), QuorumIs: QuorumIs(3), Ask: Ask((1, 2)), Resend: Resend(),
+    StepDown: StepDown(), SetCommitQuorum: SetCommitQuorum(3), RequestRecords: RequestRecords((1, 2)), Resend: Resend(),
     Entries: Entries(1, 2, (2, 1), records(3)[1:]), Snapshot: Snapshot(1, 2, STATE),
     Acknowledged: Acknowledged(2, 2, (2, 1)), CatchUp: CatchUp(1, 2, (0, 0))}
 
@@ -89,17 +89,17 @@ SAMPLES: dict[type, Input] = {
 TABLE: dict[Role, dict[type, tuple[Role, list[str]]]] = {
     W: {Propose: (W, ["refused 7"]), Flush: (W, []), Written: (W, []), WriteFailed: (W, ["alarm"]),
         Lead: (L, ["to 1 Entries", "to 2 Entries"]), Follow: (F, ["to 2 CatchUp"]), StepDown: (W, []), Resend: (W, []),
-        QuorumIs: (W, []), Ask: (W, ["to 1 CatchUp", "to 2 CatchUp"]),
+        SetCommitQuorum: (W, []), RequestRecords: (W, ["to 1 CatchUp", "to 2 CatchUp"]),
         Entries: (W, []), Snapshot: (W, []), Acknowledged: (W, []), CatchUp: (W, ["to 1 Entries"])},
     F: {Propose: (F, ["refused 7"]), Flush: (F, []), Written: (F, ["to 1 Acknowledged"]), WriteFailed: (F, ["alarm"]),
         Lead: (L, ["to 1 Entries", "to 2 Entries"]), Follow: (F, ["to 2 CatchUp"]), StepDown: (W, []), Resend: (F, []),
-        QuorumIs: (F, []), Ask: (F, []),
+        SetCommitQuorum: (F, []), RequestRecords: (F, []),
         Entries: (F, ["to 1 Acknowledged"]), Snapshot: (F, []), Acknowledged: (F, []), CatchUp: (F, [])},
     L: {Propose: (L, ["to 1 Entries", "to 2 Entries"]), Flush: (L, []),
         Written: (L, ["changed", "done 1", "write", "to 1 Entries", "to 2 Entries"]),
         WriteFailed: (W, ["alarm", "unknown 1", "lost"]), Lead: (L, ["to 1 Entries", "to 2 Entries"]),
         Follow: (F, ["unknown 1", "to 2 CatchUp"]), StepDown: (W, ["unknown 1"]), Resend: (L, ["to 2 Entries"]),
-        QuorumIs: (L, []), Ask: (L, []),
+        SetCommitQuorum: (L, []), RequestRecords: (L, []),
         Entries: (L, []), Snapshot: (L, []), Acknowledged: (L, []), CatchUp: (L, ["to 1 Entries"])},
 }
 
@@ -115,7 +115,7 @@ def named(output: Output) -> str:
             "Alarm": "alarm"}[type(output).__name__]
 
 
-def test_the_table_above_has_every_role_and_input() -> None:
+def test_the_expected_table_has_every_role_and_input() -> None:
     assert set(SAMPLES) == set(get_args(Input))
     assert set(TABLE) == set(Role) and all(set(row) == set(SAMPLES) for row in TABLE.values())
 
@@ -137,7 +137,7 @@ def test_each_cell(role: Role, kind: type) -> None:
     Snapshot(2, 2, STATE), Snapshot(1, 1, STATE), Snapshot(1, 2, records(2)[1]), Acknowledged(1, 1, (2, 2)),
     Acknowledged(1, 3, (2, 2)), Acknowledged(9, 2, (2, 2)), Acknowledged(1, 2, (2, 99)), CatchUp(9, 2, (0, 0)),
     CatchUp(1, 1, (0, 0)), CatchUp(1, 2, (2, 99))], ids=repr)
-def test_what_comes_late_or_from_nobody_changes_nothing(role: Role, event: Input) -> None:
+def test_a_late_message_or_one_of_an_unknown_node_changes_nothing(role: Role, event: Input) -> None:
     log = SETUPS[role]()
     before = (log.log.last, log.log.durable, log.log.covered, log.term, log.leader, log.role)
     outputs = log.step(event, WALL) + log.step(Flush(), WALL)
@@ -148,23 +148,23 @@ def test_what_comes_late_or_from_nobody_changes_nothing(role: Role, event: Input
     assert before == (log.log.last, log.log.durable, log.log.covered, log.term, log.leader, log.role)
 
 
-def test_a_larger_quorum_holds_changes_back_until_it_is_small_again() -> None:
+def test_changes_wait_for_a_larger_quorum_and_are_committed_when_it_is_lowered() -> None:
     """Of more than there are nodes none is committed, and fewer than a majority are never enough."""
     log = MetadataLog(0, "n0", (0, 1, 2), MIB)
     log.step(Lead(0, 2, Primaries(1)), WALL)
-    log.step(QuorumIs(4), WALL)
+    log.step(SetCommitQuorum(4), WALL)
     log.step(Flush(), WALL)
     log.step(Written(1), WALL)
     for sender in (1, 2):
         assert not log.step(Acknowledged(sender, 2, (2, 1)), WALL) and log.committed == (0, 0)
-    assert not log.step(QuorumIs(4), WALL)
-    assert [named(each) for each in log.step(QuorumIs(0), WALL)] == ["changed", "done 0"] and log.committed == (2, 1)
-    assert log.step(QuorumIs(1), WALL) == [] and log.quorum == 2
+    assert not log.step(SetCommitQuorum(4), WALL)
+    assert [named(each) for each in log.step(SetCommitQuorum(0), WALL)] == ["changed", "done 0"] and log.committed == (2, 1)
+    assert log.step(SetCommitQuorum(1), WALL) == [] and log.quorum == 2
 
 
 def lent(lender: MetadataLog, borrower: MetadataLog) -> None:
     """The borrower asks until it gets nothing more, and writes what it gets."""
-    inputs: list[tuple[MetadataLog, Input]] = [(borrower, Ask((lender.node_id,)))]
+    inputs: list[tuple[MetadataLog, Input]] = [(borrower, RequestRecords((lender.node_id,)))]
     for _ in range(20):
         outputs = []
         for log, event in inputs:
@@ -175,7 +175,7 @@ def lent(lender: MetadataLog, borrower: MetadataLog) -> None:
             borrower.step(Written(getattr(each, "number", 0)), WALL)
 
 
-def test_without_a_leader_the_newer_log_is_given_to_who_asks() -> None:
+def test_without_a_leader_a_node_sends_its_newer_records_on_request() -> None:
     """With what was never committed, in place of what another leader left; and never an older one."""
     behind = MetadataLog(0, "n0", (0, 1, 2), MIB)
     behind.step(Follow(1, 2), WALL)
@@ -196,7 +196,7 @@ def test_without_a_leader_the_newer_log_is_given_to_who_asks() -> None:
     assert behind.log.last == (2, 2)
 
 
-def test_a_log_that_was_compacted_is_given_as_a_state() -> None:
+def test_without_a_leader_a_compacted_log_is_sent_as_a_snapshot() -> None:
     newer = MetadataLog(1, "n1", (0, 1, 2), MIB)
     newer.step(Follow(5, 2), WALL)
     newer.step(Snapshot(2, 5, ClusterStateRecord(LedgerRecordType.SNAPSHOT, 5, 9, WALL, records(1)[0].message)), WALL)

@@ -22,7 +22,7 @@ TABLE = {
 
 @pytest.mark.parametrize("what", ["messages", "bytes"])
 @pytest.mark.parametrize("before, value", TABLE, ids=str)
-def test_every_jump_from_every_state(before: MeterState, value: int, what: str) -> None:
+def test_a_meter_changes_its_state_as_expected_from_every_state(before: MeterState, value: int, what: str) -> None:
     after, category = TABLE[before, value]
     meter = Meter("m", None, *((LIMIT, 1 << 40) if what == "messages" else (1 << 40, LIMIT)))
     unit = (lambda n: (n, 0)) if what == "messages" else (lambda n: (0, n))

@@ -87,7 +87,7 @@ class Writer:
 
 
 @pytest.mark.parametrize("state", WriterState)
-def test_records_are_taken_in_the_state_open_alone(state: WriterState) -> None:
+def test_records_are_appended_in_the_state_open_only(state: WriterState) -> None:
     writer = Writer()
     writer.be(state)
     assert writer.partition.log.availability.state is state
@@ -100,7 +100,7 @@ def test_records_are_taken_in_the_state_open_alone(state: WriterState) -> None:
 
 
 @pytest.mark.parametrize("state, event", CELLS, ids=lambda each: each.name)
-def test_an_event_leads_where_the_table_says(state: WriterState, event: WriterEvent) -> None:
+def test_each_event_leads_to_the_state_in_the_table(state: WriterState, event: WriterEvent) -> None:
     writer = Writer()
     writer.be(state)
     writer.happen(event)
@@ -111,7 +111,7 @@ def test_an_event_leads_where_the_table_says(state: WriterState, event: WriterEv
     assert state is after or (changes[-1].after, changes[-1].event) == (after.value, event.name)
 
 
-def test_it_is_open_once_it_has_become_primary() -> None:
+def test_a_partition_is_open_once_this_node_is_its_primary() -> None:
     """The copy of a damaged file set may fail; the next activation repeats it."""
     disk = MemoryDisk()
     files = open_files(disk, sizes=TINY)

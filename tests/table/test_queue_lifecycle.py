@@ -20,7 +20,7 @@ REACHED_BY = {P.SERVING: [], P.DELETING: [C.DELETION_PROPOSED], P.DISABLED: [C.F
 
 
 @pytest.mark.parametrize("phase, change", [(phase, change) for phase in P for change in C], ids=lambda each: each.name)
-def test_every_change_in_every_phase(phase: QueuePhase, change: QueueChange) -> None:
+def test_every_queue_change_in_every_phase_has_the_expected_phase(phase: QueuePhase, change: QueueChange) -> None:
     engine = Engine()
     queue, lifecycle = engine.queue, engine.queue.lifecycle
     for each in REACHED_BY[phase]:
@@ -36,6 +36,6 @@ def test_every_change_in_every_phase(phase: QueuePhase, change: QueueChange) -> 
     assert noted == ([(phase.name, after.name, "why")] if after is not phase else [])
 
 
-def test_a_queue_that_is_over_stays_so() -> None:
+def test_a_retired_or_deleted_queue_ignores_all_changes() -> None:
     assert not any(cell.after for phase in (P.RETIRED, P.DELETED) for cell in TABLE[phase].values())
     assert not QueueLifecycle().has_ended

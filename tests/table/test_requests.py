@@ -18,7 +18,7 @@ from kit.memory import MemoryLink, MemoryWorld
 from bmqtwist.errors import Category, Refused
 from bmqtwist.link import requests
 from bmqtwist.link.client import ClientSession
-from bmqtwist.link.requests import Progress, Request
+from bmqtwist.link.requests import Progress, QueueRequest
 from bmqtwist.link.session import Session
 
 URI = "bmq://d/q"
@@ -117,7 +117,7 @@ class Bench:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_late_answer_is_given_when_it_comes_and_once(tmp_path: Path, kind: str) -> None:
+def test_a_late_answer_is_sent_once_when_it_arrives(tmp_path: Path, kind: str) -> None:
     bench = Bench(tmp_path, kind)
     r_id = ask(bench.client, kind)
     assert bench.answers() == [] and bench.requests.pending.count == 1
@@ -143,7 +143,7 @@ def test_a_late_refusal_changes_nothing(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("kind, seconds", [("openQueue", 30), ("configureStream", 10), ("configureQueueStream", 10),
                                            ("closeQueue", 20)])
-def test_an_answer_that_never_comes_is_a_timeout_as_configured(tmp_path: Path, kind: str, seconds: int) -> None:
+def test_a_request_without_an_answer_times_out_as_configured(tmp_path: Path, kind: str, seconds: int) -> None:
     """What comes after it opens nothing; a close that was carried out late leaves no handle behind."""
     bench = Bench(tmp_path, kind)
     r_id = ask(bench.client, kind)
@@ -170,13 +170,13 @@ def close(bench: Bench) -> None:
 
 
 def leave(bench: Bench) -> None:
-    bench.session.leave()
+    bench.session.close_for_stop()
 
 
 @pytest.mark.parametrize("waiting", ["openQueue", "closeQueue"])
 @pytest.mark.parametrize("end", [lose, disconnect, close, leave])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_session_that_goes_takes_its_requests_along(tmp_path: Path, kind: str, end: Callable[[Bench], None],
+def test_the_end_of_a_session_cancels_its_requests(tmp_path: Path, kind: str, end: Callable[[Bench], None],
                                                       waiting: str) -> None:
     bench = Bench(tmp_path, kind)
     ask(bench.client, kind)
@@ -205,7 +205,7 @@ def test_a_request_waits_for_the_earlier_one_of_its_queue_id(tmp_path: Path, fir
     assert bench.answers() == [(one, RESPONSES[first]), (two, after)] and bench.requests.pending.count == 0
 
 
-def test_what_waits_behind_a_final_close_hears_what_it_always_heard(tmp_path: Path) -> None:
+def test_requests_pending_after_a_final_close_are_refused_as_before(tmp_path: Path) -> None:
     bench = Bench(tmp_path, "closeQueue")
     for kind in ("closeQueue", "closeQueue", "configureStream"):
         ask(bench.client, kind)
@@ -224,7 +224,7 @@ def test_queue_ids_do_not_wait_for_each_other(tmp_path: Path) -> None:
     assert bench.answers() == [(two, "openQueueResponse"), (one, "openQueueResponse")]
 
 
-def test_behind_a_timeout_the_next_begins_and_none_overtakes(tmp_path: Path) -> None:
+def test_after_a_timeout_the_next_request_of_the_queue_id_starts_in_order(tmp_path: Path) -> None:
     """A configure may take 10 s, the open before it 30 s: it fails after the open and not before it."""
     bench = Bench(tmp_path)
     one, two = ask(bench.client, "openQueue"), ask(bench.client, "configureStream")
@@ -240,7 +240,7 @@ def test_behind_a_timeout_the_next_begins_and_none_overtakes(tmp_path: Path) -> 
     assert bench.answers()[2:] == [(three, "openQueueResponse")] and bench.readers == 1
 
 
-def test_the_time_of_a_request_is_not_used_up_by_the_one_before_it(tmp_path: Path) -> None:
+def test_the_timeout_of_a_request_is_not_shortened_by_the_one_before_it(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     one, two = ask(bench.client, "openQueue"), ask(bench.client, "configureStream")
     bench.world.advance(15.0)
@@ -259,7 +259,7 @@ def test_the_answer_of_a_late_open_comes_before_its_first_message(tmp_path: Path
     assert [event.kind for event in bench.client.events] == ["control", "control", "push"]
 
 
-def test_an_open_that_took_its_time_says_how_long(tmp_path: Path) -> None:
+def test_the_duration_of_an_open_is_logged(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     ask(bench.client, "openQueue")
     bench.world.advance(3.0)
@@ -269,7 +269,7 @@ def test_an_open_that_took_its_time_says_how_long(tmp_path: Path) -> None:
     assert f"[queue: '{URI}'] took: 3000000.00 us (3000000000 nanoseconds)" in line
 
 
-def test_how_many_may_wait_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_pending_requests_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requests, "PENDING_REQUESTS_MAX", 3)
     bench = Bench(tmp_path)
     asked = [ask(bench.client, "openQueue", q_id) for q_id in (1, 1, 2, 2, 3)]
@@ -283,7 +283,7 @@ def test_how_many_may_wait_is_limited(tmp_path: Path, monkeypatch: pytest.Monkey
     assert bench.answers()[-1] == (again, "openQueueResponse")
 
 
-def test_an_open_that_is_answered_while_the_broker_stops_is_left_for_the_next(tmp_path: Path) -> None:
+def test_an_open_answered_while_the_broker_stops_gets_no_response(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     ask(bench.client, "openQueue")
     bench.world.broker.stop(bench.world.now)
@@ -291,7 +291,7 @@ def test_an_open_that_is_answered_while_the_broker_stops_is_left_for_the_next(tm
     assert bench.answers() == [] and bench.left()
 
 
-def test_a_queue_that_nobody_waited_for_any_more_is_unused_from_then_on(tmp_path: Path) -> None:
+def test_a_queue_found_after_the_timeout_of_its_open_is_unused_from_then_on(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     ask(bench.client, "openQueue", uri="bmq://d/new")
     bench.client.kill()
@@ -301,7 +301,7 @@ def test_a_queue_that_nobody_waited_for_any_more_is_unused_from_then_on(tmp_path
     assert bench.world.broker.domains.by_name["d"].queues["new"].idle_since == bench.world.broker.loop.now
 
 
-def test_an_open_on_its_way_keeps_its_domain(tmp_path: Path) -> None:
+def test_a_pending_open_prevents_the_removal_of_its_domain(tmp_path: Path) -> None:
     """A cluster that takes its time to make a queue: the domain cannot be removed meanwhile."""
     bench = Bench(tmp_path)
     bench.requests._queues = bench.world.broker.queues
@@ -319,7 +319,7 @@ def test_an_open_on_its_way_keeps_its_domain(tmp_path: Path) -> None:
     assert "open queue requests on the fly" in seen[0] and bench.queue.domain.opening == 0
 
 
-def test_an_open_that_is_refused_is_not_on_its_way_any_more(tmp_path: Path) -> None:
+def test_a_refused_open_is_no_longer_counted_as_pending_in_its_domain(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.requests._queues = bench.world.broker.queues
     bench.queue.domain.max_queues = 1
@@ -340,46 +340,47 @@ class Lines:
 
     def __init__(self) -> None:
         self.now, self.running = 0.0, False
-        self.open: list[Request] = []
-        self.begun: list[Request] = []
-        self.over: list[tuple[Request, str]] = []
-        self.pending = requests.Pending(self.begin, lambda request: {"openQueue": 30.0}.get(request.choice, 10.0),
+        self.open: list[QueueRequest] = []
+        self.begun: list[QueueRequest] = []
+        self.over: list[tuple[QueueRequest, str]] = []
+        self.pending = requests.PendingRequests(self.begin, lambda request: {"openQueue": 30.0}.get(request.choice, 10.0),
                                        lambda request: self.finish(request, "late"))
 
-    def begin(self, request: Request) -> None:
-        assert request.progress is Progress.BEGINNING
+    def begin(self, request: QueueRequest) -> None:
+        assert request.progress is Progress.RUNNING
         self.begun.append(request)
         if request.choice == "closeQueue":  # answered at once
             self.finish(request, "answered")
         else:
             self.open.append(request)
 
-    def finish(self, request: Request, how: str) -> None:
-        assert request.progress is not Progress.OVER
+    def finish(self, request: QueueRequest, how: str) -> None:
+        assert request.progress is not Progress.FINISHED
         self.over.append((request, how))
-        self.pending.over(request, self.now)
+        self.pending.finish(request, self.now)
 
 
 @given(STEPS)
-def test_every_request_is_over_once_and_in_the_order_of_its_queue_id(steps: list[tuple[str, int, Any]]) -> None:
+def test_every_request_finishes_once_in_the_order_of_its_queue_id(steps: list[tuple[str, int, Any]]) -> None:
     lines = Lines()
-    asked: list[Request] = []
+    asked: list[QueueRequest] = []
     for step, number, what in steps:
         if step == "ask":
-            asked.append(Request(len(asked), what, None, number, lines.now))
+            asked.append(QueueRequest(len(asked), what, None, number, lines.now))
             lines.pending.add(asked[-1])
         elif step == "answer" and lines.open:
             request = lines.open.pop(number % len(lines.open))
-            if request.progress is Progress.ASKED:
+            if request.progress is Progress.AWAITING_ANSWER:
                 lines.finish(request, "answered")
         elif step == "time":
             lines.now += number
             lines.pending.tick(lines.now)
-        assert lines.pending.count == sum(each.progress is not Progress.OVER for each in asked)
-        assert all(each.progress is Progress.OVER or each.deadline > lines.now for each in asked)
+        assert lines.pending.count == sum(each.progress is not Progress.FINISHED for each in asked)
+        assert all(each.progress is Progress.FINISHED or each.deadline > lines.now for each in asked)
         for q_id in range(3):
-            line = [each for each in asked if each.q_id == q_id and each.progress is not Progress.OVER]
-            assert [each.progress for each in line] == [Progress.ASKED, *[Progress.WAITING] * len(line)][:len(line)]
+            line = [each for each in asked if each.q_id == q_id and each.progress is not Progress.FINISHED]
+            wanted = [Progress.AWAITING_ANSWER, *[Progress.WAITING] * len(line)]
+            assert [each.progress for each in line] == wanted[:len(line)]
     lines.now += 1000.0
     lines.pending.tick(lines.now)
     assert lines.pending.count == 0
@@ -387,10 +388,10 @@ def test_every_request_is_over_once_and_in_the_order_of_its_queue_id(steps: list
         assert [each for each, _ in lines.over if each.q_id == q_id] == [each for each in asked if each.q_id == q_id]
 
 
-def test_thousands_may_time_out_in_one_line() -> None:
+def test_thousands_of_requests_of_one_queue_id_can_time_out() -> None:
     lines = Lines()
     for number in range(5000):
-        lines.pending.add(Request(number, "openQueue", None, 1, 0.0))
+        lines.pending.add(QueueRequest(number, "openQueue", None, 1, 0.0))
     lines.now = 31.0
     lines.pending.tick(31.0)
     assert len(lines.over) == 5000 and len(lines.begun) == 1

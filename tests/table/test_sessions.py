@@ -14,10 +14,10 @@ from bmqtwist.link import client as client_module
 from bmqtwist.link.admin import AdminSession
 from bmqtwist.link.authentication import Authenticate, Authentication, Credential, Granted
 from bmqtwist.link.client import ClientSession
-from bmqtwist.link.negotiation import Dialling, Negotiation, accepted, dialled
+from bmqtwist.link.negotiation import IncomingNegotiation, OutgoingNegotiation, create_incoming, create_outgoing
 from bmqtwist.link.peer import PeerRole, PeerSession
 from bmqtwist.link.session import Session, SessionKind
-from bmqtwist.link.states import EVENT_TYPES, Lifecycle, SessionEvent, State, ignore
+from bmqtwist.link.states import EVENT_TYPES, ConnectionEvent, ConnectionState, Lifecycle, ignore
 from bmqtwist.link.unauthenticated import UnauthenticatedConnections
 from bmqtwist.machine import IllegalTransition
 from bmqtwist.report import ListReport
@@ -30,7 +30,7 @@ from bmqtwist.wire.schema import AuthenticationResponse, BrokerResponse, ClientI
 CONTROL, PUT, CONFIRM, AUTHENTICATION = EventType.CONTROL, EventType.PUT, EventType.CONFIRM, EventType.AUTHENTICATION
 BEAT, BEAT_ANSWER = EventType.HEARTBEAT_REQ, EventType.HEARTBEAT_RSP
 EVENTS = [*range(EVENT_TYPES), DROPPED]
-Cell = tuple[type[SessionKind], State]
+Cell = tuple[type[SessionKind], ConnectionState]
 
 # What happens: closed, kept (until a credential was looked at), nothing, beat (a heartbeat is answered), handed (to whoever
 # speaks for the cluster), or the tag of the log record that tells of an event that was dropped. Written down here, apart
@@ -39,23 +39,25 @@ NOTHING = dict.fromkeys(EVENTS, "nothing")
 SERVED = {0: "#TCP_INVALID_PACKET", DROPPED: "#TCP_INVALID_PACKET", AUTHENTICATION: "#CORRUPTED_EVENT", BEAT: "beat",
           BEAT_ANSWER: "nothing"}
 TABLE: dict[Cell, dict[int, str]] = {
-    (Negotiation, State.NEGOTIATING): dict.fromkeys(EVENTS, "closed"),
-    (Negotiation, State.HOLDING): {**dict.fromkeys(EVENTS, "kept"), AUTHENTICATION: "closed"},
-    (Negotiation, State.CLOSED): NOTHING,
-    (Dialling, State.PRESENTING): {**dict.fromkeys(EVENTS, "closed"), BEAT: "beat", BEAT_ANSWER: "nothing"},
-    (Dialling, State.DIALLING): {**dict.fromkeys(EVENTS, "closed"), BEAT: "beat", BEAT_ANSWER: "nothing"},
-    (Dialling, State.CLOSED): NOTHING,
-    (ClientSession, State.SERVING): {**dict.fromkeys(EVENTS, "#CLIENT_UNEXPECTED_EVENT"), **SERVED,
+    (IncomingNegotiation, ConnectionState.NEGOTIATING): dict.fromkeys(EVENTS, "closed"),
+    (IncomingNegotiation, ConnectionState.AUTHENTICATING): {**dict.fromkeys(EVENTS, "kept"), AUTHENTICATION: "closed"},
+    (IncomingNegotiation, ConnectionState.CLOSED): NOTHING,
+    (OutgoingNegotiation, ConnectionState.AWAITING_AUTHENTICATION): {
+        **dict.fromkeys(EVENTS, "closed"), BEAT: "beat", BEAT_ANSWER: "nothing"},
+    (OutgoingNegotiation, ConnectionState.AWAITING_RESPONSE): {
+        **dict.fromkeys(EVENTS, "closed"), BEAT: "beat", BEAT_ANSWER: "nothing"},
+    (OutgoingNegotiation, ConnectionState.CLOSED): NOTHING,
+    (ClientSession, ConnectionState.SERVING): {**dict.fromkeys(EVENTS, "#CLIENT_UNEXPECTED_EVENT"), **SERVED,
                                      CONTROL: "#CORRUPTED_EVENT", PUT: "#CORRUPTED_EVENT", CONFIRM: "#CORRUPTED_EVENT"},
-    (ClientSession, State.LEAVING): NOTHING,
-    (ClientSession, State.CLOSED): NOTHING,
-    (AdminSession, State.SERVING): {**dict.fromkeys(EVENTS, "#ADMCLIENT_UNEXPECTED_EVENT"), **SERVED,
+    (ClientSession, ConnectionState.DISCONNECTING): NOTHING,
+    (ClientSession, ConnectionState.CLOSED): NOTHING,
+    (AdminSession, ConnectionState.SERVING): {**dict.fromkeys(EVENTS, "#ADMCLIENT_UNEXPECTED_EVENT"), **SERVED,
                                     CONTROL: "#CORRUPTED_EVENT"},
-    (AdminSession, State.CLOSED): NOTHING,
-    (PeerSession, State.SERVING): {**dict.fromkeys(EVENTS, "#PEER_UNEXPECTED_EVENT"), **SERVED,
+    (AdminSession, ConnectionState.CLOSED): NOTHING,
+    (PeerSession, ConnectionState.SERVING): {**dict.fromkeys(EVENTS, "#PEER_UNEXPECTED_EVENT"), **SERVED,
                                    **dict.fromkeys((1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 13, 14), "handed")},
-    (PeerSession, State.LEAVING): NOTHING,
-    (PeerSession, State.CLOSED): NOTHING,
+    (PeerSession, ConnectionState.DISCONNECTING): NOTHING,
+    (PeerSession, ConnectionState.CLOSED): NOTHING,
 }
 
 
@@ -87,7 +89,7 @@ class SessionContext:
     def wall(self, now: float) -> int:
         return int(now)
 
-    def write_now(self) -> None:
+    def write_records_first(self) -> None:
         """Nothing is stored here."""
 
     def start_input(self, session: Session, steps: Steps[None], first: bool = False) -> None:
@@ -96,14 +98,14 @@ class SessionContext:
     def add_input(self, session: Session, steps: Steps[None], first: bool = False) -> None:
         self.unfinished.append(session)
 
-    def flush_later(self, session: Session) -> None:
+    def flush_at_turn_end(self, session: Session) -> None:
         session.flush_due = True
         self.flushes.append(session)
 
     def authenticate(self, session: Session, effect: Authenticate) -> None:
         self.judged.append(effect)
 
-    def welcome(self, session: Session, identity: ClientIdentity) -> BrokerResponse | None:
+    def decide(self, session: Session, identity: ClientIdentity) -> BrokerResponse | None:
         return BrokerResponse(Status(Category.E_SUCCESS, 0, ""), 1, 1, False, identity)
 
     def run_admin(self, admin: AdminSession, r_id: int, command: str) -> None:
@@ -119,55 +121,57 @@ class Others:
     def __init__(self) -> None:
         self.told: list[tuple[Any, ...]] = []
 
-    def connected(self, peer: PeerSession) -> None:
+    def on_connected(self, peer: PeerSession) -> None:
         self.told.append(("connected",))
 
-    def received(self, peer: PeerSession, kind: int, specific: int, body: bytes) -> None:
+    def on_event(self, peer: PeerSession, kind: int, specific: int, body: bytes) -> None:
         self.told.append((kind, specific, body))
 
-    def disconnected(self, peer: PeerSession) -> None:
+    def on_disconnected(self, peer: PeerSession) -> None:
         self.told.append(("disconnected",))
 
-    def not_connected(self, session: Session) -> None:
+    def on_negotiation_failed(self, session: Session) -> None:
         self.told.append(("not connected",))
 
 
 CLIENT_TYPES = {ClientSession: ClientType.E_TCPCLIENT, AdminSession: ClientType.E_TCPADMIN,
-                PeerSession: ClientType.E_TCPBROKER, Negotiation: ClientType.E_TCPCLIENT}
+                PeerSession: ClientType.E_TCPBROKER, IncomingNegotiation: ClientType.E_TCPCLIENT}
 
 
-def session(kind: type[SessionKind], state: State, host: SessionContext | None = None) -> tuple[Session, SessionContext]:
+def session(kind: type[SessionKind], state: ConnectionState,
+            host: SessionContext | None = None) -> tuple[Session, SessionContext]:
     """A session brought into a state in the way its other side does it."""
     host = host or SessionContext()
     context: Any = host
     guard = Authentication({"SLOW": Judge()}, Credential("SLOW", b""))  # type: ignore[dict-item]
-    if kind is Dialling:
-        credential = (lambda: Credential("BASIC", b"node:secret")) if state is State.PRESENTING else None
-        made = dialled(context, "peer", guard, 0.0, ClientIdentity(), context.others, credential)
+    if kind is OutgoingNegotiation:
+        has_credential = state is ConnectionState.AWAITING_AUTHENTICATION
+        credential = (lambda: Credential("BASIC", b"node:secret")) if has_credential else None
+        made = create_outgoing(context, "peer", guard, 0.0, ClientIdentity(), context.others, credential)
     else:
-        made = accepted(context, "peer", guard, 0.0)
+        made = create_incoming(context, "peer", guard, 0.0)
         identity = {"protocolVersion": 1, "sdkVersion": 1, "clientType": CLIENT_TYPES[kind].name, "processName": "task",
                     "pid": 1, "sessionId": 1, "hostName": "", "features": "", "clusterName": "c", "clusterNodeId": -1,
                     "sdkLanguage": "E_CPP", "userAgent": ""}
-        if state is State.HOLDING or kind is not Negotiation:
+        if state is ConnectionState.AUTHENTICATING or kind is not IncomingNegotiation:
             made.receive(codec.control_frame({"clientIdentity": identity}), 0.0, 0)
-        if kind is not Negotiation:
-            made.authenticated(host.judged[-1].token, Granted("somebody"), 0.0, 0)
-    if state is State.LEAVING:
+        if kind is not IncomingNegotiation:
+            made.on_authenticated(host.judged[-1].token, Granted("somebody"), 0.0, 0)
+    if state is ConnectionState.DISCONNECTING:
         if isinstance(made.kind, PeerSession):
             made.kind.role = PeerRole.DOWNSTREAM
-            made.kind.serve()
+            made.kind.accept_requests()
         made.receive(codec.control_frame({"rId": 1, "disconnect": {}}), 0.0, 0)
-    if state is State.CLOSED:
+    if state is ConnectionState.CLOSED:
         made.close("over")
-    made.take()
+    made.take_output()
     host.report.lines.clear()
     host.flushes.clear()
     host.others.told.clear()
     return made, host
 
 
-def client(state: State = State.SERVING) -> tuple[Session, SessionContext]:
+def client(state: ConnectionState = ConnectionState.SERVING) -> tuple[Session, SessionContext]:
     """The session of an application."""
     return session(ClientSession, state)
 
@@ -181,20 +185,20 @@ def frame(kind: int) -> bytes:
 
 
 LIFECYCLES: dict[type[SessionKind], Lifecycle] = {
-    Negotiation: negotiation.LIFECYCLE, Dialling: negotiation.DIALLED_LIFECYCLE, ClientSession: client_module.LIFECYCLE,
-    AdminSession: admin.LIFECYCLE, PeerSession: peer.LIFECYCLE}
+    IncomingNegotiation: negotiation.LIFECYCLE, OutgoingNegotiation: negotiation.DIALLED_LIFECYCLE,
+    ClientSession: client_module.LIFECYCLE, AdminSession: admin.LIFECYCLE, PeerSession: peer.LIFECYCLE}
 
 
 @pytest.mark.parametrize("kind", LIFECYCLES)
-def test_the_table_of_a_kind_has_a_cell_for_everything(kind: type[SessionKind]) -> None:
+def test_the_table_of_each_kind_has_a_cell_for_every_state_and_event(kind: type[SessionKind]) -> None:
     lifecycle = LIFECYCLES[kind]
     assert {(kind, state) for state in lifecycle.table} == {cell for cell in TABLE if cell[0] is kind}
     for state, row in lifecycle.table.items():
-        assert set(row) == set(SessionEvent)
+        assert set(row) == set(ConnectionEvent)
         assert all(cell.action in (ignore, getattr(kind, cell.action.__name__, None)) for cell in row.values())
         assert len(lifecycle.rows[state]) == len(EVENTS)
         for event in EVENTS:
-            named = SessionEvent(event) if event in {each.value for each in SessionEvent} else SessionEvent.UNNAMED
+            named = ConnectionEvent(event) if event in {each.value for each in ConnectionEvent} else ConnectionEvent.UNNAMED
             assert lifecycle.rows[state][event] is row[named].action
 
 
@@ -202,7 +206,7 @@ def test_the_table_of_a_kind_has_a_cell_for_everything(kind: type[SessionKind]) 
 def test_a_transition_that_no_cell_of_the_row_names_is_refused(kind: type[SessionKind]) -> None:
     """In tests and in the simulation (`machine.STRICT`)."""
     for state, row in LIFECYCLES[kind].table.items():
-        for after in set(State):
+        for after in set(ConnectionState):
             if any(after in cell.after for cell in row.values()):
                 LIFECYCLES[kind].check(state, after)
             else:
@@ -210,40 +214,42 @@ def test_a_transition_that_no_cell_of_the_row_names_is_refused(kind: type[Sessio
                     LIFECYCLES[kind].check(state, after)
 
 
-def test_transitions_are_kept_with_their_causes() -> None:
-    made, _ = session(ClientSession, State.LEAVING)
+def test_the_transition_history_has_states_and_causes() -> None:
+    made, _ = session(ClientSession, ConnectionState.DISCONNECTING)
     made.close("over: %s", "enough")
     assert [(each.before, each.after, each.cause) for each in made.transitions.transitions] == [
-        ("CLOSED", "NEGOTIATING", "a connection is accepted"), ("NEGOTIATING", "HOLDING", "a credential is judged"),
-        ("HOLDING", "SERVING", "a client"), ("SERVING", "LEAVING", "disconnect"), ("LEAVING", "CLOSED", "over: enough")]
+        ("CLOSED", "NEGOTIATING", "the connection is accepted"),
+        ("NEGOTIATING", "AUTHENTICATING", "a credential is being checked"),
+        ("AUTHENTICATING", "SERVING", "negotiated with a client"), ("SERVING", "DISCONNECTING", "disconnect"),
+        ("DISCONNECTING", "CLOSED", "over: enough")]
 
 
-def test_every_state_is_one_of_some_kind() -> None:
-    assert {state for _, state in TABLE} == set(State)
+def test_every_state_occurs_in_the_table_of_a_kind() -> None:
+    assert {state for _, state in TABLE} == set(ConnectionState)
 
 
 def name_of(value: object) -> str:
-    return value.name if isinstance(value, State) else value.__name__ if isinstance(value, type) else str(value)
+    return value.name if isinstance(value, ConnectionState) else value.__name__ if isinstance(value, type) else str(value)
 
 
 @pytest.mark.parametrize("kind, state", TABLE, ids=name_of)
-def test_the_state_is_reached_as_the_other_side_reaches_it(kind: type[SessionKind], state: State) -> None:
+def test_each_state_is_reached_by_input_of_the_peer(kind: type[SessionKind], state: ConnectionState) -> None:
     made, _ = session(kind, state)
     assert made.state is state and type(made.kind) is kind
 
 
 @pytest.mark.parametrize("kind, state, event", [(*cell, event) for cell in TABLE for event in EVENTS], ids=name_of)
-def test_every_event_in_every_state(kind: type[SessionKind], state: State, event: int) -> None:
+def test_every_event_in_every_state(kind: type[SessionKind], state: ConnectionState, event: int) -> None:
     made, host = session(kind, state)
     made.receive(frame(event), 1.0, 1)
-    written = b"".join(made.take())
+    written = b"".join(made.take_output())
     expected = TABLE[kind, state][event]
     tags = [text.split(" ", 1)[0] for _, text in host.report.lines]
     if expected == "closed":
-        assert made.state is State.CLOSED and made.closing and len(tags) == 1 and tags[0].startswith("#")
-        assert host.others.told == ([("not connected",)] if kind is Dialling else [])
+        assert made.state is ConnectionState.CLOSED and made.closing and len(tags) == 1 and tags[0].startswith("#")
+        assert host.others.told == ([("not connected",)] if kind is OutgoingNegotiation else [])
         return
-    assert made.state is state and made.closing is (state is State.CLOSED)
+    assert made.state is state and made.closing is (state is ConnectionState.CLOSED)
     assert host.others.told == ([(event, 0, b"junk")] if expected == "handed" else [])
     if expected == "beat":
         assert written == codec.heartbeat(response=True) and not tags
@@ -251,24 +257,24 @@ def test_every_event_in_every_state(kind: type[SessionKind], state: State, event
         assert not written and not tags
     elif expected == "kept":
         assert not written and not tags
-        made.authenticated(host.judged[-1].token, Granted("somebody"), 0.0, 0)
-        made.take()
+        made.on_authenticated(host.judged[-1].token, Granted("somebody"), 0.0, 0)
+        made.take_output()
         assert_same_as_served(host, event)
     else:
         assert tags == [expected] and not written
 
 
 @pytest.mark.parametrize("event", EVENTS)
-def test_of_a_broker_behind_us_what_clients_say_is_taken_as_theirs(event: int) -> None:
-    made, host = session(PeerSession, State.SERVING)
+def test_client_events_of_a_downstream_broker_are_processed_as_those_of_a_client(event: int) -> None:
+    made, host = session(PeerSession, ConnectionState.SERVING)
     assert isinstance(made.kind, PeerSession)
     made.kind.role = PeerRole.DOWNSTREAM
-    made.kind.serve()
+    made.kind.accept_requests()
     made.receive(frame(event), 1.0, 1)
     tags = [text.split(" ", 1)[0] for _, text in host.report.lines]
     theirs = event in (CONTROL, PUT, CONFIRM, EventType.REJECT)
-    handed = TABLE[PeerSession, State.SERVING][event] == "handed" and not theirs
-    assert host.others.told == ([(event, 0, b"junk")] if handed else []) and made.state is State.SERVING
+    handed = TABLE[PeerSession, ConnectionState.SERVING][event] == "handed" and not theirs
+    assert host.others.told == ([(event, 0, b"junk")] if handed else []) and made.state is ConnectionState.SERVING
     assert ("#CORRUPTED_EVENT" in tags) is (theirs or event == AUTHENTICATION)
 
 
@@ -279,18 +285,18 @@ def assert_same_as_served(host: SessionContext, event: int) -> None:
     assert [text for _, text in host.report.lines] == [text for _, text in other.report.lines]
 
 
-def test_what_was_kept_is_answered_in_order_when_the_credential_is_good() -> None:
-    made, host = session(Negotiation, State.HOLDING)
+def test_deferred_frames_are_processed_in_order_when_the_credential_is_granted() -> None:
+    made, host = session(IncomingNegotiation, ConnectionState.AUTHENTICATING)
     made.receive(codec.heartbeat() + codec.control_frame({"rId": 1, "disconnect": {}}) + codec.heartbeat(), 0.0, 0)
-    made.authenticated(host.judged[-1].token, Granted("somebody"), 0.0, 0)
-    frames, _ = codec.split_frames(b"".join(made.take()))
+    made.on_authenticated(host.judged[-1].token, Granted("somebody"), 0.0, 0)
+    frames, _ = codec.split_frames(b"".join(made.take_output()))
     kinds = [event.kind for one in frames[1:] for event in codec.decode_event(one, negotiated=True)]
-    assert kinds == ["heartbeat_rsp", "control"] and made.state is State.LEAVING
+    assert kinds == ["heartbeat_rsp", "control"] and made.state is ConnectionState.DISCONNECTING
 
 
 def credential_frames(made: Session) -> list[str]:
     """The kinds of what it has written."""
-    frames, _ = codec.split_frames(b"".join(made.take()))
+    frames, _ = codec.split_frames(b"".join(made.take_output()))
     return [next(iter(event.control)) for one in frames for event in codec.decode_event(one, negotiated=False)]
 
 
@@ -303,47 +309,48 @@ def presenting(credential: Callable[[], Credential]) -> tuple[Session, SessionCo
     host = SessionContext()
     context: Any = host
     guard = Authentication({}, None)
-    return dialled(context, "peer", guard, 0.0, ClientIdentity(), context.others, credential), host
+    return create_outgoing(context, "peer", guard, 0.0, ClientIdentity(), context.others, credential), host
 
 
-def test_a_credential_goes_before_the_introduction_and_again_before_it_ends() -> None:
+def test_a_credential_is_sent_before_the_identity_and_renewed_before_it_expires() -> None:
     made, host = presenting(lambda: Credential("BASIC", b"node:secret"))
     assert credential_frames(made) == ["authenticationRequest"]
     made.receive(judgement(lifetime_ms=60_000), 1.0, 1)
-    assert made.state is State.DIALLING and credential_frames(made) == ["clientIdentity"]
+    assert made.state is ConnectionState.AWAITING_RESPONSE and credential_frames(made) == ["clientIdentity"]
     made.receive(encode_event(NegotiationMessage("brokerResponse", BrokerResponse(
         Status(Category.E_SUCCESS, 0, ""), 1, 1, False, ClientIdentity()))), 2.0, 2)
-    assert made.state is State.SERVING
+    assert made.state is ConnectionState.SERVING
     for moment, shown in ((54.9, []), (55.0, ["authenticationRequest"]), (57.0, [])):
         made.tick(moment, 0)
         assert credential_frames(made) == shown, moment
     made.receive(judgement(lifetime_ms=1000), 57.0, 57)
     made.tick(58.0, 58)
-    assert credential_frames(made) == ["authenticationRequest"] and made.state is State.SERVING
+    assert credential_frames(made) == ["authenticationRequest"] and made.state is ConnectionState.SERVING
     made.receive(judgement(Category.E_REFUSED), 58.0, 58)
-    assert made.state is State.CLOSED and "it refuses our credential: why not" in host.report.lines[-1][1]
+    assert made.state is ConnectionState.CLOSED and "it refuses our credential: why not" in host.report.lines[-1][1]
 
 
-def test_a_credential_that_is_refused_or_cannot_be_had_ends_the_connection() -> None:
+def test_a_refused_or_unavailable_credential_closes_the_connection() -> None:
     made, host = presenting(lambda: Credential("BASIC", b"node:wrong"))
     made.receive(judgement(Category.E_REFUSED), 1.0, 1)
-    assert made.state is State.CLOSED and host.others.told == [("not connected",)]
+    assert made.state is ConnectionState.CLOSED and host.others.told == [("not connected",)]
 
     def fails() -> Credential:
         raise ZeroDivisionError("no vault")
     made, host = presenting(fails)
-    assert not made.take()
+    assert not made.take_output()
     made.tick(1.0, 1)
-    assert made.state is State.CLOSED and "the credential provider fails: ZeroDivisionError" in host.report.lines[-1][1]
+    assert made.state is ConnectionState.CLOSED
+    assert "the credential provider fails: ZeroDivisionError" in host.report.lines[-1][1]
 
 
-def test_what_is_kept_is_bounded() -> None:
-    made, host = session(Negotiation, State.HOLDING)
+def test_the_number_of_deferred_frames_is_limited() -> None:
+    made, host = session(IncomingNegotiation, ConnectionState.AUTHENTICATING)
     for _ in range(1024):
         made.receive(codec.heartbeat(), 0.0, 0)
-    assert made.state is State.HOLDING
+    assert made.state is ConnectionState.AUTHENTICATING
     made.receive(codec.heartbeat(), 0.0, 0)
-    assert made.state is State.CLOSED and "more than 1024 events" in host.report.lines[-1][1]
+    assert made.state is ConnectionState.CLOSED and "more than 1024 events" in host.report.lines[-1][1]
 
 
 @pytest.mark.parametrize("choice", ["openQueueResponse", "configureStreamResponse", "closeQueueResponse", "status",
@@ -352,7 +359,7 @@ def test_a_message_that_clients_do_not_send_is_logged_and_dropped(choice: str) -
     made, host = client()
     assert isinstance(made.kind, ClientSession)
     made.kind.requests.handle(ControlMessage(1, choice, None))
-    assert "unexpected control message" in host.report.lines[-1][1] and not made.take()
+    assert "unexpected control message" in host.report.lines[-1][1] and not made.take_output()
 
 
 @pytest.mark.parametrize("request_, answer", [
@@ -362,9 +369,9 @@ def test_a_message_that_clients_do_not_send_is_logged_and_dropped(choice: str) -
                                           "adminCount": 0}, "isFinal": True}}, "No queue with specified Id"),
     ({"openQueue": {"handleParameters": {"uri": "no uri", "qId": 5, "flags": 2, "readCount": 1, "writeCount": 0,
                                          "adminCount": 0}}}, "")])
-def test_a_refused_request_is_answered_and_the_session_goes_on(request_: dict[str, Any], answer: str) -> None:
+def test_a_refused_request_is_answered_and_the_session_continues(request_: dict[str, Any], answer: str) -> None:
     made, host = client()
     made.receive(codec.control_frame({"rId": 7, **request_}), 0.0, 0)
-    (event,) = codec.decode_event(b"".join(made.take()), negotiated=True)
+    (event,) = codec.decode_event(b"".join(made.take_output()), negotiated=True)
     assert event.control["rId"] == 7 and event.control["status"]["category"] != "E_SUCCESS"
-    assert answer in event.control["status"]["message"] and made.state is State.SERVING
+    assert answer in event.control["status"]["message"] and made.state is ConnectionState.SERVING

@@ -17,7 +17,6 @@ from bmqtwist.cluster.streams import (
     ChangeSubscriptions,
     CloseStream,
     Counts,
-    Down,
     OpenStream,
     Reopened,
     Retry,
@@ -27,7 +26,8 @@ from bmqtwist.cluster.streams import (
     SendOpen,
     StreamInput,
     StreamState,
-    Up,
+    UpstreamChosen,
+    UpstreamLost,
     is_retryable,
 )
 from bmqtwist.errors import Category, Refused
@@ -72,20 +72,21 @@ def step(stream: AppStream, event: StreamInput) -> list[str]:
 def closed(asked: Asked) -> AppStream:
     """Two readers with a subscription, without an upstream."""
     stream = opened(asked)
-    step(stream, Down())
+    step(stream, UpstreamLost())
     return stream
 
 
 def opened(asked: Asked) -> AppStream:
     stream = AppStream("__default", 0)
-    for event in (Up(1), asked.open(Counts(2, 0)), Answered("value"), asked.configure(spec()), Answered("value")):
+    for event in (UpstreamChosen(1), asked.open(Counts(2, 0)), Answered("value"), asked.configure(spec()),
+                  Answered("value")):
         step(stream, event)
     return stream
 
 
 def reopening(asked: Asked) -> AppStream:
     stream = closed(asked)
-    step(stream, Up(2))
+    step(stream, UpstreamChosen(2))
     return stream
 
 
@@ -98,7 +99,7 @@ def put_off(asked: Asked) -> AppStream:
 SETUPS: dict[StreamState, Callable[[Asked], AppStream]] = {CLOSED: closed, R: reopening, OPEN: opened, P: put_off}
 EVENTS: dict[str, Callable[[Asked], StreamInput]] = {
     "open": lambda asked: asked.open(), "configure": lambda asked: asked.configure(spec(5)),
-    "close": lambda asked: asked.close(), "up": lambda asked: Up(3), "down": lambda asked: Down(),
+    "close": lambda asked: asked.close(), "up": lambda asked: UpstreamChosen(3), "down": lambda asked: UpstreamLost(),
     "answered": lambda asked: Answered("value"), "refused": lambda asked: Answered(NO), "retry": lambda asked: Retry()}
 # State, event: the state afterwards, and what comes of it.
 TABLE: dict[StreamState, dict[str, tuple[StreamState, list[str]]]] = {
@@ -114,21 +115,21 @@ TABLE: dict[StreamState, dict[str, tuple[StreamState, list[str]]]] = {
 }
 
 
-def test_the_table_below_has_every_state_and_event() -> None:
+def test_the_expected_table_has_every_state_and_event() -> None:
     assert {type(make(Asked())) for make in EVENTS.values()} == set(get_args(StreamInput))
     assert set(TABLE) == set(StreamState) and all(set(row) == set(EVENTS) for row in TABLE.values())
 
 
 @pytest.mark.parametrize("event", EVENTS)
 @pytest.mark.parametrize("state", list(StreamState), ids=lambda state: state.name)
-def test_the_table(state: StreamState, event: str) -> None:
+def test_every_event_in_every_state_has_the_expected_outputs(state: StreamState, event: str) -> None:
     asked = Asked()
     stream = SETUPS[state](asked)
     assert stream.state is state
     assert (step(stream, EVENTS[event](asked)), stream.state) == tuple(reversed(TABLE[state][event]))
 
 
-def test_counts_are_what_was_answered_well() -> None:
+def test_counts_change_with_successful_answers_only() -> None:
     asked = Asked()
     stream = opened(asked)
     asked.told.clear()
@@ -140,12 +141,13 @@ def test_counts_are_what_was_answered_well() -> None:
     step(stream, Answered("value"))
     assert stream.counts == Counts(2, 1) and asked.told[1:] == ["value"]
     step(stream, asked.close(READER))
-    assert stream.counts == Counts(2, 1) and stream.held == Counts(1, 1)
+    assert stream.counts == Counts(2, 1) and stream.accepted_counts == Counts(1, 1)
     step(stream, Answered(NO))
-    assert stream.counts == stream.held == Counts(1, 1) and asked.told[2:] == ["closed"], "a client is gone in any case"
+    assert stream.counts == stream.accepted_counts == Counts(1, 1)
+    assert asked.told[2:] == ["closed"], "the client has disconnected in any case"
 
 
-def test_requests_go_up_one_after_the_other() -> None:
+def test_requests_are_sent_upstream_one_at_a_time() -> None:
     asked = Asked()
     stream = opened(asked)
     assert step(stream, asked.open(WRITER)) == ["SendOpen"]
@@ -156,14 +158,14 @@ def test_requests_go_up_one_after_the_other() -> None:
 
 
 @pytest.mark.spec("cluster", 87)
-def test_a_configure_that_changes_nothing_is_answered_here() -> None:
+def test_a_configure_without_a_change_is_answered_without_a_request() -> None:
     asked = Asked()
     stream = opened(asked)
     asked.told.clear()
     assert step(stream, asked.configure(spec())) == ["CallBack"] and asked.told == [("configured", None)]
 
 
-def test_the_last_of_several_configures_in_line_is_what_is_asked_for() -> None:
+def test_of_several_pending_configures_the_last_one_is_sent() -> None:
     asked = Asked()
     stream = opened(asked)
     step(stream, asked.open())
@@ -174,7 +176,7 @@ def test_the_last_of_several_configures_in_line_is_what_is_asked_for() -> None:
     assert step(stream, Answered("value")) == ["CallBack", "CallBack", "CallBack"]
 
 
-def test_a_reopen_asks_for_the_sums_and_then_for_what_changed_meanwhile() -> None:
+def test_a_reopen_sends_the_sums_and_then_the_changes_made_meanwhile() -> None:
     asked = Asked()
     stream = reopening(asked)
     assert stream.in_progress == SendOpen(Counts(2, 0))
@@ -187,26 +189,26 @@ def test_a_reopen_asks_for_the_sums_and_then_for_what_changed_meanwhile() -> Non
     assert stream.sent == (spec(9),) and stream.counts == Counts(1, 0)
 
 
-def test_what_was_under_way_when_the_upstream_was_lost() -> None:
+def test_the_loss_of_the_upstream_keeps_opens_and_answers_configures_and_closes() -> None:
     asked = Asked()
     stream = opened(asked)
     asked.told.clear()
     step(stream, asked.open(WRITER))
     step(stream, asked.configure(spec(3)))
     step(stream, asked.close())
-    step(stream, Down())
+    step(stream, UpstreamLost())
     assert asked.told == [("configured", None), "closed"] and stream.counts == Counts(1, 0)
-    assert step(stream, Up(2)) == ["SendOpen"] and step(stream, Answered("v")) == ["Reopened", "SendConfigure"]
+    assert step(stream, UpstreamChosen(2)) == ["SendOpen"] and step(stream, Answered("v")) == ["Reopened", "SendConfigure"]
     assert stream.in_progress == SendConfigure((spec(3),))
     assert step(stream, Answered("v")) == ["Opened", "SendOpen"], "the open has waited"
 
 
-def test_an_app_that_nobody_has_open_is_open_at_once() -> None:
+def test_an_app_without_clients_is_open_at_once_at_a_new_upstream() -> None:
     stream = AppStream("__default", 0)
-    assert step(stream, Up(4)) == ["Opened"] and stream.generation == 4 and stream.idle
+    assert step(stream, UpstreamChosen(4)) == ["Opened"] and stream.generation == 4 and stream.is_idle
 
 
-def test_an_open_of_a_client_that_is_gone_is_not_asked_for() -> None:
+def test_an_open_of_a_disconnected_client_is_not_sent() -> None:
     asked = Asked()
     stream = closed(asked)
     step(stream, asked.open())
@@ -214,12 +216,12 @@ def test_an_open_of_a_client_that_is_gone_is_not_asked_for() -> None:
     stream.drop_cancelled()
     assert not stream.pending
     step(stream, asked.open())
-    for event in (Up(2), Answered("v")):
+    for event in (UpstreamChosen(2), Answered("v")):
         step(stream, event)
     assert step(stream, Answered("v")) == ["Opened"] and not stream.pending
 
 
-def test_a_refused_reopen_is_tried_again_after_a_pause_that_grows() -> None:
+def test_a_refused_reopen_is_retried_with_growing_delays() -> None:
     asked = Asked()
     stream = reopening(asked)
     pauses = []
@@ -232,17 +234,17 @@ def test_a_refused_reopen_is_tried_again_after_a_pause_that_grows() -> None:
     assert step(stream, Answered("v")) == ["Reopened", "SendConfigure"] and stream.refusals == 0
 
 
-def test_what_the_upstream_does_not_want_is_asked_again_after_the_configured_pause() -> None:
+def test_a_permanent_refusal_of_a_reopen_is_retried_after_the_configured_delay() -> None:
     asked = Asked()
     stream = reopening(asked)
-    stream.retry_s = 1.234
+    stream.retry_delay_s = 1.234
     for _ in range(3):
         [output] = stream.step(Answered(NO))
         assert isinstance(output, RetryIn) and output.seconds == 1.234
         step(stream, Retry())
 
 
-def test_a_configure_of_our_own_is_tried_until_it_is_taken() -> None:
+def test_a_configure_without_a_waiting_client_is_retried_until_it_is_accepted() -> None:
     asked = Asked()
     stream = reopening(asked)
     step(stream, Answered("v"))
@@ -254,7 +256,7 @@ def test_a_configure_of_our_own_is_tried_until_it_is_taken() -> None:
     assert step(stream, Answered("v")) == [] and stream.configured == stream.wanted == (spec(),)
 
 
-def test_an_open_that_may_be_asked_again_waits_at_the_head_of_the_line() -> None:
+def test_a_temporarily_refused_open_stays_first_in_the_queue() -> None:
     asked = Asked()
     stream = opened(asked)
     asked.told.clear()
@@ -268,14 +270,14 @@ def test_an_open_that_may_be_asked_again_waits_at_the_head_of_the_line() -> None
     (LATER, True), (Refused(Category.E_CANCELED, "", 0), True), (Refused(Category.E_REFUSED, "", -201), True),
     (Refused(Category.E_REFUSED, "", -204), True), (Refused(Category.E_REFUSED, "", -11), True), (NO, False),
     (Refused(Category.E_UNKNOWN, "", -204), False), (Refused(Category.E_TIMEOUT, "", 0), False)])
-def test_what_may_be_asked_again(refused: Refused, again: bool) -> None:
+def test_a_refusal_is_retryable_if_it_is_due_to_the_state_of_the_upstream(refused: Refused, again: bool) -> None:
     assert is_retryable(refused) is again
 
 
 @pytest.mark.spec("cluster", 86)
 @pytest.mark.spec("cluster", 120)
 @pytest.mark.parametrize("seed", range(200))
-def test_whatever_happens_the_upstream_has_what_clients_were_told(seed: int) -> None:
+def test_the_upstream_always_has_the_counts_and_subscriptions_reported_to_clients(seed: int) -> None:
     """An upstream that accepts requests, and is lost at times."""
     random = Random(seed)
     stream, above, clients = AppStream("__default", 0), Counts(), Counts()
@@ -309,7 +311,7 @@ def test_whatever_happens_the_upstream_has_what_clients_were_told(seed: int) -> 
         if calm and not up or random.random() < 0.1 and not calm:
             up, sent, above, subscriptions = not up, None, Counts(), ()
             generation += up
-            perform(Up(generation) if up else Down())
+            perform(UpstreamChosen(generation) if up else UpstreamLost())
         elif sent is not None and random.random() < 0.7:
             request, sent = sent, None
             if not isinstance(request, SendClose) and random.random() < 0.2 and not calm:
@@ -348,7 +350,7 @@ def test_whatever_happens_the_upstream_has_what_clients_were_told(seed: int) -> 
     assert not above.read or subscriptions == stream.wanted == stream.configured
 
 
-def test_who_comes_after_the_last_reader_is_configured_anew() -> None:
+def test_the_first_reader_after_the_last_one_left_is_configured_again() -> None:
     asked = Asked()
     stream = opened(asked)
     step(stream, asked.close(Counts(2, 0)))

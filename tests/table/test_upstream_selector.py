@@ -103,14 +103,14 @@ def test_every_event_in_every_state(state: SelectorState, event: str, late: bool
 @pytest.mark.parametrize("mine, places, first", [
     ("a", {1: "b", 2: "a", 3: "c"}, 2), ("a", {1: "b", 2: "c"}, 1), ("", {1: "b", 2: "a"}, 1),
     ("UNSPECIFIED", {1: "b", 2: "UNSPECIFIED"}, 1)], ids=["own", "nobody is there", "none", "unspecified"])
-def test_who_is_taken_at_the_start(mine: str, places: dict[int, str], first: int) -> None:
+def test_at_the_start_nodes_of_the_own_data_centre_are_preferred(mine: str, places: dict[int, str], first: int) -> None:
     selector = made(places, mine)
     said = [output for node in places for output in selector.step(BEGIN, StatusChanged(node, AVAILABLE))]
     assert [output for output in said if isinstance(output, Use)] == [Use(first, 1)]
 
 
 @pytest.mark.spec("cluster", 97)
-def test_others_are_taken_after_ten_seconds() -> None:
+def test_nodes_of_other_data_centres_are_used_after_ten_seconds() -> None:
     selector = made({1: "b", 2: "a"})
     assert selector.step(BEGIN, StatusChanged(1, AVAILABLE)) == [TickAt(BEGIN + LOCAL_WAIT_S)]
     assert selector.step(BEGIN + LOCAL_WAIT_S - 0.1, Tick()) == []
@@ -120,7 +120,7 @@ def test_others_are_taken_after_ten_seconds() -> None:
     assert selector.step(BEGIN + 31, StatusChanged(1, AVAILABLE)) == []
 
 
-def test_once_one_was_in_use_nobody_waits_for_the_own_data_centre() -> None:
+def test_after_the_first_choice_the_own_data_centre_is_not_awaited() -> None:
     selector = made({1: "b", 2: "a"})
     selector.step(BEGIN, StatusChanged(2, AVAILABLE))
     selector.step(BEGIN, StatusChanged(1, AVAILABLE))
@@ -128,7 +128,7 @@ def test_once_one_was_in_use_nobody_waits_for_the_own_data_centre() -> None:
 
 
 @pytest.mark.parametrize("chance, chosen", [(0.0, 1), (0.34, 2), (0.99, 3)])
-def test_among_several_chance_decides(chance: float, chosen: int) -> None:
+def test_a_node_is_drawn_at_random_among_several(chance: float, chosen: int) -> None:
     selector = made({1: "a", 2: "a", 3: "a", 4: "b"}, chance=chance)
     selector.step(BEGIN, StatusChanged(4, AVAILABLE))
     for node in (1, 2, 3):
@@ -138,7 +138,7 @@ def test_among_several_chance_decides(chance: float, chosen: int) -> None:
 
 @pytest.mark.spec("cluster", 120)
 @pytest.mark.parametrize("seed", range(50))
-def test_whatever_happens_who_is_used_is_available_and_generations_grow(seed: int) -> None:
+def test_the_used_node_is_always_available_and_generations_grow(seed: int) -> None:
     random = Random(seed)
     selector = UpstreamSelector({1: "a", 2: "a", 3: "b"}, "a", random.random, BEGIN)
     now, using, generation = BEGIN, None, 0

@@ -7,7 +7,7 @@ import time
 import click
 
 from bmqtwist.cli.exits import Unreachable
-from bmqtwist.cluster.metadata_log import rewritten, unsafe_of
+from bmqtwist.cluster.metadata_log import read_unsafe_info, rewrite_ledger
 from bmqtwist.config.clusters import ClusterDefinition, ClusterNode
 from bmqtwist.config.declare import ConfigError
 from bmqtwist.config.load import load
@@ -79,10 +79,10 @@ def _rewrite_ledger(definition: ClusterDefinition, node: ClusterNode, unsafe: Un
         data, wall = file.read_all(), int(time.time())
         if not data:
             raise LocalError(f"'{location}' contains no metadata ledger: this node was never part of the cluster")
-        if (unsafe_of(data) is None) is (unsafe is None):
+        if (read_unsafe_info(data) is None) is (unsafe is None):
             raise LocalError(f"{node.name} " + ("already operates alone" if unsafe else "does not operate alone"))
         log_id = make_storage_key(node.name, time.time_ns(), set())
-        file.replace(log_id, rewritten(data, node.id, node.name, log_id, unsafe, wall), wall)
+        file.replace(log_id, rewrite_ledger(data, node.id, node.name, log_id, unsafe, wall), wall)
     except OSError as error:
         raise Unreachable(f"the metadata ledger in '{location}' cannot be replaced: {error.strerror or error}") from None
     finally:

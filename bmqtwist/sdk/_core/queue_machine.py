@@ -48,7 +48,8 @@ class QueueMachine:
             check(QUEUE, before, event, queue.state)
 
     def _enter(self, queue: Queue, state: QueueState, why: str = "") -> None:
-        queue.history.note(self._deadlines.now, queue.state.value, state.value, why or self._cause.value, self._cause.value)
+        queue.history.record(self._deadlines.now, queue.state.value, state.value, why or self._cause.value,
+                             self._cause.value)
         queue.state = state
 
     def _on_answer(self, queue: Queue) -> OnAnswer:

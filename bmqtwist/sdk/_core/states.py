@@ -126,7 +126,7 @@ class CurrentState:
 
     def enter(self, state: State, why: str = "") -> None:
         """Enter a state; clear the timers that it ignores."""
-        self.history.note(self._deadlines.now, self.state.value, state.value, why or self._cause.value, self._cause.value)
+        self.history.record(self._deadlines.now, self.state.value, state.value, why or self._cause.value, self._cause.value)
         self.state = state
         self._select_row()
         for event, action in self.row.items():

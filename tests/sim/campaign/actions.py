@@ -404,13 +404,13 @@ def set_replication_factor(world: CampaignWorld, node: SimulatedNode, other: Sim
 def _set_factor(node: SimulatedNode, number: int) -> None:
     if node.up and not node.paused:
         node.act(lambda: node.broker.clusters[CLUSTER].set_replication_factor(number))
-        node.turn_due()
+        node.request_turn()
 
 
 def _command(node: SimulatedNode, text: str) -> None:
     if node.up and not node.paused:
         node.act(lambda: node.broker.commands.run_at_once(text, "campaign") and None)
-        node.turn_due()
+        node.request_turn()
 
 
 def roll_over(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:

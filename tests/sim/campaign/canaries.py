@@ -44,20 +44,20 @@ def _commit_alone(self: MetadataLog) -> None:
     if own[0] == self.term:
         self._committed = max(self._committed, own)
         for lsn in self._apply_committed():
-            if lsn[0] == self.term and not self.alone:
-                self.leading.append_commit(lsn, self._wall)
+            if lsn[0] == self.term and not self.is_only_member:
+                self.leader_term.append_commit(lsn, self._wall)
 
 
 _append_entries = MetadataLog._append_entries
 
 
 def _previous_not_checked(self: MetadataLog, event: Entries) -> None:
-    holds = RecordLog.holds
+    has_record = RecordLog.has_record
     try:
-        RecordLog.holds = lambda log, lsn: lsn == event.previous or holds(log, lsn)  # type: ignore[method-assign]
+        RecordLog.has_record = lambda log, lsn: lsn == event.previous or has_record(log, lsn)  # type: ignore[method-assign]
         _append_entries(self, event)
     finally:
-        RecordLog.holds = holds  # type: ignore[method-assign]
+        RecordLog.has_record = has_record  # type: ignore[method-assign]
 
 
 def _conflict_not_removed(self: RecordLog, count: int) -> list[Any]:
@@ -101,7 +101,7 @@ def _older_leases_counted(self: ReplicationTargets) -> None:
     _advance(self)
 
 
-_advance = ReplicationTargets.advance
+_advance = ReplicationTargets.advance_commit
 
 
 def _guids_not_deduplicated(self: Any, queue: StoredQueue, message: Message) -> None:
@@ -142,11 +142,11 @@ PARTITION_CANARIES: dict[str, list[tuple[Any, str, Any]]] = {
     "promise not checked": [(Reception, "_is_accepted", _promise_not_checked)],
     "previous record not checked": [(Reception, "_append_records", _records_not_compared),
                                     (ReplicatedPartition, "append_run", _records_appended_anywhere)],
-    "older leases counted": [(ReplicationTargets, "advance", _older_leases_counted)],
+    "older leases counted": [(ReplicationTargets, "advance_commit", _older_leases_counted)],
     "lease expiry ignored": [(ReplicationTargets, "supported_until", property(lambda self: float("inf")))],
     "deduplication lost": [(Applier, "on_stored", _guids_not_deduplicated)],
     "old set deleted first": [(ImageFiles, "__init__", _old_file_set_deleted_first)],
-    "own copy ignored": [(Replication, "has_safe", lambda self, index, lease, psn: True)],
+    "own copy ignored": [(Replication, "has_durable", lambda self, index, lease, psn: True)],
     "two copies of five": [(HostedPartition, "update_pair_commits", _pair_commits)],
     "generation check off": [(RelayQueue, "suspend_posts", _puts_not_stopped)],
 }

@@ -201,7 +201,7 @@ class MetadataJudge(Judge):
             file.open()
             log = MetadataLog(1, each.name, range(1, len(machines) + 1), 1 << 20)
             log.open(file.read_all())
-            if log.log.base >= lsn or log.log.holds(lsn):
+            if log.log.base >= lsn or log.log.has_record(lsn):
                 holders.append(each.name)
         if len(holders) < len(machines) // 2 + 1:
             raise Violation("M4", f"{node.name} applies {lsn}, which is durable at {holders} only")

@@ -23,17 +23,17 @@ The judge stores each record that any node ever had, with the PSN of the record 
 from __future__ import annotations
 
 from bmqtwist.cluster.partition_events import (
-    Activate,
+    BeginLease,
     Committed,
-    Cut,
-    LogMoved,
+    LogAdvanced,
     PartitionInput,
+    PartitionMessage,
     PartitionOutput,
     PartitionRole,
-    PartitionTalk,
     ReplicaReceipt,
-    Say,
-    TakeImage,
+    SendMessage,
+    StoreImagePart,
+    Truncate,
 )
 from bmqtwist.member.partition_logs import HostedPartition
 from bmqtwist.storage.partition_log import Batch
@@ -106,9 +106,9 @@ class PartitionJudge(Judge):
             self._active.pop(key, None)
             self._inspected[key] = hosted.summary.base
             self._inspect_log(node, hosted)
-            if hosted.machine.standing.promised < self._promised.get(key, 0):
+            if hosted.machine.standing.promised_lease < self._promised.get(key, 0):
                 raise Violation("A7", f"{node.name} has promised lease {self._promised[key]} of partition {hosted.index}, "
-                                      f"and restarts with {hosted.machine.standing.promised}")
+                                      f"and restarts with {hosted.machine.standing.promised_lease}")
 
     # -- records ------------------------------------------------------------------------------------------------------
 
@@ -188,16 +188,16 @@ class PartitionJudge(Judge):
         self._inspect_log(node, hosted)
         if isinstance(event, ReplicaReceipt) and event.lease == machine.lease and machine.leads:
             self._add_stamp(key, event, now)
-        if isinstance(event, LogMoved) and machine.leads and self._is_durable(node, hosted, hosted.durable):
+        if isinstance(event, LogAdvanced) and machine.leads and self._is_durable(node, hosted, hosted.durable):
             self._add_durable(key, machine.lease, hosted.durable)
         for output in outputs:
-            if isinstance(output, Say):
+            if isinstance(output, SendMessage):
                 self._check_sent(node, hosted, output.message)
-            elif isinstance(output, Activate):
+            elif isinstance(output, BeginLease):
                 self._check_new_lease(node, hosted, output.lease)
-            elif isinstance(output, Cut):
+            elif isinstance(output, Truncate):
                 self._check_truncation(node, hosted, output.psn)
-            elif isinstance(output, TakeImage):
+            elif isinstance(output, StoreImagePart):
                 self._images[key] = node, hosted
                 if output.part.final:
                     del self._images[key]
@@ -225,7 +225,7 @@ class PartitionJudge(Judge):
         stamps[receipt.sender] = max(stamps.get(receipt.sender, 0.0), min(now, receipt.stamp / 1000))
         self._stamps[key] = lease, stamps
 
-    def _check_sent(self, node: SimulatedNode, hosted: HostedPartition, message: PartitionTalk) -> None:
+    def _check_sent(self, node: SimulatedNode, hosted: HostedPartition, message: PartitionMessage) -> None:
         key = node.name, hosted.index
         if isinstance(message, (Promise, ReplicaReceipt)) and not hosted.machine.leads:
             stored = durable_promises(node)

@@ -233,4 +233,4 @@ class CampaignWorld(ElectedCluster):
         self.proposals += 1
         self.undecided[uri] += 1
         node.broker.clusters[CLUSTER].metadata.propose(change, on_outcome, node.broker.loop.wall(node.local_now))
-        node.turn_due()
+        node.request_turn()

@@ -185,7 +185,7 @@ def test_a_domain_is_removed_by_remove_then_finalize(bench: Bench) -> None:
 
 
 def test_a_domain_with_a_pending_open_is_not_removed(bench: Bench) -> None:
-    bench.broker.domains.domain("d").opening += 1
+    bench.broker.domains.get_or_load("d").opening += 1
     assert "open queue requests on the fly" in bench.run("DOMAINS REMOVE d")
 
 

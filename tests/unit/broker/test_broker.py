@@ -12,7 +12,7 @@ from kit.memory import MemoryLink, MemoryWorld
 
 from bmqtwist.limits import UNREAD_SECONDS_MAX
 from bmqtwist.link.session import Session
-from bmqtwist.link.states import State
+from bmqtwist.link.states import ConnectionState
 from bmqtwist.queue.delivery import deliver
 from bmqtwist.testing.node import ImmediatePerformer
 
@@ -90,7 +90,7 @@ def test_a_consumer_that_reads_slowly_receives_all_messages_and_stays_connected(
         performer.unread_bytes[session] -= taken
         performer.read_bytes += taken
         if not performer.unread_bytes[session]:
-            world.broker.sessions.drained(session)
+            world.broker.sessions.on_drained(session)
         world.advance(1.0)
         assert performer.unread_bytes[session] < CAP
     assert performer.read_bytes > 5 * CAP and "slow" not in performer.finished
@@ -104,7 +104,7 @@ def test_disconnecting_a_consumer_schedules_a_turn_for_its_unconfirmed_messages(
     producer.post(b"x")
     performer.finish = lambda session: None  # type: ignore[method-assign]  # the peer does not close
     calls: list[bool] = []
-    performer.turn_due = lambda: calls.append(True)  # type: ignore[method-assign]
+    performer.request_turn = lambda: calls.append(True)  # type: ignore[method-assign]
     world.advance(UNREAD_SECONDS_MAX + 2.0)
     assert calls, "a turn is due for the delivery of its messages"
 
@@ -214,15 +214,15 @@ def test_after_a_failed_sync_no_put_is_acknowledged_and_later_puts_are_refused(t
     world, performer = make(tmp_path)
     producer = world.producer()
     world.run()
-    in_thread = performer.in_thread
-    performer.in_thread = lambda work, done, failed: world.next_round.append(  # type: ignore[method-assign]
+    run_in_thread = performer.run_in_thread
+    performer.run_in_thread = lambda work, done, failed: world.next_round.append(  # type: ignore[method-assign]
         lambda: failed(OSError(5, "EIO"), world.now))
     producer.put(b"first")
     world.run()
     assert producer.status_of(b"second") == 6 and not [e for e in producer.client.inbox if e.kind == "ack"]
     world.advance(1.0)
     assert world.alarms("FILE_IO")
-    performer.in_thread = in_thread  # type: ignore[method-assign]
+    performer.run_in_thread = run_in_thread  # type: ignore[method-assign]
 
 
 def test_a_message_for_a_consumer_lost_in_the_same_turn_goes_to_the_next_consumer(tmp_path: Path) -> None:
@@ -243,7 +243,7 @@ def test_losing_a_session_twice_has_no_further_effect(tmp_path: Path) -> None:
     session = link.session
     session.on_lost(world.now, 0)
     session.on_lost(world.now, 0)
-    assert session.state is State.CLOSED and session not in world.broker.sessions.open
+    assert session.state is ConnectionState.CLOSED and session not in world.broker.sessions.open
 
 
 def test_open_requests_are_not_answered_while_the_broker_stops(tmp_path: Path) -> None:

@@ -447,7 +447,7 @@ def test_a_stopped_connection_is_not_polled() -> None:
 def test_a_connection_that_is_stopped_during_a_poll_stays_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     connection, transport, driver = paused_connection()
     transport.socket.comes = [b"abc", b"def"]
-    monkeypatch.setattr(driver, "received", lambda session, data: connection.read(False))
+    monkeypatch.setattr(driver, "on_received", lambda session, data: connection.read(False))
     connection.poll()
     assert len(transport.socket.comes) == 1 and transport.producerState == "paused" and not connection.reads_paused
 
@@ -511,7 +511,7 @@ class FakeBroker:
     def next_deadline(self) -> float | None:
         return self.deadline
 
-    def received(self, session: Any, data: bytes, now: float, later: bool = False) -> None:
+    def on_received(self, session: Any, data: bytes, now: float, later: bool = False) -> None:
         session.pausable = data == b"confirm"
 
 
@@ -537,7 +537,7 @@ def loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[FakeReactor, Any, Re
 def test_a_round_ends_for_a_due_turn_and_for_the_next_deadline(loop: Any) -> None:
     rounds, broker, performer = loop
     broker.deadline = rounds.now + 0.25
-    performer.turn_due()
+    performer.request_turn()
     performer.reactor.doIteration(1.0)
     assert broker.turns == 1 and rounds.delays == [0]
     performer.reactor.doIteration(1.0)
@@ -593,7 +593,7 @@ def test_a_client_in_a_read_pause_is_polled_after_the_minimum_pause(loop: Any) -
 def test_a_client_with_large_reads_gets_no_read_pause(loop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     rounds, broker, performer = loop
     connection, _ = client(performer)
-    monkeypatch.setattr(broker, "received", lambda session, data, now, later=False: setattr(session, "pausable", True))
+    monkeypatch.setattr(broker, "on_received", lambda session, data, now, later=False: setattr(session, "pausable", True))
     for size, paused in ((PAUSED_READ_BYTES_MAX + 1, False), (PAUSED_READ_BYTES_MAX, True)):
         rounds.work = [partial(connection.dataReceived, bytes(size))]
         performer.reactor.doIteration(None)

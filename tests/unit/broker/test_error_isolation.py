@@ -287,7 +287,7 @@ def test_an_error_in_resume_closes_the_session(world: MemoryWorld, monkeypatch: 
 def test_an_error_at_the_start_of_a_sync_closes_its_partition(world: MemoryWorld, monkeypatch: Any) -> None:
     to_a, _, to_b, _ = pair(world)
     sync = world.broker.clusters["c3"].partitions[0].sync
-    InjectedError(monkeypatch, world.broker.loop, "in_thread", lambda work, *rest: work == sync)
+    InjectedError(monkeypatch, world.broker.loop, "run_in_thread", lambda work, *rest: work == sync)
     to_a.put(b"x")
     assert to_b.status_of(b"y") == 0 and to_a.status_of(b"z") == 6
     assert_alarm(world, "Partition [0]: asking for a sync")
@@ -441,7 +441,7 @@ def test_an_error_in_on_drained_closes_only_that_session(world: MemoryWorld, mon
     client, fine = world.client("failing"), world.client("fine")
     InjectedError(monkeypatch, ClientSession, "on_drained", is_client("failing"))
     for each in (client, fine):
-        world.broker.sessions.drained(each.link.session)  # type: ignore[attr-defined]
+        world.broker.sessions.on_drained(each.link.session)  # type: ignore[attr-defined]
     assert is_closed(client) and not is_closed(fine)
 
 
@@ -635,7 +635,7 @@ def test_a_turn_is_limited_in_time_and_steps_during_a_rollover(world: MemoryWorl
     clock, step_seconds, steps, due = [0.0], [0.0], [0], [0]
     performer = world.broker.loop.performer
     monkeypatch.setattr(performer, "clock", lambda: clock[0])
-    monkeypatch.setattr(performer, "turn_due", lambda: due.__setitem__(0, due[0] + 1))
+    monkeypatch.setattr(performer, "request_turn", lambda: due.__setitem__(0, due[0] + 1))
 
     def step(roll: Rollover, wall: int) -> bool:
         if roll._files.partition_id:

@@ -280,7 +280,7 @@ def test_a_queue_creation_interrupted_by_a_crash_is_completed_or_undone(memory: 
     memory.settle()
 
     def create() -> None:
-        domain = memory.broker.domains.domain("d")
+        domain = memory.broker.domains.get_or_load("d")
         memory.broker.clusters["c3"].changes.create_queue(domain, "bmq://d/q", memory.now, 1, lambda queue: None)
         memory.turn_requested = True
 
@@ -321,7 +321,7 @@ def test_a_queue_deletion_interrupted_by_a_crash_is_completed_or_undone(memory: 
 
 def test_two_opens_create_one_queue_and_are_answered_when_its_metadata_is_durable(memory: MemoryWorld) -> None:
     """The open is answered only when a loss of power cannot undo the creation."""
-    cluster, domain = memory.broker.clusters["c3"], memory.broker.domains.domain("d")
+    cluster, domain = memory.broker.clusters["c3"], memory.broker.domains.get_or_load("d")
     found: list[object] = []
     with memory.storage_stalled():
         for _ in range(2):
@@ -335,7 +335,7 @@ def test_two_opens_create_one_queue_and_are_answered_when_its_metadata_is_durabl
 
 def test_metadata_changes_of_one_turn_share_one_write_and_sync(memory: MemoryWorld) -> None:
     """Group commit: changes during a write are part of the next write."""
-    cluster, domain = memory.broker.clusters["c3"], memory.broker.domains.domain("d")
+    cluster, domain = memory.broker.clusters["c3"], memory.broker.domains.get_or_load("d")
     before = len(memory.disk.log)
     for number in range(50):
         cluster.changes.create_queue(domain, f"bmq://d/{number}", memory.now, 1, lambda queue: None)
@@ -354,7 +354,7 @@ def test_creating_a_queue_that_is_being_deleted_makes_a_new_queue(memory: Memory
         cluster.changes.delete_queue(old, 1)
         cluster.changes.delete_queue(old, 1)
         assert cluster.changes.is_changing(old)
-        cluster.changes.create_queue(memory.broker.domains.domain("d"), old.uri, memory.now, 1, found.append)
+        cluster.changes.create_queue(memory.broker.domains.get_or_load("d"), old.uri, memory.now, 1, found.append)
         memory.turn_requested = True
     new = cluster.queues["bmq://d/q"]
     assert found == [new] and new is not old and new.key != old.key

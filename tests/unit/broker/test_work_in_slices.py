@@ -132,8 +132,8 @@ def test_an_event_of_very_many_confirms_is_processed_over_several_turns(memory: 
     junk = [(999, bytes(16), 0)] * (2 * STEPS_MAX * SLICE_BYTES // CONFIRM_BYTES)
     items = junk + [(consumer.q_id, guid, consumer.sub_id) for guid in guids]
     taken: list[int] = []
-    take = ClientSession._take_confirms
-    monkeypatch.setattr(ClientSession, "_take_confirms", lambda self, buffer, start, end, step: (
+    take = ClientSession._process_confirms
+    monkeypatch.setattr(ClientSession, "_process_confirms", lambda self, buffer, start, end, step: (
         taken.append(end - start), take(self, buffer, start, end, step))[1])
     consumer.client.send(codec.confirm_frame(items))
     assert consumer.client.link.session is not None and consumer.client.link.session.has_jobs

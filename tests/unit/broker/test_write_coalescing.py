@@ -106,7 +106,7 @@ def test_coalescing_for_another_producer_does_not_count_for_batching(steady: Ste
     sent: list[AckBatching] = []
     for queue in (producer, world.producer()):
         post_often(world, queue, RUN_EVENTS + 1)
-        world.broker.output.write_now()
+        world.broker.output.write_records_first()
         world.broker.turn(world.now)
         monkeypatch.setattr(AckBatching, "on_acks_sent", lambda batching, now: sent.append(batching))
         queue.put()
@@ -229,7 +229,7 @@ def test_a_message_whose_write_is_repeated_is_delivered_once(steady: Steady, mon
     world.run()
     with monkeypatch.context() as disk:
         disk.setattr(partition.files, "append", raise_disk_full)
-        world.broker.output.write_now()
+        world.broker.output.write_records_first()
         world.broker.turn(world.now)
     assert not partition.available
     partition.write_sync_point(world.broker.loop.wall(world.now))

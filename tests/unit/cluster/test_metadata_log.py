@@ -203,7 +203,7 @@ def test_a_record_that_contradicts_the_state_is_skipped_with_an_alarm():
     without = disk.data[:entries[2].offset] + disk.data[entries[4].offset:]  # the assignment and its COMMIT are missing
     report = ListReport()
     assert opened(Disk(without), report=report)[0].log.state.queues == {}
-    assert len(report.texts("ALARM")) == 1 and "is left out" in report.texts("ALARM")[0]
+    assert len(report.texts("ALARM")) == 1 and "is not applied" in report.texts("ALARM")[0]
 
 
 def test_queues_of_partitions_that_are_not_configured_raise_an_alarm():
@@ -343,7 +343,7 @@ def test_a_full_file_is_replaced_by_a_new_one_that_begins_with_a_snapshot():
     assert disk.calls.count("replace") > 3 and ledger.log.log.log_id != first
     assert read_ledger(disk.data).log_id == ledger.log.log.log_id
     assert record_kinds(disk)[0][0] == "SNAPSHOT" and record_kinds(disk)[0][2] == record_kinds(disk)[1][2]
-    assert ledger.log.leading.sequence == 2 + 30 * 4
+    assert ledger.log.leader_term.sequence == 2 + 30 * 4
 
 
 def test_a_state_above_the_file_size_does_not_create_a_file_for_each_change():
@@ -432,7 +432,7 @@ def test_the_number_of_pending_records_is_limited(monkeypatch):
     monkeypatch.setattr(metadata_log, "PENDING_RECORDS_MAX", 4)
     ledger, _ = leading()
     tokens = [ledger.propose(AssignQueue(f"bmq://d/{n}", ["x"], n)) for n in range(3)]
-    assert ledger.outcomes[tokens[2]] == NotDone("4 records of the metadata wait for their commit", False)
+    assert ledger.outcomes[tokens[2]] == NotDone("4 changes of the metadata are not committed yet", False)
     ledger.flush()
     assert ledger.assign_queue("bmq://d/2", ["x"], 2, 1000)
 
@@ -751,7 +751,7 @@ def test_a_follower_that_lost_its_file_is_not_counted_for_earlier_records():
     leader, _ = leader_of_three()
     leader.step(CatchUp(2, 1, (0, 0)))
     sent = [each.message for each in leader.flush() if isinstance(each, Send) and each.node_id == 2]
-    assert sent and sent[0].previous == (0, 0) and leader.log.leading.followers[2].match == (0, 0)
+    assert sent and sent[0].previous == (0, 0) and leader.log.leader_term.followers[2].durable == (0, 0)
 
 
 def test_records_after_a_gap_in_a_file_are_dropped_with_an_alarm():
@@ -784,10 +784,10 @@ def test_the_newest_covered_records_up_to_a_number_of_bytes_stay_in_memory(steps
         elif step == "cover":
             log.covered = log.durable = log.written = (log.covered + len(log.records) + 1) // 2
         elif step == "truncate":
-            gone = log.cut(log.covered)
+            gone = log.truncate(log.covered)
             del whole[len(whole) - len(gone):]
         else:
-            log.forget(keep_bytes)
+            log.drop_covered(keep_bytes)
             covered = whole[:len(whole) - (len(log.records) - log.covered)]
             kept = log.records[:log.covered]
             assert kept == covered[len(covered) - len(kept):] and sum(len(each.data) for each in kept) <= keep_bytes

@@ -33,9 +33,9 @@ def test_a_healthy_cluster_of_three_keeps_its_quorum_without_one_node() -> None:
 
 
 def test_the_next_primary_has_the_fewest_partitions_then_the_most_complete_log() -> None:
-    safe = {"safe": {2: (5, 10), 3: (5, 20)}}
-    assert stop_preflight(view({0: 1}, partitions={0: safe})).moves == (StopMove(0, 3, True),)
-    assert stop_preflight(view({0: 1, 1: 3}, partitions={0: safe})).moves == (StopMove(0, 2, True),)
+    durable = {"durable": {2: (5, 10), 3: (5, 20)}}
+    assert stop_preflight(view({0: 1}, partitions={0: durable})).moves == (StopMove(0, 3, True),)
+    assert stop_preflight(view({0: 1, 1: 3}, partitions={0: durable})).moves == (StopMove(0, 2, True),)
 
 
 def test_the_next_leader_gets_all_partitions_if_the_leader_is_primary_of_all() -> None:
@@ -49,31 +49,31 @@ def test_an_unavailable_node_becomes_primary_only_without_an_available_one() -> 
     assert stop_preflight(view({0: 1}, others)).moves == (StopMove(0, 3, True),)
     found = stop_preflight(view({0: 1}, (member(2, available=False), member(3, available=False))))
     assert found.moves == (StopMove(0, 2, True),)
-    assert [text for text in found.warnings if "not healed" in text] == [
-        "node n2 is not available yet: something of it is not healed",
-        "node n3 is not available yet: something of it is not healed"]
+    assert [text for text in found.warnings if "not available" in text] == [
+        "node n2 is not available yet: it is still receiving records",
+        "node n3 is not available yet: it is still receiving records"]
 
 
 def test_the_stop_of_one_of_two_remaining_nodes_loses_the_quorum() -> None:
     found = stop_preflight(view({0: 1, 1: 2}, (member(2), member(3, stays=False))))
     assert not found.quorum_survives and found.next_leader is None
     assert found.moves == (StopMove(0, None, False),) and found.partitions_without_quorum == (0, 1)
-    assert any("1 of 3 nodes are left, and 2 are needed for a leader" in text for text in found.warnings)
-    assert any("Partitions [0, 1] would acknowledge nothing" in text for text in found.warnings)
+    assert any("1 of 3 nodes remain, and 2 are needed to elect a leader" in text for text in found.warnings)
+    assert any("such queues in Partitions [0, 1] acknowledge no message" in text for text in found.warnings)
     assert any("node n3 is not connected" in text for text in found.warnings)
 
 
 def test_the_stop_of_the_only_node_warns_that_clients_wait() -> None:
     found = stop_preflight(view({0: 1}, (), quorum=1, factor=1))
     assert not found.quorum_survives and found.moves == (StopMove(0, None, False),)
-    assert found.warnings == ("n1 is the only node of cluster c: clients wait until it is back",)
+    assert found.warnings == ("n1 is the only node of cluster c: clients wait until it has started again",)
 
 
 @pytest.mark.parametrize(("partitions", "values", "words"), [
-    ({0: {"copies": {2: 7000, 3: 1}}}, {}, "node n2 is 7000 records behind"),
-    ({0: {"in_memory": 3}}, {}, "3 messages of queues in memory would be lost"),
+    ({0: {"copies": {2: 7000, 3: 1}}}, {}, "node n2 lacks 7000 records"),
+    ({0: {"in_memory": 3}}, {}, "3 messages of queues in memory will be lost"),
     ({0: {"active": False}}, {}, "Partition [0] has no active primary now"),
-    ({}, {"unconfirmed": 9, "wait_s": 20.0}, "9 messages that clients hold are not confirmed: they are waited for up to 20"),
+    ({}, {"unconfirmed": 9, "wait_s": 20.0}, "9 delivered messages are not confirmed: the stop waits up to 20 s"),
 ])
 def test_moves_in_progress_and_lagging_replicas_are_warned_about(partitions: dict[int, Any], values: dict[str, Any],
                                                                  words: str) -> None:

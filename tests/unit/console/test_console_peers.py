@@ -13,7 +13,7 @@ from bmqtwist.config.broker import Http
 from bmqtwist.console.access import Caller, Refusal, UserRole
 from bmqtwist.console.consoles import ANSWER_BYTES_MAX, NO_KEY, RETRY_S, PeerClient, Peers, TooLong, _collect
 from bmqtwist.console.stops import POLL_S, SETTLE_POLLS, STARTED_POLLS, RollingRestart
-from bmqtwist.peers.welcome import (
+from bmqtwist.peers.handshake import (
     CONSOLE_EXTENSION,
     Identity,
     announced_name,

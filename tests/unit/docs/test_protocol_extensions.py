@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bmqtwist.link.extensions import RELAY_EXTENSION, RELAY_FEATURES
-from bmqtwist.peers import welcome
+from bmqtwist.peers import handshake
 from bmqtwist.wire import cluster_schema as schema
 from bmqtwist.wire import layout
 from bmqtwist.wire.declare import Layout
@@ -56,9 +56,9 @@ def test_every_extension_in_the_schema_is_on_the_page() -> None:
 
 
 def test_every_feature_is_on_the_page_with_its_group() -> None:
-    for group, names in ((welcome.MEMBER_EXTENSION, welcome.MEMBER_FEATURES), (RELAY_EXTENSION, RELAY_FEATURES)):
+    for group, names in ((handshake.MEMBER_EXTENSION, handshake.MEMBER_FEATURES), (RELAY_EXTENSION, RELAY_FEATURES)):
         assert f"| `{group}` | {', '.join(f'`{name}`' for name in names)} |" in PAGE
-    assert f"| `{welcome.CLUSTER_EXTENSION}` |" in PAGE and f"| `{welcome.CONSOLE_EXTENSION}` |" in PAGE
+    assert f"| `{handshake.CLUSTER_EXTENSION}` |" in PAGE and f"| `{handshake.CONSOLE_EXTENSION}` |" in PAGE
 
 
 def test_every_layout_that_the_page_names_is_declared() -> None:

@@ -20,7 +20,7 @@ def guid(number: int) -> bytes:
 
 def frames(outbox: Outbox) -> list[bytes]:
     """Take the output and return its complete events."""
-    whole, rest = codec.split_frames(b"".join(outbox.take()))
+    whole, rest = codec.split_frames(b"".join(outbox.take_output()))
     assert not rest
     return whole
 
@@ -42,7 +42,7 @@ def merged(outbox: Outbox, *deliveries: tuple[int, int]) -> list[tuple[int, list
 
 
 def test_an_empty_outbox_has_no_output() -> None:
-    assert Outbox().take() == []
+    assert Outbox().take_output() == []
 
 
 def test_pushes_precede_acks_and_each_type_shares_one_event() -> None:
@@ -51,8 +51,8 @@ def test_pushes_precede_acks_and_each_type_shares_one_event() -> None:
     push(outbox, 2)
     outbox.ack(7, guid(3), 5, 1)
     push(outbox, 4)
-    assert len(codec.split_frames(b"".join(outbox.take()))[0]) == 2
-    assert outbox.take() == []
+    assert len(codec.split_frames(b"".join(outbox.take_output()))[0]) == 2
+    assert outbox.take_output() == []
     outbox.ack(7, guid(1), 0, 0)
     push(outbox, 2)
     assert [event.kind for event in events(outbox)] == ["push", "ack"]

@@ -12,7 +12,7 @@ from bmqtwist.errors import Category
 from bmqtwist.link import peer as peer_module
 from bmqtwist.link.peer import PeerSession
 from bmqtwist.link.session import Session
-from bmqtwist.link.states import State
+from bmqtwist.link.states import ConnectionState
 from bmqtwist.wire.fast import EventType, event_header
 from bmqtwist.wire.schema import BrokerResponse, ClientIdentity, ClientType, Status
 
@@ -38,16 +38,16 @@ class FakePeerContext:
     def admit(self, session: Session, identity_: ClientIdentity) -> BrokerResponse | None:
         return None if self.answer is None else BrokerResponse(self.answer, 1, 999999, False, identity(self.node_id))
 
-    def connected(self, peer: PeerSession) -> None:
+    def on_connected(self, peer: PeerSession) -> None:
         self.peers.append(peer)
 
-    def received(self, peer: PeerSession, kind: EventType, specific: int, body: bytes) -> None:
+    def on_event(self, peer: PeerSession, kind: EventType, specific: int, body: bytes) -> None:
         self.got.append((kind, specific, body))
 
-    def disconnected(self, peer: PeerSession) -> None:
+    def on_disconnected(self, peer: PeerSession) -> None:
         self.peers.remove(peer)
 
-    def not_connected(self, session: Session) -> None:
+    def on_negotiation_failed(self, session: Session) -> None:
         self.failed.append(session)
 
 
@@ -158,7 +158,8 @@ def test_a_close_disconnects_both_sides_once(pair: BrokerPair) -> None:
     one, two = pair.contexts[0].peers[0], pair.contexts[1].peers[0]
     one.session.close("enough")
     pair.pass_on()
-    assert pair.contexts[0].peers == pair.contexts[1].peers == [] and one.session.state is two.session.state is State.CLOSED
+    assert pair.contexts[0].peers == pair.contexts[1].peers == []
+    assert one.session.state is two.session.state is ConnectionState.CLOSED
     assert one.session not in pair.worlds[0].broker.sessions.open and two.session not in pair.worlds[1].broker.sessions.open
     two.send(event_header(EventType.ELECTOR, 4) + b"vote")
     assert not two.session.take() and not pair.contexts[0].failed

@@ -65,17 +65,17 @@ def test_one_receipt_covers_all_committed_confirms() -> None:
     clock = ReceiptsWithClock([partition])
     for _ in range(5):
         partition.position += 2
-        clock.receipts.taken(downstream, 1)
+        clock.receipts.on_confirms(downstream, 1)
     partition.committed = 6
-    clock.receipts.committed()
+    clock.receipts.on_commit()
     assert not downstream.sent, "the receipt is not urgent"
     assert clock.run(RECEIPT_DELAY_S) == 1 and downstream.sent == [3]
     assert clock.run(10) == 0, "no call is scheduled"
     partition.committed = 10
-    clock.receipts.committed()
+    clock.receipts.on_commit()
     clock.run(RECEIPT_DELAY_S)
     assert downstream.sent == [3, 5]
-    clock.receipts.committed()
+    clock.receipts.on_commit()
     assert clock.run(10) == 0
 
 
@@ -84,13 +84,13 @@ def test_each_downstream_broker_receives_a_receipt_for_its_own_confirms() -> Non
     clock = ReceiptsWithClock([partition])
     for client, count in ((one, 1), (other, 4), (gone, 2), (one, 1)):
         partition.position += count
-        clock.receipts.taken(client, count)
-    clock.receipts.forget(gone)
+        clock.receipts.on_confirms(client, count)
+    clock.receipts.remove(gone)
     partition.committed = 7
     clock.run(RECEIPT_DELAY_S)
     assert (one.sent, other.sent, gone.sent) == ([1], [4], [])
     partition.committed = 8
-    clock.receipts.committed()
+    clock.receipts.on_commit()
     clock.run(RECEIPT_DELAY_S)
     assert (one.sent, other.sent, gone.sent) == ([1, 2], [4], [])
 
@@ -99,11 +99,11 @@ def test_confirms_of_a_partition_that_lost_its_lease_delay_the_receipt_until_the
     here, lost, downstream = FakePartition(), FakePartition(), DownstreamBroker()
     clock = ReceiptsWithClock([here, lost])
     lost.position += 1
-    clock.receipts.taken(downstream, 1)
+    clock.receipts.on_confirms(downstream, 1)
     here.position += 1
-    clock.receipts.taken(downstream, 1)
+    clock.receipts.on_confirms(downstream, 1)
     here.committed, lost.is_primary = 1, False
-    clock.receipts.committed()
+    clock.receipts.on_commit()
     clock.run(TAKEOVER_S)
     assert not downstream.sent
     clock.run(2 * RECEIPT_DELAY_S)
@@ -118,6 +118,6 @@ def test_a_replica_receipt_is_urgent_unless_an_early_ack_or_another_replica_repl
     hosted.acked_early = True
     assert hosted.is_urgent(Keepalive(2, 5, None, 0, (5, 7), 0))
     assert not hosted.is_urgent(receipt) and hosted.is_urgent(receipt), "once"
-    machine.up = {1}
+    machine.connected_nodes = {1}
     hosted.acked_early = True
     assert hosted.is_urgent(receipt), "without this receipt there is no commit"

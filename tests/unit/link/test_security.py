@@ -25,15 +25,15 @@ from bmqtwist.link.authentication import (
     TABLE,
     Authenticate,
     Authentication,
-    Close,
+    AuthenticationEvent,
+    AuthenticationState,
+    CloseConnection,
     Credential,
     Denied,
-    Drop,
-    Event,
+    DropRequest,
     Granted,
     Outcome,
     Proceed,
-    State,
     attempt,
 )
 from bmqtwist.report import ListReport
@@ -116,7 +116,7 @@ def run_authenticator(machine: Authentication, effects: list, now: float) -> lis
     """Run the authenticator of an Authenticate effect, as the broker does."""
     (effect,) = effects
     assert isinstance(effect, Authenticate)
-    return machine.done(effect.token, attempt(effect.authenticator, effect.data, effect.peer), now)
+    return machine.on_outcome(effect.token, attempt(effect.authenticator, effect.data, effect.peer), now)
 
 
 GOOD = [AuthenticationResponse(Status(), 600_000)]
@@ -124,47 +124,50 @@ GOOD = [AuthenticationResponse(Status(), 600_000)]
 
 def test_the_table_has_an_action_for_every_state_and_event() -> None:
     """A missing cell could bypass the authentication."""
-    assert set(TABLE) == set(State)
-    for state in State:
-        assert set(TABLE[state]) == set(Event), state
+    assert set(TABLE) == set(AuthenticationState)
+    for state in AuthenticationState:
+        assert set(TABLE[state]) == set(AuthenticationEvent), state
 
 
-@pytest.mark.parametrize("state", State, ids=lambda state: state.name)
-@pytest.mark.parametrize("event", Event, ids=lambda event: event.name)
-def test_no_transition_lets_a_client_proceed_without_a_granted_credential(state: State, event: Event) -> None:
+@pytest.mark.parametrize("state", AuthenticationState, ids=lambda state: state.name)
+@pytest.mark.parametrize("event", AuthenticationEvent, ids=lambda event: event.name)
+def test_no_transition_lets_a_client_proceed_without_a_granted_credential(
+        state: AuthenticationState, event: AuthenticationEvent) -> None:
     """Proceed requires a granted credential in every sequence of events."""
     machine = Authentication({"SLOW": BlockingAuthenticator()}, None)
-    machine.state, machine._asked, machine._mechanism = state, "SLOW", "SLOW"
-    machine._outcome = Granted("p") if event is Event.GRANTED else Denied("no")
-    effects = machine._feed(event, 0.0)
+    machine.state, machine._requested_mechanism, machine._mechanism = state, "SLOW", "SLOW"
+    machine._outcome = Granted("p") if event is AuthenticationEvent.GRANTED else Denied("no")
+    effects = machine._dispatch(event, 0.0)
     if Proceed() in effects:
-        assert (state, event) in {(State.IMPLICIT, Event.GRANTED), (State.AUTHENTICATED, Event.IDENTITY)}
-    if any(isinstance(effect, Close) for effect in effects):
-        assert machine.state is State.CLOSED and machine.deadline is None
+        assert (state, event) in {
+            (AuthenticationState.AUTHENTICATING_ANONYMOUS, AuthenticationEvent.GRANTED),
+            (AuthenticationState.AUTHENTICATED, AuthenticationEvent.IDENTITY)}
+    if any(isinstance(effect, CloseConnection) for effect in effects):
+        assert machine.state is AuthenticationState.CLOSED and machine.deadline is None
 
 
 @pytest.mark.spec("broker", 234)
 def test_a_valid_basic_credential_gets_a_lifetime_and_an_invalid_one_is_refused() -> None:
     """The Basic mechanism with a valid and an invalid password."""
     machine = basic_authentication()
-    assert machine.request("BASIC", b"alice:wonder", 0.0) == GOOD
-    assert machine.identity(0.1) == [Proceed()]
+    assert machine.on_request("BASIC", b"alice:wonder", 0.0) == GOOD
+    assert machine.on_identity(0.1) == [Proceed()]
     assert machine.principal == "BASIC_USER-alice"
     for mechanism, data, code in (("BASIC", b"alice:blunder", -1), ("BASIC", b"carol:wonder", -1),
                                   ("BASIC", b"alice", -1), ("NOPE", b"", -2)):
         machine = basic_authentication()
-        answer, close = machine.request(mechanism, data, 0.0)
-        assert isinstance(answer, AuthenticationResponse) and isinstance(close, Close)
+        answer, close = machine.on_request(mechanism, data, 0.0)
+        assert isinstance(answer, AuthenticationResponse) and isinstance(close, CloseConnection)
         assert (answer.status.category, answer.status.code, answer.lifetime_ms) == (Category.E_REFUSED, code, None)
-        assert machine.identity(0.1) == []
+        assert machine.on_identity(0.1) == []
 
 
 def test_an_unknown_mechanism_is_refused_with_the_text_of_the_original() -> None:
     """Captured from BlazingMQ."""
-    answer, _ = basic_authentication().request("nope", b"", 0.0)
+    answer, _ = basic_authentication().on_request("nope", b"", 0.0)
     assert answer == AuthenticationResponse(Status(
         Category.E_REFUSED, -2, "Authentication mechanism 'NOPE' not supported."))
-    answer, _ = basic_authentication().request("a\nb", b"", 0.0)
+    answer, _ = basic_authentication().on_request("a\nb", b"", 0.0)
     assert isinstance(answer, AuthenticationResponse) and "\n" not in answer.status.message
 
 
@@ -172,7 +175,7 @@ def test_an_unknown_mechanism_is_refused_with_the_text_of_the_original() -> None
 def test_concurrent_authentications_each_receive_their_own_result() -> None:
     """Results arrive in any order."""
     machines = [blocking_authentication() for _ in range(10)]
-    running = [machine.request("SLOW", b"user%d" % i if i % 2 else b"", 0.0) for i, machine in enumerate(machines)]
+    running = [machine.on_request("SLOW", b"user%d" % i if i % 2 else b"", 0.0) for i, machine in enumerate(machines)]
     for i in reversed(range(10)):
         effects = run_authenticator(machines[i], running[i], 1.0)
         if i % 2:
@@ -180,17 +183,17 @@ def test_concurrent_authentications_each_receive_their_own_result() -> None:
             assert machines[i].principal == f"user{i}"
         else:
             assert effects == [AuthenticationResponse(Status(Category.E_REFUSED, -7, "empty")),
-                               Close("Authentication failed: empty")]
+                               CloseConnection("Authentication failed: empty")]
 
 
 def test_with_an_authenticator_clients_without_credential_need_an_anonymous_setting() -> None:
     """Anonymous access requires its own setting, and logs a warning."""
     plugins, report = [plugin_config("BasicAuthenticator", {"alice": make_hash("wonder", bytes(16))})], ListReport()
     closed = build_from(plugins, report=report)
-    (close,) = closed.new_authentication("p").identity(0.0)
-    assert isinstance(close, Close) and not closed.admits_anonymous and not report.lines
+    (close,) = closed.new_authentication("p").on_identity(0.0)
+    assert isinstance(close, CloseConnection) and not closed.admits_anonymous and not report.lines
     opened = build_from(plugins, anonymous_config(Credential("ANONYMOUS", b"")), report=report)
-    assert opened.new_authentication("p").identity(0.0) == [Proceed()] and opened.admits_anonymous
+    assert opened.new_authentication("p").on_identity(0.0) == [Proceed()] and opened.admits_anonymous
     [(severity, text)] = report.lines
     assert severity == "WARN" and "admits clients without credentials" in text
 
@@ -199,21 +202,21 @@ def test_with_an_authenticator_clients_without_credential_need_an_anonymous_sett
 def test_a_client_without_credential_gets_the_anonymous_credential() -> None:
     """Accepted by default; closed without a response if anonymous access is disallowed or the credential is invalid."""
     machine = build_from().new_authentication("p")
-    assert machine.identity(0.0) == [Proceed()]
+    assert machine.on_identity(0.0) == [Proceed()]
     assert machine.principal == "anonymous" and machine.deadline is None
     for anonymous, plugins in (
             (anonymous_config(None), [plugin_config("BasicAuthenticator", {"a": "b"})]),
             (anonymous_config(Credential("ANONYMOUS", b"")), [plugin_config("AnonAuthenticator", {"shouldPass": False})]),
             (anonymous_config(Credential("basic", b"a:wrong")), [plugin_config("BasicAuthenticator", {"a": "b"})])):
-        (close,) = build_from(plugins, anonymous).new_authentication("p").identity(0.0)
-        assert isinstance(close, Close)
+        (close,) = build_from(plugins, anonymous).new_authentication("p").on_identity(0.0)
+        assert isinstance(close, CloseConnection)
 
 
 def test_an_anonymous_credential_of_another_mechanism_does_not_expire() -> None:
     """The client cannot renew a credential that it did not send."""
     anonymous = anonymous_config(Credential("Basic", b"guest:g"))
     machine = build_from([plugin_config("BasicAuthenticator", {"guest": "g"})], anonymous).new_authentication("p")
-    assert machine.identity(0.0) == [Proceed()]
+    assert machine.on_identity(0.0) == [Proceed()]
     assert machine.principal == "BASIC_USER-guest"
     assert machine.tick(1e9) == []
 
@@ -223,69 +226,69 @@ def test_reauthentication_renews_for_the_same_user_only() -> None:
     """Same user: lifetime restarts. Other mechanism: closed silently. Other user, wrong password: error and close."""
     def serving_client() -> Authentication:
         machine = basic_authentication()
-        machine.request("BASIC", b"alice:wonder", 0.0)
-        machine.identity(0.0)
+        machine.on_request("BASIC", b"alice:wonder", 0.0)
+        machine.on_identity(0.0)
         return machine
 
     machine = serving_client()
-    assert machine.request("basic", b"alice:wonder", 500.0) == GOOD
+    assert machine.on_request("basic", b"alice:wonder", 500.0) == GOOD
     assert machine.deadline == 1100.0
-    (close,) = serving_client().request("ANONYMOUS", b"", 1.0)
-    assert isinstance(close, Close)
+    (close,) = serving_client().on_request("ANONYMOUS", b"", 1.0)
+    assert isinstance(close, CloseConnection)
     for data in (b"bob:builder", b"alice:wrong"):
-        answer, close = serving_client().request("BASIC", data, 1.0)
+        answer, close = serving_client().on_request("BASIC", data, 1.0)
         assert isinstance(answer, AuthenticationResponse)
         assert answer.status.category is Category.E_REFUSED and answer.status.code
-        assert isinstance(close, Close)
+        assert isinstance(close, CloseConnection)
 
 
 def test_anonymous_reauthentication_is_answered_only_after_an_explicit_authentication() -> None:
     """Captured from BlazingMQ."""
     machine = build_from().new_authentication("p")
-    assert machine.request("ANONYMOUS", b"", 0.0) == [AuthenticationResponse()]
-    assert machine.identity(0.0) == [Proceed()]
-    assert machine.request("anonymous", b"", 1.0) == [AuthenticationResponse()]
+    assert machine.on_request("ANONYMOUS", b"", 0.0) == [AuthenticationResponse()]
+    assert machine.on_identity(0.0) == [Proceed()]
+    assert machine.on_request("anonymous", b"", 1.0) == [AuthenticationResponse()]
     machine = build_from().new_authentication("p")
-    machine.identity(0.0)
-    (drop,) = machine.request("ANONYMOUS", b"", 1.0)
-    assert drop == Drop("Dropping Authentication event since authentication is in progress")
-    assert machine.state is State.SERVING_IMPLICIT
+    machine.on_identity(0.0)
+    (drop,) = machine.on_request("ANONYMOUS", b"", 1.0)
+    assert drop == DropRequest("Dropping Authentication event since authentication is in progress")
+    assert machine.state is AuthenticationState.NEGOTIATED_ANONYMOUS
 
 
 def test_a_second_authentication_request_before_the_identity_closes_the_connection() -> None:
     """Captured from BlazingMQ: the first is answered, the second closes the connection."""
     machine = build_from().new_authentication("p")
-    machine.request("ANONYMOUS", b"", 0.0)
-    (close,) = machine.request("ANONYMOUS", b"", 0.0)
-    assert isinstance(close, Close)
+    machine.on_request("ANONYMOUS", b"", 0.0)
+    (close,) = machine.on_request("ANONYMOUS", b"", 0.0)
+    assert isinstance(close, CloseConnection)
 
 
 @pytest.mark.spec("broker", 238)
 def test_a_connection_closes_at_the_end_of_its_credential_lifetime() -> None:
     """A revoked credential must not remain in force."""
     machine = basic_authentication()
-    machine.request("BASIC", b"alice:wonder", 0.0)
-    machine.identity(0.0)
+    machine.on_request("BASIC", b"alice:wonder", 0.0)
+    machine.on_identity(0.0)
     assert machine.tick(599.9) == []
-    assert machine.tick(600.0) == [Close("Reauthentication timeout")]
+    assert machine.tick(600.0) == [CloseConnection("Reauthentication timeout")]
     assert machine.tick(700.0) == []
 
 
 def test_a_pending_reauthentication_does_not_extend_the_old_lifetime() -> None:
     """Otherwise a hanging authenticator would extend the lifetime."""
     machine = blocking_authentication()
-    run_authenticator(machine, machine.request("slow", b"u", 0.0), 0.0)
-    machine.identity(0.0)
-    effects = machine.request("slow", b"u", 9.0)
-    assert machine.tick(10.0) == [Close("Reauthentication timeout")]
+    run_authenticator(machine, machine.on_request("slow", b"u", 0.0), 0.0)
+    machine.on_identity(0.0)
+    effects = machine.on_request("slow", b"u", 9.0)
+    assert machine.tick(10.0) == [CloseConnection("Reauthentication timeout")]
     assert run_authenticator(machine, effects, 10.5) == []
 
 
 @pytest.mark.spec("broker", 239)
 def test_mechanism_names_are_case_insensitive() -> None:
     """Mechanisms of plug-ins included."""
-    assert basic_authentication().request("bAsIc", b"bob:builder", 0.0) == GOOD
-    assert isinstance(blocking_authentication().request("sLOW", b"x", 0.0)[0], Authenticate)
+    assert basic_authentication().on_request("bAsIc", b"bob:builder", 0.0) == GOOD
+    assert isinstance(blocking_authentication().on_request("sLOW", b"x", 0.0)[0], Authenticate)
 
 
 @pytest.mark.spec("broker", 240)
@@ -316,21 +319,21 @@ def test_an_unknown_authorizer_fails_the_start() -> None:
 def test_the_result_of_an_authentication_is_ignored_after_a_disconnect() -> None:
     """The late outcome is ignored."""
     machine = blocking_authentication()
-    effects = machine.request("slow", b"u", 0.0)
-    machine.closed()
+    effects = machine.on_request("slow", b"u", 0.0)
+    machine.close()
     assert run_authenticator(machine, effects, 1.0) == []
-    assert machine.state is State.CLOSED and machine.principal == ""
+    assert machine.state is AuthenticationState.CLOSED and machine.principal == ""
 
 
 def test_an_authentication_request_during_another_one_is_dropped() -> None:
     """The client receives one response."""
     machine = blocking_authentication()
-    effects = machine.request("slow", b"u", 0.0)
-    assert machine.holding
-    (drop,) = machine.request("slow", b"v", 0.1)
-    assert isinstance(drop, Drop)
+    effects = machine.on_request("slow", b"u", 0.0)
+    assert machine.defers_frames
+    (drop,) = machine.on_request("slow", b"v", 0.1)
+    assert isinstance(drop, DropRequest)
     run_authenticator(machine, effects, 0.2)
-    assert machine.principal == "u" and not machine.holding
+    assert machine.principal == "u" and not machine.defers_frames
 
 
 def test_an_authenticator_that_raises_or_returns_an_invalid_result_denies() -> None:

@@ -85,7 +85,7 @@ def test_a_put_for_an_unknown_queue_id_is_refused_and_counted(memory: MemoryWorl
     guid = client.new_guid()
     client.send(codec.put_frame([codec.put_message(77, guid)]))
     assert acks(client) == [(guid, 5)] and memory.logged(INVALID, "unknown Id")
-    assert memory.broker.queues.invalid_queue.nack_msgs == 1
+    assert memory.broker.queues.invalid_put_stats.nack_msgs == 1
 
 
 def test_a_put_to_a_queue_opened_only_for_reading_is_refused(memory: MemoryWorld) -> None:
@@ -247,7 +247,7 @@ def test_a_client_with_unsent_output_receives_further_messages_after_it_is_sent(
     memory.advance(5.0)
     assert [push.payload for push in memory.pushes(consumer)] == [b"1"]
     monkeypatch.setattr(memory.broker.loop.performer, "write", original)
-    memory.broker.sessions.drained(lagging)
+    memory.broker.sessions.on_drained(lagging)
     memory.turn_requested = True
     assert [push.payload for push in memory.pushes(consumer)] == [b"2"]
 

@@ -107,18 +107,19 @@ def test_unauthenticated_connections_are_limited_in_number_and_bytes() -> None:
     limits: Any = UnauthenticatedConnections(3, 1000, 2, 4)
     one, two, three = FakeConnection("a"), FakeConnection("a"), FakeConnection("b")
     for each in (one, two):
-        assert limits.refusal(each.peer, 1.0) == ""
+        assert limits.refusal_reason(each.peer, 1.0) == ""
         limits.add(each)
-    assert "2 connections of its address" in limits.refusal("a:7", 1.0) and not limits.refusal("b:7", 1.0)
+    assert "2 unauthenticated connections from one address" in limits.refusal_reason("a:7", 1.0)
+    assert not limits.refusal_reason("b:7", 1.0)
     limits.add(three)
-    assert "3 connections are not" in limits.refusal("c:7", 1.0)
-    assert limits.received(one, 600) == "" and "1100 bytes" in limits.received(two, 500)
+    assert "3 unauthenticated connections" in limits.refusal_reason("c:7", 1.0)
+    assert limits.count_received(one, 600) == "" and "1100 bytes" in limits.count_received(two, 500)
     limits.remove(two)
     limits.remove(two)
-    assert limits.bytes == 600 and not limits.refusal("a:8", 1.0)
-    assert "more than 4 connections a second" in limits.refusal("a:9", 1.9) and not limits.refusal("b:9", 1.9)
-    assert not limits.refusal("a:9", 2.0), "another second"
-    assert not UnauthenticatedConnections(0, 1).refusal("a:1", 1.0)
+    assert limits.bytes == 600 and not limits.refusal_reason("a:8", 1.0)
+    assert "more than 4 connections a second" in limits.refusal_reason("a:9", 1.9) and not limits.refusal_reason("b:9", 1.9)
+    assert not limits.refusal_reason("a:9", 2.0), "another second"
+    assert not UnauthenticatedConnections(0, 1).refusal_reason("a:1", 1.0)
 
 
 def test_above_the_input_limit_the_connection_with_the_largest_incomplete_event_is_closed(tmp_path: Path) -> None:

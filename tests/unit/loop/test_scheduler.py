@@ -73,17 +73,17 @@ def world() -> SchedulerBench:
 def test_a_short_job_ends_in_the_call_that_starts_it(world: SchedulerBench) -> None:
     done: list[object] = []
     assert world.start("owner", world.job("a", 1), done=done.append)
-    assert done == ["a"] and not world.due and not world.scheduler.holds(Priority.QUEUE, "owner")
+    assert done == ["a"] and not world.due and not world.scheduler.has_job(Priority.QUEUE, "owner")
 
 
 def test_a_long_job_continues_in_later_turns_and_returns_its_result(world: SchedulerBench) -> None:
     done: list[object] = []
     assert not world.start("owner", world.job("a", 10), done=done.append)
-    assert world.due and world.scheduler.holds(Priority.QUEUE, "owner") and len(world.log) == 2
+    assert world.due and world.scheduler.has_job(Priority.QUEUE, "owner") and len(world.log) == 2
     assert world.turn() == [], "its first steps used the budget of this turn"
     assert len(world.turn()) == 2 and not done
     world.rest()
-    assert done == ["a"] and len(world.log) == 10 and not world.scheduler.holds(Priority.QUEUE, "owner")
+    assert done == ["a"] and len(world.log) == 10 and not world.scheduler.has_job(Priority.QUEUE, "owner")
 
 
 def test_an_added_job_runs_its_first_step_in_the_next_turn(world: SchedulerBench) -> None:
@@ -147,7 +147,7 @@ def test_new_jobs_leave_half_of_the_time_to_pending_jobs(world: SchedulerBench) 
     for turn in range(20):
         assert world.start(turn, world.job("new", 1))
         world.turn()
-    assert not world.scheduler.holds(Priority.QUEUE, "waits")
+    assert not world.scheduler.has_job(Priority.QUEUE, "waits")
 
 
 def test_every_priority_class_has_a_step_in_each_turn(world: SchedulerBench) -> None:
@@ -184,7 +184,7 @@ def test_a_job_that_cancels_its_owner_ends(world: SchedulerBench, last: bool) ->
     for begin in (world.start, world.add):
         begin("owner", world.job("a", 1 if last else 3, act=act), done=done.append)
         world.rest()
-    assert world.log == ["a", "a"] and not done and not world.scheduler.holds(Priority.QUEUE, "owner")
+    assert world.log == ["a", "a"] and not done and not world.scheduler.has_job(Priority.QUEUE, "owner")
 
 
 def test_an_owner_may_have_new_jobs_after_its_cancellation(world: SchedulerBench) -> None:

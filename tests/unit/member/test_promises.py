@@ -22,7 +22,7 @@ class PromisesBench:
         self.timers = Timers()
         file: Any = SimpleNamespace(read=lambda: (stored, lost), write=self.written.append)
         host: Any = SimpleNamespace(
-            now=1.0, timers=self.timers, in_thread=lambda *job: self.jobs.append(job),
+            now=1.0, timers=self.timers, run_in_thread=lambda *job: self.jobs.append(job),
             report=SimpleNamespace(alarm=lambda kind, form, text: self.alarms.append(text)))
         self.promises = Promises("Cluster (c)", file, host, lambda *saved: self.saved.append(saved))
         self.promises.read(2)

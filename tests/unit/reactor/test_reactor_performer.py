@@ -12,7 +12,7 @@ from kit.performers import Broker, Reactor, Session
 from bmqtwist.daemon.service import connections_max
 from bmqtwist.link.authentication import Authenticate, Granted
 from bmqtwist.link.outgoing import Outgoing
-from bmqtwist.link.states import State
+from bmqtwist.link.states import ConnectionState
 from bmqtwist.reactor import admission
 from bmqtwist.reactor import performer as module
 from bmqtwist.reactor.incoming import Incoming
@@ -30,7 +30,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(module.time, "thread_time", reactor.seconds)
     performer = ReactorPerformer(reactor, report, 2, (1, 1), 1.0, 5.0)
     performer.broker = broker  # type: ignore[assignment]
-    broker.turn_due = performer.turn_due
+    broker.request_turn = performer.request_turn
     performer.start()
     yield reactor, broker, performer
     performer.stop()
@@ -39,7 +39,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_chunks_of_one_round_make_one_turn_at_its_end(world: Any) -> None:
     reactor, broker, performer = world
     session = Session()
-    reactor.work = [lambda: performer.received(session, b"a"), lambda: performer.received(session, b"b"),
+    reactor.work = [lambda: performer.on_received(session, b"a"), lambda: performer.on_received(session, b"b"),
                     lambda: broker.turns == 0 or pytest.fail("a turn within the round")]
     reactor.doIteration(7.0)
     assert broker.turns == 1 and reactor.delays == [7.0]
@@ -49,7 +49,7 @@ def test_chunks_of_one_round_make_one_turn_at_its_end(world: Any) -> None:
 
 def test_a_round_does_not_wait_while_a_turn_is_due(world: Any) -> None:
     reactor, broker, performer = world
-    performer.turn_due()
+    performer.request_turn()
     reactor.doIteration(None)
     assert reactor.delays == [0] and broker.turns == 1
 
@@ -59,7 +59,7 @@ def test_one_delayed_call_follows_the_next_deadline(world: Any) -> None:
     calls = len(reactor.getDelayedCalls())
     for deadline in (5.0, 3.0, 9.0):
         broker.deadline = deadline
-        performer.turn_due()
+        performer.request_turn()
         reactor.doIteration(None)
         assert len(reactor.getDelayedCalls()) == calls + 1
     reactor.advance(8.5)
@@ -71,32 +71,32 @@ def test_one_delayed_call_follows_the_next_deadline(world: Any) -> None:
 def test_connections_above_the_limit_are_refused_and_logged_once_a_second(world: Any) -> None:
     reactor, broker, performer = world
     reactor.advance(10.0)
-    connected = [performer.connected(Connection(performer), f"peer{number}", 1) for number in range(5)]
+    connected = [performer.on_connected(Connection(performer), f"peer{number}", 1) for number in range(5)]
     assert [session is not None for session in connected] == [True, True, False, False, False]
     refusals = [text for _, text in performer.report.lines if "refused" in text]
     assert len(refusals) == 1 and "maxConnections: 2" in refusals[0]
     reactor.advance(1.0)
-    performer.connected(Accepted(9), "late", 1)
+    performer.on_connected(Accepted(9), "late", 1)
     assert len([text for _, text in performer.report.lines if "refused" in text]) == 2
 
 
 def test_a_stopping_broker_refuses_connections(world: Any) -> None:
     _, broker, performer = world
     broker.serving = False
-    assert performer.connected(Accepted(9), "peer", 1) is None
+    assert performer.on_connected(Accepted(9), "peer", 1) is None
 
 
 def test_after_an_error_in_a_turn_later_turns_and_deadlines_run(world: Any) -> None:
     reactor, broker, performer = world
     broker.broken, broker.deadline = True, 1.0
-    performer.turn_due()
+    performer.request_turn()
     reactor.doIteration(0)
     assert any("ZeroDivisionError" in text for severity, text in performer.report.lines if severity == "ALARM")
     reactor.advance(1.0)
     assert broker.ticks == 1, "the clock was set"
     reactor.advance(1.0)
     assert broker.ticks == 2, "and set again"
-    performer.turn_due()
+    performer.request_turn()
     reactor.doIteration(0)
     assert broker.turns == 4
 
@@ -115,7 +115,7 @@ def test_after_an_error_in_a_thread_result_deadlines_still_run(world: Any, error
         if error is not None:
             raise error
 
-    performer.in_thread(work, outcome, outcome)
+    performer.run_in_thread(work, outcome, outcome)
     reactor.from_threads.get(timeout=10)()
     assert len(outcomes[0]) == (1 if error is None else 2)
     if error is not None:
@@ -130,7 +130,7 @@ def test_after_an_error_in_a_thread_result_deadlines_still_run(world: Any, error
 def test_a_lost_connection_causes_a_turn(world: Any) -> None:
     reactor, broker, performer = world
     session = Session()
-    performer.lost(session)
+    performer.on_lost(session)
     reactor.doIteration(0)
     assert session.closed == ["lost"] and broker.turns == 1
 
@@ -209,11 +209,11 @@ def test_a_write_in_the_turn_of_its_request_is_marked_as_answered_at_once(world:
         found.append(connection.outgoing.answered_at_once)
 
     monkeypatch.setattr(broker, "turn", write)
-    performer.received(session, b"x")
+    performer.on_received(session, b"x")
     for _ in range(2):
         reactor.doIteration(0.0)
         reactor.rightNow += 0.001
-        performer.turn_due()
+        performer.request_turn()
     assert found == [True, False]
 
 
@@ -238,7 +238,7 @@ def test_the_credential_of_a_disconnected_client_is_not_checked() -> None:
             return Granted("a principal")
 
     gone, there = Session(), Session()
-    gone.state, there.state = State.CLOSED, State.HOLDING  # type: ignore[attr-defined]
+    gone.state, there.state = ConnectionState.CLOSED, ConnectionState.AUTHENTICATING  # type: ignore[attr-defined]
     for session, data in ((gone, b"gone"), (there, b"there")):
         module._authenticate(session, Authenticate(1, Slow(), data, "a:1"))  # type: ignore[arg-type]
     assert Slow.checked == [b"there"]
@@ -282,8 +282,8 @@ def test_unauthenticated_connections_get_a_few_milliseconds_of_each_turn_after_o
     processed: list[bytes] = []
     sessions = [SlowSession(reactor, processed, False) for _ in range(10)]
     good = SlowSession(reactor, processed, True)
-    reactor.work = [partial(performer.received, session, b"ss") for session in sessions]
-    reactor.work.append(partial(performer.received, good, b"g"))
+    reactor.work = [partial(performer.on_received, session, b"ss") for session in sessions]
+    reactor.work.append(partial(performer.on_received, good, b"g"))
     assert input_per_round(reactor, processed) == [[b"g", b"ss"], *[[b"ss"]] * 9]
     assert round(performer.watchdog.longest, 3) == 0.003 and performer.watchdog.slow == 0 and broker.turns == 10
 
@@ -293,9 +293,9 @@ def test_after_the_input_time_of_a_turn_input_is_deferred_in_the_order_of_each_s
     reactor.rightNow = 1000.0
     processed: list[bytes] = []
     greedy, good = SlowSession(reactor, processed, True), SlowSession(reactor, processed, True)
-    reactor.work = [partial(performer.received, greedy, b"G" * 51), partial(performer.received, good, b"1"),
-                    partial(performer.received, greedy, b"H" * 40), partial(performer.received, good, b"2"),
-                    lambda: reactor.work.append(partial(performer.received, good, b"3"))]
+    reactor.work = [partial(performer.on_received, greedy, b"G" * 51), partial(performer.on_received, good, b"1"),
+                    partial(performer.on_received, greedy, b"H" * 40), partial(performer.on_received, good, b"2"),
+                    lambda: reactor.work.append(partial(performer.on_received, good, b"3"))]
     assert input_per_round(reactor, processed) == [[b"G" * 51, b"1", b"H" * 40], [b"2", b"3"]]
     assert broker.turns == 2 and performer.watchdog.slow == 0
 
@@ -306,8 +306,8 @@ def test_after_the_input_time_of_a_turn_only_small_chunks_are_processed(world: A
     reactor.rightNow = 1000.0
     processed: list[bytes] = []
     greedy, other, good = (SlowSession(reactor, processed, True) for _ in range(3))
-    reactor.work = [partial(performer.received, greedy, b"G" * 30), partial(performer.received, other, b"O" * 3000),
-                    partial(performer.received, good, b"g")]
+    reactor.work = [partial(performer.on_received, greedy, b"G" * 30), partial(performer.on_received, other, b"O" * 3000),
+                    partial(performer.on_received, good, b"g")]
     assert input_per_round(reactor, processed) == [[b"G" * 30, b"g", b"O" * 3000]]
 
 
@@ -317,10 +317,10 @@ def test_deferred_input_has_a_step_in_each_turn(world: Any) -> None:
     reactor.rightNow = 1000.0
     processed: list[bytes] = []
     first, second, late, good = (SlowSession(reactor, processed, True) for _ in range(4))
-    reactor.work = [partial(performer.received, first, b"1" * 7), partial(performer.received, second, b"2" * 3000),
-                    partial(performer.received, late, b"3" * 3000)]
-    reactor.work.append(lambda: reactor.work.extend([partial(performer.received, first, b"4" * 3000),
-                                                     partial(performer.received, good, b"g")]))
+    reactor.work = [partial(performer.on_received, first, b"1" * 7), partial(performer.on_received, second, b"2" * 3000),
+                    partial(performer.on_received, late, b"3" * 3000)]
+    reactor.work.append(lambda: reactor.work.extend([partial(performer.on_received, first, b"4" * 3000),
+                                                     partial(performer.on_received, good, b"g")]))
     assert [[each[:1] for each in chunks] for chunks in input_per_round(reactor, processed)] == [
         [b"1", b"2"], [b"4", b"3"], [b"g"]]
 
@@ -330,14 +330,14 @@ def test_deferred_input_keeps_its_order_after_negotiation_and_is_processed_after
     reactor.rightNow = 1000.0
     processed: list[bytes] = []
     session = SlowSession(reactor, processed, False)
-    performer.received(session, b"a")
+    performer.on_received(session, b"a")
     session.channel.negotiated_at = 1.0
-    performer.received(session, b"b")
+    performer.on_received(session, b"b")
     reactor.doIteration(0)
     assert processed == [b"a", b"b"]
     leaving = SlowSession(reactor, processed, False)
-    performer.received(leaving, b"last words")
-    performer.lost(leaving)
+    performer.on_received(leaving, b"last words")
+    performer.on_lost(leaving)
     reactor.doIteration(0)
     reactor.doIteration(0)
     assert processed[-1] == b"last words" and leaving.closed == ["lost"]
@@ -370,14 +370,14 @@ def test_without_open_files_left_for_the_storage_connections_are_refused_for_a_t
     reactor.advance(10.0)
     port = Port()
     performer.admission.files_max, performer.admission.ports = 1024, [port]
-    assert performer.connected(Accepted(1024 - admission.FILES_LEFT_MIN - 1), "peer", 1) is not None and port.reading
+    assert performer.on_connected(Accepted(1024 - admission.FILES_LEFT_MIN - 1), "peer", 1) is not None and port.reading
     for _ in range(3):
-        assert performer.connected(Accepted(1024 - admission.FILES_LEFT_MIN), "peer", 1) is None and not port.reading
+        assert performer.on_connected(Accepted(1024 - admission.FILES_LEFT_MIN), "peer", 1) is None and not port.reading
     lines = [text for _, text in performer.report.lines if "open files" in text]
     assert len(lines) == 1 and "fewer than 128 of 1024" in lines[0]
     reactor.advance(admission.ACCEPT_PAUSE_S)
     assert port.reading
-    performer.connected(Accepted(1000), "peer", 1)
+    performer.on_connected(Accepted(1000), "peer", 1)
     assert not port.reading
     port.connected = False  # the broker stops
     reactor.advance(admission.ACCEPT_PAUSE_S)

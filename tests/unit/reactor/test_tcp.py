@@ -9,7 +9,7 @@ import pytest
 from kit.connections import Driver, Tls, Transport, connect
 
 from bmqtwist.limits import TRANSPORT_BYTES_MAX
-from bmqtwist.reactor.tcp import LINGER_S
+from bmqtwist.reactor.tcp import CLOSE_TIMEOUT_S
 from bmqtwist.wire.fast import EventType, event_header
 
 
@@ -106,7 +106,7 @@ def test_the_waiting_bytes_of_a_steady_reader_are_those_unread_at_present(kind: 
         whole += write
         connection.write([write])
         assert connection.waiting_bytes <= 2 * TRANSPORT_BYTES_MAX + 1
-        assert connection.taken_bytes >= turn * TRANSPORT_BYTES_MAX
+        assert connection.drained_bytes >= turn * TRANSPORT_BYTES_MAX
     assert driver.calls[-1][0] == "connected", "its output was not drained"
     connection.finish()
     assert len(transport.everything) == len(whole) + 1 and transport.everything.replace(b"y", b"", 1) == whole
@@ -143,7 +143,7 @@ def test_a_close_follows_the_output_and_aborts_a_lingering_peer() -> None:
     connection.finish()
     assert transport.disconnecting and transport.producer is None
     ((seconds, abort),) = driver.delayed
-    assert seconds == LINGER_S
+    assert seconds == CLOSE_TIMEOUT_S
     abort()
     assert transport.aborted
     connection.connectionLost()

@@ -28,7 +28,7 @@ class SlowBroker(Broker):
         super().turn(now)
         self._reactor.rightNow += self.seconds
 
-    def received(self, session: Any, data: bytes, now: float, later: bool = False) -> None:
+    def on_received(self, session: Any, data: bytes, now: float, later: bool = False) -> None:
         self._reactor.rightNow += len(data) / 1000
 
 
@@ -55,13 +55,13 @@ def counts(performer: ReactorPerformer) -> tuple[int, int, float]:
 def test_a_turn_is_measured_from_its_first_input_to_its_end(world: Any) -> None:
     reactor, broker, performer = world
     for milliseconds in (40, 61, 500):
-        reactor.work = [lambda size=milliseconds: performer.received(Session(), bytes(size)),
-                        lambda: performer.received(Session(), bytes(30))]
+        reactor.work = [lambda size=milliseconds: performer.on_received(Session(), bytes(size)),
+                        lambda: performer.on_received(Session(), bytes(30))]
         broker.seconds = 0.01
         reactor.doIteration(5.0)
     assert counts(performer) == (2, 0, 0.54) and not performer.report.texts("WARN")
     reactor.rightNow += 10.0  # without input
-    reactor.work = [lambda: performer.received(Session(), b"x")]
+    reactor.work = [lambda: performer.on_received(Session(), b"x")]
     reactor.doIteration(5.0)
     assert counts(performer) == (2, 0, 0.54)
 
@@ -69,7 +69,7 @@ def test_a_turn_is_measured_from_its_first_input_to_its_end(world: Any) -> None:
 def test_the_longest_turn_is_recorded_also_below_the_threshold(world: Any) -> None:
     reactor, broker, performer = world
     for milliseconds, longest in ((20, 0.02), (10, 0.02), (50, 0.05)):
-        reactor.work = [lambda size=milliseconds: performer.received(Session(), bytes(size))]
+        reactor.work = [lambda size=milliseconds: performer.on_received(Session(), bytes(size))]
         reactor.doIteration(5.0)
         assert counts(performer) == (0, 0, longest)
 
@@ -95,7 +95,7 @@ def test_a_turn_above_a_second_is_logged_with_its_stack(world: Any) -> None:
         inspector.join()
 
     broker.received = lambda session, data, now: compare_everything_with_everything()
-    reactor.work = [lambda: performer.received(Session(), b"x")]
+    reactor.work = [lambda: performer.on_received(Session(), b"x")]
     reactor.doIteration(5.0)
     assert counts(performer) == (1, 1, 1.5)
     (line,) = performer.report.texts("WARN")

@@ -10,7 +10,7 @@ import pytest
 from crc32c import crc32c
 
 from bmqtwist.cluster.partition_events import (
-    PartitionTalk,
+    PartitionMessage,
     Records,
     ReplicaReceipt,
     encode_partition_message,
@@ -109,7 +109,7 @@ def test_two_damaged_slots_are_reported() -> None:
 
 LOG = LogSummary((5, 9), (4, 2), ((4, 7), (5, 9)))
 RUN = RecordRun((5, 8), (5, 9), b"journal", b"data", b"qlist")
-MESSAGES: list[PartitionTalk | Decline | Yield] = [
+MESSAGES: list[PartitionMessage | Decline | Yield] = [
     Prepare(2, 7), Promise(2, 7, LOG.last, LOG.base, list(LOG.leases), (4, 7)),
     Promise(2, 7, doubtful=True), Stale(2, 9), Pull(2, 7, (4, 7)),
     Pull(2, 7, None), Records(2, 7, (4, 7), RUN),
@@ -128,7 +128,7 @@ def decode_event(event: bytes) -> Any:
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda each: type(each).__name__)
-def test_a_partition_message_is_unchanged_by_a_round_trip(message: PartitionTalk | Decline | Yield) -> None:
+def test_a_partition_message_is_unchanged_by_a_round_trip(message: PartitionMessage | Decline | Yield) -> None:
     assert decode_event(encode_partition_message(31, message)) == (31, message)
 
 
@@ -136,7 +136,7 @@ def test_a_partition_message_is_unchanged_by_a_round_trip(message: PartitionTalk
 @pytest.mark.parametrize("message", [
     Records(2, 7, (4, 7), RUN), ImagePart(2, 7, 3, (5, 9), True, b"journal", b"data", b"qlist")],
                          ids=lambda each: type(each).__name__)
-def test_records_with_a_wrong_checksum_are_refused(message: PartitionTalk) -> None:
+def test_records_with_a_wrong_checksum_are_refused(message: PartitionMessage) -> None:
     with pytest.raises(PeerError, match="checksum"):
         decode_event(encode_partition_message(31, message).replace(b"data", b"dato"))
 
@@ -157,7 +157,7 @@ def test_partition_messages_have_the_declared_layout() -> None:
 
 @pytest.mark.parametrize("message", [Records(2, 7, (4, 7), RUN), ReplicaReceipt(2, 7, (5, 9), (4, 7), 4, 1 << 40)],
                          ids=lambda each: type(each).__name__)
-def test_a_partition_message_of_a_wrong_size_is_refused(message: PartitionTalk) -> None:
+def test_a_partition_message_of_a_wrong_size_is_refused(message: PartitionMessage) -> None:
     event = encode_partition_message(31, message)
     for size in range(8, len(event)):
         with pytest.raises(PeerError):

@@ -183,7 +183,7 @@ def test_a_capacity_alarm_clears_when_the_queue_falls_below_its_threshold() -> N
                                                                                "bytes": 1 << 20},
                                 "domainLimits": {"messages": 100, "bytes": 1 << 20}})
     history = NodeHistory("n1", lambda: STARTED_WALL)
-    bench.report.watch(history)
+    bench.report.set_recorder(history)
     writer, reader = bench.open(), bench.open(read=True, limit=100)
     bench.post(writer, *[b"x"] * 4)
     assert {each.category for each in history.alarms.alarms()} == {"CAPACITY_STATE_HIGH_WATERMARK", "CAPACITY_STATE_FULL"}
@@ -247,9 +247,9 @@ _BENCH = Bench()
 
 def test_a_report_passes_events_and_alarms_to_its_history() -> None:
     history, report = NodeHistory("n1", lambda: 5.0), ListReport()
-    report.note("node", "before the watch")
-    report.watch(history)
-    report.note("node", "node n2 is connected", about="n2")
+    report.record_event("node", "before the watch")
+    report.set_recorder(history)
+    report.record_event("node", "node n2 is connected", about="n2")
     report.alarm(alarms.WRITE_FAILED, "what %s", "happens")
     report.alarm(alarms.PARTITION_READONLY, "100 %")
     report.info("a line")
@@ -265,7 +265,7 @@ def test_a_report_passes_events_and_alarms_to_its_history() -> None:
 
 def test_queue_and_configuration_changes_are_recorded_as_events() -> None:
     bench, history = Bench(), NodeHistory("n1", lambda: STARTED_WALL)
-    bench.report.watch(history)
+    bench.report.set_recorder(history)
     bench.write_domain()
     writer = bench.open()
     bench.post(writer, b"1", b"2")

@@ -125,4 +125,4 @@ def test_helpers_and_objects_encode_the_same_bytes():
     push = events.PushMessage(3, guid, b"hello", flags=4, options=area)
     outbox = Outbox()
     outbox.push(3, guid, 7, 4, 0, 0, b"hello")
-    assert events.encode_push([push]) == b"".join(outbox.take())
+    assert events.encode_push([push]) == b"".join(outbox.take_output())

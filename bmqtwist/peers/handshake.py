@@ -1,4 +1,7 @@
-"""Negotiation contents: identity and features of this broker, checks of the features of others, supported SDK versions."""
+"""Handshake contents: identity and features of this broker, checks of a peer's features, supported SDK versions.
+
+Used during the negotiation (`link/negotiation.py`) by `broker/sessions.py`, `links.py` and `downstreams.py`.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ MEMBER_FEATURES = ("DURABLE_VOTE", "METADATA_LOG")  # required of all members of
 CLUSTER_EXTENSION = "BMQTWIST_CLUSTER"  # feature group of configuration that must be equal at all members
 CONSOLE_EXTENSION = "BMQTWIST_CONSOLE"  # feature group of the console's URL and a proxy's name: UTF-8 in hexadecimal
 OLDEST_SDK = {SdkLanguage.E_CPP: 10500, SdkLanguage.E_JAVA: 2}
-EVERY_ADDRESS = ("0.0.0.0", "::", "")
+EVERY_ADDRESS = ("0.0.0.0", "::", "")  # listening addresses that stand for all interfaces
 URL_CHARS_MAX, NAME_CHARS_MAX = 1024, 255
 RECOMMENDED_SDK = {SdkLanguage.E_CPP: 10900}
 
@@ -46,7 +49,7 @@ class Identity:
     started_wall: float  # seconds since the epoch at the same moment
 
 
-def features(app: AppConfig) -> str:
+def own_features(app: AppConfig) -> str:
     """Return the feature string of this broker, without features that the configuration hides."""
     fields = ["PROTOCOL_ENCODING:BER,JSON", "HA:GRACEFUL_SHUTDOWN,GRACEFUL_SHUTDOWN_V2,BROADCAST_TO_PROXIES"]
     if app.message_properties_v2.advertise_v2_support:
@@ -57,7 +60,7 @@ def features(app: AppConfig) -> str:
 
 
 def console_url(http: Http, host: str) -> str:
-    """Return the URL of the console of a node with this host in its endpoint; empty if it has none."""
+    """Return the URL of the console of a node whose endpoint has this host; empty if it has no console."""
     if http.url or not http.port:
         return http.url if http.port else ""
     address = (host or "127.0.0.1") if http.address in EVERY_ADDRESS else http.address
@@ -69,27 +72,27 @@ def is_console_url(url: str) -> bool:
     return url.startswith(("http://", "https://")) and url.isprintable() and len(url) <= URL_CHARS_MAX
 
 
-def announced_url(told: Mapping[str, Sequence[str]]) -> str:
-    """Return the console URL in the features of another member or a proxy; empty if missing."""
-    url = _announced(told, 0)
+def announced_url(features: Mapping[str, Sequence[str]]) -> str:
+    """Return the console URL in the features of another member or a proxy; empty if it is missing or invalid."""
+    url = _announced(features, 0)
     return url if is_console_url(url) else ""
 
 
-def announced_name(told: Mapping[str, Sequence[str]]) -> str:
-    """Return the name in the features of a proxy; empty if missing."""
-    name = _announced(told, 1)
+def announced_name(features: Mapping[str, Sequence[str]]) -> str:
+    """Return the name in the features of a proxy; empty if it is missing or invalid."""
+    name = _announced(features, 1)
     return name if name.isprintable() and len(name) <= NAME_CHARS_MAX else ""
 
 
-def _announced(told: Mapping[str, Sequence[str]], place: int) -> str:
+def _announced(features: Mapping[str, Sequence[str]], place: int) -> str:
     try:
-        return bytes.fromhex("".join(told.get(CONSOLE_EXTENSION, ())[place:place + 1])).decode()
+        return bytes.fromhex("".join(features.get(CONSOLE_EXTENSION, ())[place:place + 1])).decode()
     except ValueError:
         return ""
 
 
 def _console(app: AppConfig, definition: ClusterDefinition, node_id: int) -> str:
-    """Return the feature group with the console's URL of this node."""
+    """Return the feature group with the URL of this node's console."""
     own = next((node for node in definition.nodes if node.id == node_id), None)
     url = console_url(app.bmqtwist.http, (own.host_and_port or ("", 0))[0] if own is not None else "")
     return f";{CONSOLE_EXTENSION}:{url.encode().hex()}" if url else ""
@@ -104,14 +107,14 @@ class LinkHost(Protocol):
     security: Security
     loop: Loop
 
-    def answer(self, session: Session, identity: ClientIdentity) -> BrokerResponse:
+    def make_response(self, session: Session, identity: ClientIdentity) -> BrokerResponse:
         """Return the response to a negotiation, with the number of its session."""
 
-    def dialled(self, peer: str, identity: ClientIdentity, peers: PeerContext, now: float) -> Session:
+    def add_dialled(self, peer: str, identity: ClientIdentity, peers: PeerContext, now: float) -> Session:
         """Create the session of a dialled connection; `identity` is sent in the negotiation."""
 
 
-def answer(identity: Identity, app: AppConfig, session_number: int, client: ClientIdentity) -> BrokerResponse:
+def broker_response(identity: Identity, app: AppConfig, session_number: int, client: ClientIdentity) -> BrokerResponse:
     """Return the response to a client's identity; SDKs older than OLDEST_SDK are refused in it."""
     interface = app.network_interfaces.tcp_interface
     admin = client.client_type == ClientType.E_TCPADMIN
@@ -122,7 +125,7 @@ def answer(identity: Identity, app: AppConfig, session_number: int, client: Clie
         broker_identity=ClientIdentity(
             protocol_version=1, sdk_version=DEVELOPMENT_VERSION, client_type=ClientType.E_TCPBROKER,
             process_name=identity.process_name, pid=identity.pid, session_id=session_number,
-            host_name=identity.host_name, features=features(app), cluster_name="", cluster_node_id=-1,
+            host_name=identity.host_name, features=own_features(app), cluster_name="", cluster_node_id=-1,
             sdk_language=SdkLanguage.E_CPP, user_agent=f"bmqbrkr:{DEVELOPMENT_VERSION}"),
         heartbeat_interval_ms=interface.heartbeat_interval_ms if interface is not None else 0,
         max_missed_heartbeats=0 if admin else app.network_interfaces.heartbeats.client)
@@ -137,17 +140,17 @@ def answer(identity: Identity, app: AppConfig, session_number: int, client: Clie
     return response
 
 
-def configured_alike(definition: ClusterDefinition) -> tuple[str, str]:
+def shared_configuration(definition: ClusterDefinition) -> tuple[str, str]:
     """Return the features that must be equal at all members: number of partitions, ids of nodes."""
     ids = sorted(node.id for node in definition.nodes)
     return f"PARTITIONS_{definition.partition_config.num_partitions}", f"NODES_{'_'.join(map(str, ids))}"
 
 
-def configured_otherwise(told: Mapping[str, Sequence[str]], definition: ClusterDefinition) -> str:
+def configuration_difference(features: Mapping[str, Sequence[str]], definition: ClusterDefinition) -> str:
     """Describe how another member's configuration differs; empty if it is equal or not sent."""
-    ours, theirs = configured_alike(definition), told.get(CLUSTER_EXTENSION, configured_alike(definition))
+    ours, theirs = shared_configuration(definition), features.get(CLUSTER_EXTENSION, shared_configuration(definition))
     wrong = [each for each in theirs if each not in ours]
-    return f"it is configured with {', '.join(wrong)}, this node with {', '.join(ours)}" if wrong else ""
+    return f"its configuration has {', '.join(wrong)}, that of this node {', '.join(ours)}" if wrong else ""
 
 
 def member_identity(identity: Identity, app: AppConfig, session_number: int, cluster: str, node_id: int,
@@ -157,11 +160,11 @@ def member_identity(identity: Identity, app: AppConfig, session_number: int, clu
     with the URL of this node's console in `console_of`."""
     alike = _console(app, console_of, node_id) if console_of is not None else ""
     if definition is not None:
-        alike = f";{CLUSTER_EXTENSION}:{','.join(configured_alike(definition))}{_console(app, definition, node_id)}"
+        alike = f";{CLUSTER_EXTENSION}:{','.join(shared_configuration(definition))}{_console(app, definition, node_id)}"
     return ClientIdentity(
         protocol_version=1, sdk_version=DEVELOPMENT_VERSION, client_type=ClientType.E_TCPBROKER,
         process_name=identity.process_name, pid=identity.pid, session_id=session_number, host_name=identity.host_name,
-        features=f"{features(app)};{MEMBER_EXTENSION}:{','.join(MEMBER_FEATURES)};"
+        features=f"{own_features(app)};{MEMBER_EXTENSION}:{','.join(MEMBER_FEATURES)};"
         f"{RELAY_EXTENSION}:{','.join(RELAY_FEATURES)}{alike}", cluster_name=cluster,
         cluster_node_id=node_id, sdk_language=SdkLanguage.E_CPP, user_agent=f"bmqbrkr:{DEVELOPMENT_VERSION}")
 
@@ -172,19 +175,19 @@ def proxy_identity(identity: Identity, app: AppConfig, session_number: int, clus
     proxies; `node_id`: its id in a cluster whose nodes are proxies themselves."""
     introduction = member_identity(identity, app, session_number, cluster, node_id)
     url = console_url(app.bmqtwist.http, identity.host_name)
-    told = f";{CONSOLE_EXTENSION}:{url.encode().hex()},{app.broker_instance_name.encode().hex()}" if upwards else ""
-    introduction.features = f"{features(app)};{RELAY_EXTENSION}:{','.join(RELAY_FEATURES)}{told}"
+    console = f";{CONSOLE_EXTENSION}:{url.encode().hex()},{app.broker_instance_name.encode().hex()}" if upwards else ""
+    introduction.features = f"{own_features(app)};{RELAY_EXTENSION}:{','.join(RELAY_FEATURES)}{console}"
     return introduction
 
 
-def missing_member_features(told: Mapping[str, Sequence[str]]) -> list[str]:
+def missing_member_features(features: Mapping[str, Sequence[str]]) -> list[str]:
     """Return the features that a broker lacks to be a member."""
-    return [name for name in MEMBER_FEATURES if name not in told.get(MEMBER_EXTENSION, ())]
+    return [name for name in MEMBER_FEATURES if name not in features.get(MEMBER_EXTENSION, ())]
 
 
-def wants_receipts(told: Mapping[str, Sequence[str]]) -> bool:
-    """Return whether a broker waits for receipts of its CONFIRMs."""
-    return CONFIRM_RECEIPTS in told.get(RELAY_EXTENSION, ())
+def wants_receipts(features: Mapping[str, Sequence[str]]) -> bool:
+    """Return whether a broker supports receipts of its CONFIRMs."""
+    return CONFIRM_RECEIPTS in features.get(RELAY_EXTENSION, ())
 
 
 def refuse(response: BrokerResponse, message: str) -> None:
