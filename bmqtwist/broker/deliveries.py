@@ -130,7 +130,7 @@ class Deliveries:
             queue.deliver(now)
         except Exception as error:
             queue.delivery_requested = False
-            self._loop.isolation.queue_failed(queue, "delivery", error)
+            self._loop.isolation.isolate_queue(queue, "delivery", error)
 
     def _failure(self, queue: Queue, doing: str, disable: bool = False) -> Callable[[Exception], None]:
         return partial(self._loop.isolation.isolate_queue, queue, doing, disable=disable)

@@ -71,7 +71,7 @@ class LogView(Protocol):
     def durable(self) -> Psn:
         """PSN of the last record that is durable at this node, as the configured durability defines it."""
 
-    def can_send_after(self, psn: Psn) -> bool:
+    def can_send_after(self, after: Psn) -> bool:
         """True if the records after this one can be sent: it is in the log, or was until the last compaction."""
 
     @property

@@ -86,7 +86,7 @@ class HostedPartition:
     def durable(self) -> Psn:
         return self.partition.durable_psn
 
-    def offers(self, after: Psn) -> bool:
+    def can_send_after(self, after: Psn) -> bool:
         return self.partition.can_send_after(after)
 
     @property

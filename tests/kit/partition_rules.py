@@ -47,7 +47,7 @@ class FakeLog:
     busy: bool = False
     broken: bool = False
 
-    def offers(self, after: Psn) -> bool:
+    def can_send_after(self, after: Psn) -> bool:
         """Return whether the records after a PSN are in the log."""
         return self.summary.contains(after)
 

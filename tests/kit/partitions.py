@@ -85,7 +85,7 @@ class Log:
         return LogSummary(last, self.base, tuple(each for each in leases_of(psn for psn, _ in self.records)
                                               if each[0] >= self.base[0]))
 
-    def offers(self, after: Psn) -> bool:
+    def can_send_after(self, after: Psn) -> bool:
         return self.summary.contains(after)
 
     @property
