@@ -250,7 +250,7 @@ def test_an_error_in_a_broadcast_push_closes_only_its_consumer(world: MemoryWorl
 def test_an_error_in_output_closes_only_its_connection(world: MemoryWorld, monkeypatch: Any, stage: str) -> None:
     failing, fine = world.producer(A, "failing"), world.producer(B, "fine")
     if stage == "take":
-        InjectedError(monkeypatch, Session, "take", is_client("failing"))
+        InjectedError(monkeypatch, Session, "take_output", is_client("failing"))
     else:
         times = 2 if stage == "finish" else 1
         InjectedError(monkeypatch, world.broker.loop.performer, stage, is_client("failing"), times)
@@ -275,7 +275,7 @@ def test_a_second_error_while_a_failed_session_closes_still_closes_it(world: Mem
 def test_an_error_in_resume_closes_the_session(world: MemoryWorld, monkeypatch: Any) -> None:
     monkeypatch.setattr("bmqtwist.queue.window.TURN_PUSH_BYTES_MAX", 10)
     failing, fine, producer = world.consumer(A, name="failing"), world.consumer(B, name="fine"), world.producer(A)
-    InjectedError(monkeypatch, ClientSession, "resume", is_client("failing"))
+    InjectedError(monkeypatch, ClientSession, "resume_deliveries", is_client("failing"))
     producer.post(b"x" * 100)
     world.advance(0.1)
     assert is_closed(failing.client)
@@ -307,7 +307,7 @@ def test_an_error_in_periodic_work_closes_only_its_partition(world: MemoryWorld,
 def test_an_error_while_handling_a_failed_sync_closes_the_partition(world: MemoryWorld, monkeypatch: Any) -> None:
     to_a, _, to_b, _ = pair(world)
     InjectedError(monkeypatch, Partition, "on_sync_failed", is_first_partition)
-    world.broker.storage.sync_failed(world.broker.clusters["c3"].partitions[0], 1, OSError(5, "EIO"), world.now)
+    world.broker.storage.on_sync_failed(world.broker.clusters["c3"].partitions[0], 1, OSError(5, "EIO"), world.now)
     assert to_b.status_of(b"y") == 0 and to_a.status_of(b"x") == 6
 
 
@@ -396,7 +396,7 @@ def test_an_error_in_a_timer_raises_an_alarm_and_other_timers_run(world: MemoryW
 
 def test_an_error_while_receiving_closes_only_that_session(world: MemoryWorld, monkeypatch: Any) -> None:
     failing, fine = world.producer(A, "failing"), world.producer(A, "fine")
-    InjectedError(monkeypatch, PutReader, "take", lambda reader, *event: reader._session.description.startswith("failing"))
+    InjectedError(monkeypatch, PutReader, "read", lambda reader, *event: reader._session.description.startswith("failing"))
     failing.put(b"x")
     fine.put(b"y")
     assert fine.next_ack().status == 0 and is_closed(failing.client)
@@ -430,7 +430,7 @@ def test_an_error_at_the_loss_of_a_connection_raises_an_alarm_and_removes_the_se
 
 
 def test_an_error_in_the_result_of_an_authentication_closes_its_session(world: MemoryWorld, monkeypatch: Any) -> None:
-    InjectedError(monkeypatch, Session, "authenticated", lambda *arguments: True)
+    InjectedError(monkeypatch, Session, "on_authenticated", lambda *arguments: True)
     client = world.connect("failing")
     world.broker.sessions.on_authenticated(client.link.session, 1, Denied("no", -1), world.now)  # type: ignore[attr-defined]
     assert is_closed(client)
@@ -617,7 +617,7 @@ def test_an_error_in_a_rollover_closes_only_its_partition(world: MemoryWorld, mo
     assert_alarm(world, "Partition [0]: rolling over")
 
 
-@pytest.mark.parametrize("name, report", [("on_job_done", "_rolled"), ("on_job_failed", "_roll_failed")])
+@pytest.mark.parametrize("name, report", [("on_job_done", "_on_job_done"), ("on_job_failed", "_on_job_failed")])
 def test_an_error_in_the_outcome_of_a_rollover_job_closes_only_its_partition(world: MemoryWorld, monkeypatch: Any, name: str,
                                                                              report: str) -> None:
     to_a, _, to_b, _ = pair(world)

@@ -94,8 +94,8 @@ class BrokerPair:
 
     def connect(self) -> None:
         dialling, listening = (world.broker.sessions for world in self.worlds)
-        made = dialling.dialled("2:30114", identity(1), self.contexts[0], self.worlds[0].now)
-        for wire, session in zip(self.wires, (made, listening.connect("1:40000", self.worlds[1].now)), strict=True):
+        made = dialling.add_dialled("2:30114", identity(1), self.contexts[0], self.worlds[0].now)
+        for wire, session in zip(self.wires, (made, listening.add_accepted("1:40000", self.worlds[1].now)), strict=True):
             wire.session, session.transport, wire.world.turn_requested = session, wire, True
         self.pass_on()
 

@@ -111,7 +111,7 @@ def test_confirms_of_a_partition_that_lost_its_lease_delay_the_receipt_until_the
 
 
 def test_a_replica_receipt_is_urgent_unless_an_early_ack_or_another_replica_replaces_it() -> None:
-    machine, receipt = SimpleNamespace(up={1, 3}, leads=False), ReplicaReceipt(2, 5, (5, 7), (5, 7), 0, 0)
+    machine, receipt = SimpleNamespace(connected_nodes={1, 3}, leads=False), ReplicaReceipt(2, 5, (5, 7), (5, 7), 0, 0)
     hosted = HostedPartition.__new__(HostedPartition)
     hosted.machine, hosted.acked_early = machine, False  # type: ignore[assignment]
     assert hosted.is_urgent(receipt)

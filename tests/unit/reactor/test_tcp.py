@@ -28,7 +28,7 @@ def test_a_quick_tcp_ack_is_requested_before_the_input_is_processed(monkeypatch:
     session = driver.session = SimpleNamespace(remote=SimpleNamespace(sends_at_once=False), delays_acks=False)
     connection, _ = connect(transport, driver)
     seen: list[int] = []
-    monkeypatch.setattr(driver, "received", lambda session, data: seen.append(len(quickacks)))
+    monkeypatch.setattr(driver, "on_received", lambda session, data: seen.append(len(quickacks)))
     connection.dataReceived(b"abc")
     connection.dataReceived(b"def")
     assert quickacks == 2 * [(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)] and seen == [1, 2]

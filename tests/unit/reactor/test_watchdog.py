@@ -94,14 +94,14 @@ def test_a_turn_above_a_second_is_logged_with_its_stack(world: Any) -> None:
         inspector.start()
         inspector.join()
 
-    broker.received = lambda session, data, now: compare_everything_with_everything()
+    broker.on_received = lambda session, data, now: compare_everything_with_everything()
     reactor.work = [lambda: performer.on_received(Session(), b"x")]
     reactor.doIteration(5.0)
     assert counts(performer) == (1, 1, 1.5)
     (line,) = performer.report.texts("WARN")
     assert "busy for 1.500 s" in line and "compare_everything_with_everything (test_watchdog.py:" in line
     reactor.rightNow += 5.0
-    broker.received = lambda session, data, now: None
+    broker.on_received = lambda session, data, now: None
     reactor.doIteration(5.0)
     performer.watchdog._inspect()
     assert counts(performer) == (1, 1, 1.5), "an idle loop is not busy"
