@@ -69,22 +69,22 @@ class PeerDouble:
         """Admit every broker."""
         return BrokerResponse(Status(Category.E_SUCCESS, 0, ""), 1, 999999, False, self._identity)
 
-    def connected(self, peer: PeerSession) -> None:
+    def on_connected(self, peer: PeerSession) -> None:
         """A session was negotiated."""
         self.peers.append(peer)
         self.dialled += peer.dialled
 
-    def received(self, peer: PeerSession, kind: EventType, specific: int, body: bytes) -> None:
+    def on_event(self, peer: PeerSession, kind: EventType, specific: int, body: bytes) -> None:
         """Store an event of a peer."""
         self.got.append((kind, body))
 
-    def disconnected(self, peer: PeerSession) -> None:
+    def on_disconnected(self, peer: PeerSession) -> None:
         """A session ended; dial again if it was dialled."""
         self.peers.remove(peer)
         if peer.dialled:
             self._schedule_dial()
 
-    def not_connected(self, session: Session) -> None:
+    def on_negotiation_failed(self, session: Session) -> None:
         """A dialled connection failed before negotiation; dial again."""
         self._schedule_dial()
 

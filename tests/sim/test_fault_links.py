@@ -166,8 +166,8 @@ class DuplicatedEvents:
         self._world, self._node = world, node
         self.count = 0
         peers = node.broker.sessions.peers[CLUSTER]
-        self._received = peers.received
-        peers.received = self._receive  # type: ignore[method-assign]
+        self._received = peers.on_event
+        peers.on_event = self._receive  # type: ignore[method-assign]
 
     def _receive(self, peer: PeerSession, kind: EventType, *what: Any) -> None:
         self._received(peer, kind, *what)
