@@ -162,7 +162,7 @@ def test_a_close_disconnects_both_sides_once(pair: BrokerPair) -> None:
     assert one.session.state is two.session.state is ConnectionState.CLOSED
     assert one.session not in pair.worlds[0].broker.sessions.open and two.session not in pair.worlds[1].broker.sessions.open
     two.send(event_header(EventType.ELECTOR, 4) + b"vote")
-    assert not two.session.take() and not pair.contexts[0].failed
+    assert not two.session.take_output() and not pair.contexts[0].failed
 
 
 def test_a_broker_of_an_unknown_cluster_is_refused_with_a_log_line(tmp_path: Path) -> None:
