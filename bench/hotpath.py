@@ -135,10 +135,10 @@ def compare(tree: Path, size: int, rounds: int) -> None:
                 took = measure(side, shape)
                 if turn >= 0:
                     sides[side].append(took)
-    for (name, *_), (theirs, ours) in zip(SHAPES, times, strict=True):
-        ratio = median(one / other for one, other in zip(ours, theirs, strict=True))
-        print(f"{name:<22} {median(theirs):7.2f} us other {median(ours):7.2f} us this, median ratio {ratio:.3f}, "
-              f"minima {min(theirs):.2f} and {min(ours):.2f} us")
+    for (name, *_), (other_times, own_times) in zip(SHAPES, times, strict=True):
+        ratio = median(one / other for one, other in zip(own_times, other_times, strict=True))
+        print(f"{name:<22} {median(other_times):7.2f} us other {median(own_times):7.2f} us this, median ratio {ratio:.3f}, "
+              f"minima {min(other_times):.2f} and {min(own_times):.2f} us")
     for process in processes:
         process.communicate()
 

@@ -54,8 +54,8 @@ def test_the_broker_continues_storage_files_of_the_original(tmp_path: Path) -> N
     """A restart finds old and new messages."""
     world = take_over(tmp_path, "crash-single")
     world.start()
-    world.producer("bmq://d.prio/c").post(b"ours")
+    world.producer("bmq://d.prio/c").post(b"new")
     world.restart()
     pushed = world.pushes(world.consumer("bmq://d.prio/c"))
     assert [push.guid.hex().upper() for push in pushed][:-1] == outstanding("crash-single")
-    assert pushed[-1].payload == b"ours"
+    assert pushed[-1].payload == b"new"

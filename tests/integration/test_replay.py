@@ -156,8 +156,8 @@ def play(world: MemoryWorld, name: str) -> list[Connection]:
 
 def translate(connection: Connection, data: bytes) -> bytes:
     """Replace GUIDs of the original's broker in requests of the client by those of this broker."""
-    ours, theirs = made_by_broker(connection.heard), made_by_broker(connection.expected)
-    for mine, recorded in zip(ours, theirs, strict=False):
+    actual, expected = made_by_broker(connection.heard), made_by_broker(connection.expected)
+    for mine, recorded in zip(actual, expected, strict=False):
         data = data.replace(recorded, mine)
     return data
 
@@ -267,14 +267,14 @@ FLAG_DIFFERS = {"fanout"}
 def differences(name: str, connection: Connection, world: MemoryWorld) -> list[str]:
     """Return all differences from the recording."""
     found = []
-    theirs, ours = answers(connection.expected), answers(connection.heard)
-    for key in [*theirs, *[key for key in ours if key not in theirs]]:
-        mine, recorded = comparable(ours.get(key), world), comparable(theirs.get(key), world)
+    expected, actual = answers(connection.expected), answers(connection.heard)
+    for key in [*expected, *[key for key in actual if key not in expected]]:
+        mine, recorded = comparable(actual.get(key), world), comparable(expected.get(key), world)
         if mine == recorded or (name, key) in KNOWN:
             continue
         if isinstance(mine, set) and isinstance(recorded, set):
             mine, recorded = sorted(mine - recorded), sorted(recorded - mine)
-        found.append(f"answer to {key}:\n   recorded {recorded}\n   ours     {mine}")
+        found.append(f"answer to {key}:\n   recorded {recorded}\n   actual   {mine}")
     for what, of in (("ACKs", acks), ("PUSHes", pushes)):
         mine, recorded = of(connection.heard), of(connection.expected)
         if name in RACES:
@@ -282,9 +282,9 @@ def differences(name: str, connection: Connection, world: MemoryWorld) -> list[s
         if name in FLAG_DIFFERS and what == "PUSHes":
             mine, recorded = ([(*item[:5], *item[6:]) for item in items] for items in (mine, recorded))
         if mine != recorded and (name, what) not in KNOWN:
-            found.append(f"{what}:\n   recorded {recorded}\n   ours     {mine}")
+            found.append(f"{what}:\n   recorded {recorded}\n   actual   {mine}")
     if connection.closed_by_broker != connection.recorded_closed_by_broker and (name, "closed") not in KNOWN:
-        found.append(f"closed by the broker: recorded {connection.recorded_closed_by_broker}, ours "
+        found.append(f"closed by the broker: recorded {connection.recorded_closed_by_broker}, actual "
                      f"{connection.closed_by_broker}")
     return found
 

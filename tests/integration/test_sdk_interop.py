@@ -62,7 +62,7 @@ def all_types(values: dict[str, Any], types: dict[str, str]) -> dict[str, str]:
     return {name: types.get(name, NATURAL[type(value)]) for name, value in values.items()}
 
 
-# -- our fronts: post all of MESSAGES, and take a number of messages -------------------------------------------------------
+# -- fronts of this SDK: post all of MESSAGES, and receive a number of messages -------------------------------------
 
 
 def read(message: Any) -> tuple[bytes, bytes, dict[str, Any], dict[str, str]]:
@@ -76,7 +76,7 @@ def read(message: Any) -> tuple[bytes, bytes, dict[str, Any], dict[str, str]]:
     return message.guid, message.data, values, types
 
 
-def ours(types: dict[str, str]) -> dict[str, PropertyType]:
+def property_types(types: dict[str, str]) -> dict[str, PropertyType]:
     return {name: PropertyType[kind] for name, kind in types.items()}
 
 
@@ -86,7 +86,7 @@ def with_asyncio(broker: str, uri: str, posts: list[Posted], takes: int, compres
             queue = await session.open(uri, read=takes > 0, write=True)
             guids = []
             for payload, values, types in posts:
-                ack = await queue.post(payload, values, ours(types))
+                ack = await queue.post(payload, values, property_types(types))
                 assert ack.ok
                 guids.append(ack.guid)
             got = []
@@ -106,7 +106,7 @@ def with_twisted(broker: str, uri: str, posts: list[Posted], takes: int, compres
         session = tx.Session(reactor, broker, compression=compress)
         await session.start()
         queue = await session.open(uri, read=takes > 0, write=True)
-        guids = [(await queue.post(payload, values, ours(types))).guid for payload, values, types in posts]
+        guids = [(await queue.post(payload, values, property_types(types))).guid for payload, values, types in posts]
         got = []
         for _ in range(takes):
             with await queue.get() as message:
@@ -127,7 +127,7 @@ def with_twisted(broker: str, uri: str, posts: list[Posted], takes: int, compres
 
 def without_a_loop(broker: str, uri: str, posts: list[Posted], takes: int, compress: bool) -> tuple[list[bytes], Got]:
     with simple.Session(broker, compression=compress) as session, session.open(uri, read=takes > 0, write=True) as queue:
-        guids = [queue.post(payload, values, ours(types)).guid for payload, values, types in posts]
+        guids = [queue.post(payload, values, property_types(types)).guid for payload, values, types in posts]
         got: Got = []
         while len(got) < takes:
             found = queue.poll(takes - len(got), DEADLINE)
@@ -168,7 +168,7 @@ def front_of(library: Any) -> Front:
     return run
 
 
-OURS: dict[str, Front] = {"asyncio": with_asyncio, "twisted": with_twisted, "simple": without_a_loop,
+FRONTS: dict[str, Front] = {"asyncio": with_asyncio, "twisted": with_twisted, "simple": without_a_loop,
                           "facade": front_of(facade)}
 OFFICIAL = front_of(blazingmq)
 
@@ -180,14 +180,14 @@ def expected(guids: list[bytes], posts: list[Posted]) -> Got:
 
 
 @pytest.mark.parametrize("compress", [False, True], ids=["plain", "zlib"])
-@pytest.mark.parametrize("front", OURS)
+@pytest.mark.parametrize("front", FRONTS)
 def test_each_library_consumes_messages_of_the_other_one(node: ProcessWorld, front: str, compress: bool) -> None:
     """GUIDs, payloads, properties and types are compared."""
     uri, broker = f"bmq://d/{front}-{compress}", node.broker.uri
-    guids, _ = OURS[front](broker, uri, MESSAGES, 0, compress)
+    guids, _ = FRONTS[front](broker, uri, MESSAGES, 0, compress)
     theirs, got = OFFICIAL(broker, uri, MESSAGES, len(MESSAGES), compress)
     assert got == expected(guids, MESSAGES)
-    _, got = OURS[front](broker, uri, MESSAGES[:1], len(MESSAGES), compress)
+    _, got = FRONTS[front](broker, uri, MESSAGES[:1], len(MESSAGES), compress)
     assert got == expected(theirs, MESSAGES)
     assert node.stored(uri) == 1
 
@@ -196,7 +196,7 @@ def test_the_interoperability_tests_use_both_property_styles_and_compression(nod
     """The broker stores old-style compressed messages decompressed."""
     uri, broker = "bmq://d/styles", node.broker.uri
     new_style = node.config.broker["appConfig"]["messagePropertiesV2"]["advertiseV2Support"]
-    for post in (OURS["simple"], OFFICIAL):
+    for post in (FRONTS["simple"], OFFICIAL):
         for compress in (False, True):
             post(broker, uri, MESSAGES[-2:], 0, compress)
     with simple.Session(broker) as session, session.open(uri, read=True) as queue:
@@ -212,7 +212,7 @@ def test_the_interoperability_tests_use_both_property_styles_and_compression(nod
         assert session.counters().bytes_out < sum(len(payload) for payload, _, _ in MESSAGES[-2:]) // 20
 
 
-@pytest.mark.parametrize("poster", [OFFICIAL, OURS["simple"]], ids=["official", "ours"])
+@pytest.mark.parametrize("poster", [OFFICIAL, FRONTS["simple"]], ids=["official", "own"])
 def test_subscriptions_match_properties_posted_by_either_library(node: ProcessWorld, poster: Front) -> None:
     """With all types that expressions support; another consumer gets the other messages."""
     uri, broker = f"bmq://d/subscriptions-{poster is OFFICIAL}", node.broker.uri
@@ -237,7 +237,7 @@ def test_subscriptions_match_properties_posted_by_either_library(node: ProcessWo
 def test_an_application_subscription_filters_messages_of_bmqtwist_for_the_official_library(node: ProcessWorld) -> None:
     node.domain("f", "fanout", apps=("all", "some"), subscriptions=[app_subscription("some", "n > 1")])
     uri, broker = "bmq://f/filtered", node.broker.uri
-    guids, _ = OURS["simple"](broker, uri, [(b"%d" % n, {"n": n}, {}) for n in range(4)], 0, False)
+    guids, _ = FRONTS["simple"](broker, uri, [(b"%d" % n, {"n": n}, {}) for n in range(4)], 0, False)
     with application(broker) as app:
         for name, count in (("all", 4), ("some", 2)):
             app.session.open_queue(f"{uri}?id={name}", read=True)
@@ -253,7 +253,7 @@ def test_both_libraries_share_the_messages_of_one_queue(node: ProcessWorld) -> N
         queue = session.open(uri, read=True, write=True)
         for number in range(count):
             app.session.post(uri, b"official %d" % number, on_ack=app.acks.put)
-            queue.post_nowait(b"ours %d" % number)
+            queue.post_nowait(b"own %d" % number)
         queue.flush()
         mine: list[bytes] = []
         theirs: list[bytes] = []
@@ -265,7 +265,7 @@ def test_both_libraries_share_the_messages_of_one_queue(node: ProcessWorld) -> N
                 message.confirm()
             theirs += [message.data for message in app.take(app.messages.qsize())]
         assert {app.next_ack().status for _ in range(count)} == {AckStatus.SUCCESS}
-    assert sorted(mine + theirs) == sorted(who % n for who in (b"official %d", b"ours %d") for n in range(count))
+    assert sorted(mine + theirs) == sorted(who % n for who in (b"official %d", b"own %d") for n in range(count))
     assert len(mine) > count // 2 and len(theirs) > count // 2
     assert node.stored(uri) == 0
 

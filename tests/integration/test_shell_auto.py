@@ -71,17 +71,18 @@ def test_auto_messages_follow_a_pattern_and_have_properties(node: ProcessWorld) 
 
 def test_auto_consumer_reports_messages_and_latencies(node: ProcessWorld, tmp_path: Path) -> None:
     """A consumer measures from post to delivery, a producer from post to ACK."""
-    uri, theirs, ours = "bmq://d/latency", tmp_path / "consumer.json", tmp_path / "producer.json"
-    with shell(*auto(node, uri, "read", "-c", "--latency", "epoch", "--latency-report", str(theirs), "--shutdownGrace", "1",
+    uri, consumer_report, producer_report = "bmq://d/latency", tmp_path / "consumer.json", tmp_path / "producer.json"
+    with shell(*auto(node, uri, "read", "-c", "--latency", "epoch", "--latency-report", str(consumer_report),
+                     "--shutdownGrace", "1",
                      "-u", "500:1000000")) as consumer:
         consumer.capture("Session started")
-        code, output = run(*auto(node, uri, "write,ack", "--latency", "epoch", "--latency-report", str(ours),
+        code, output = run(*auto(node, uri, "write,ack", "--latency", "epoch", "--latency-report", str(producer_report),
                                  "--eventscount", "250", "-i", "10", "-m", "100"))
         assert code == 0
         assert re.search(r"^Mode     \| Msg/s .*\|\|Latency$", output, re.MULTILINE)
         rows = re.findall(r"^produced \|.*\| +(\d+) \|", output, re.MULTILINE)
         assert len(rows) >= 2 and 0 < sum(int(row) for row in rows) <= 250  # none in a second without a turn
-        assert f"Latency Report: {ours}" in output
+        assert f"Latency Report: {producer_report}" in output
         assert consumer.wait() == 0
         seen = consumer.output
     assert re.search(r"^consumed \|.*\|\| +[\d.]+ [mu]?s < +[\d.]+ [mu]?s < +[\d.]+ [mu]?s$", seen, re.MULTILINE)
@@ -89,7 +90,7 @@ def test_auto_consumer_reports_messages_and_latencies(node: ProcessWorld, tmp_pa
     for name in ("totalCount......: 250", "min....", "avg....", "max....", "median....", "95Percentile....",
                  "99Percentile...."):
         assert name in seen
-    for path, origin in ((theirs, "end2end"), (ours, "ack")):
+    for path, origin in ((consumer_report, "end2end"), (producer_report, "ack")):
         report = json.loads(path.read_text())
         assert list(report) == ["origin", "min", "max", "avg", "median", "95percentile", "96percentile", "97percentile",
                                 "98percentile", "99percentile", "dataPoints"]

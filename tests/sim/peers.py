@@ -58,10 +58,10 @@ class PeerDouble:
 
     @property
     def _identity(self) -> ClientIdentity:
-        ours = self.node.broker.clusters[CLUSTER]
+        cluster = self.node.broker.clusters[CLUSTER]
         return ClientIdentity(protocol_version=1, sdk_version=999999, client_type=ClientType.E_TCPBROKER,
-                              process_name=ours.node_name, pid=1, session_id=1, cluster_name=CLUSTER,
-                              cluster_node_id=ours.node_id)
+                              process_name=cluster.node_name, pid=1, session_id=1, cluster_name=CLUSTER,
+                              cluster_node_id=cluster.node_id)
 
     # -- link.peer.PeerContext -----------------------------------------------------------------------------------
 

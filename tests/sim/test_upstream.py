@@ -462,9 +462,9 @@ def test_a_proxy_sends_a_member_the_same_events_as_the_original() -> None:
     sent_events, expected = node.events, [(kind, body) for kind, _, body in original.events[1:]]
     requests = [control.decode_control(body, 0) for kind, body in expected if kind is EventType.CONTROL]
     assert len(requests) == 19
-    ours = [control.decode_control(body, 0) for kind, body in sent_events if kind is EventType.CONTROL]
-    assert ours[:IN_ORDER] == requests[:IN_ORDER]
-    assert sorted(str(each.value) for each in ours) == sorted(str(each.value) for each in requests)
+    sent = [control.decode_control(body, 0) for kind, body in sent_events if kind is EventType.CONTROL]
+    assert sent[:IN_ORDER] == requests[:IN_ORDER]
+    assert sorted(str(each.value) for each in sent) == sorted(str(each.value) for each in requests)
     for kind, decode in ((EventType.PUT, events.decode_put), (EventType.CONFIRM, events.decode_confirm)):
         puts, theirs = (sorted((each for event, body in side if event is kind for each in decode(body, 0, len(body))[0]),
                                key=lambda each: each.guid) for side in (sent_events, expected))

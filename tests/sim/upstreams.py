@@ -95,10 +95,10 @@ class ScriptedNode(ConnectionHandler):
             (self.confirms if kind is EventType.CONFIRM else self.rejects).extend(found_items)
 
     def _send_broker_response(self) -> None:
-        us = ClientIdentity(1, 999999, ClientType.E_TCPBROKER, self.name, 1, 1, self.name, self.features, "c3",
+        identity = ClientIdentity(1, 999999, ClientType.E_TCPBROKER, self.name, 1, 1, self.name, self.features, "c3",
                             int(self.name[1:]))
         self.send(control.encode_event(NegotiationMessage("brokerResponse", BrokerResponse(
-            Status(Category.E_SUCCESS, 0, ""), 1, 999999, False, us))))
+            Status(Category.E_SUCCESS, 0, ""), 1, 999999, False, identity))))
         if self.status is not None:
             self.announce(self.status)
 
