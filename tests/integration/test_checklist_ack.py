@@ -18,7 +18,7 @@ def test_a_put_with_ack_requested_gets_exactly_one_ack_with_its_guid(world: Worl
     guid = producer.put(b"m")
     ack = producer.next_ack()
     assert (ack.status, ack.guid, ack.correlation_id) == (0, guid, 0)
-    world.settle()
+    world.wait_idle()
     assert producer.acks() == []
 
 
@@ -28,7 +28,7 @@ def test_a_put_without_ack_requested_gets_no_ack_when_accepted(world: World) -> 
     world.domain()
     producer = world.producer()
     producer.put(b"m", ack=False)
-    world.settle()
+    world.wait_idle()
     assert producer.acks() == []
     assert world.stored() == 1
 
@@ -50,7 +50,7 @@ def test_a_queue_opened_without_the_ack_flag_still_gets_its_nacks(world: World) 
     producer = world.client().open("bmq://d/q", write=1, flags=WRITE)
     producer.put(b"fits", ack=False)
     guid = producer.put(b"does not", ack=False)
-    world.settle()
+    world.wait_idle()
     assert [(ack.guid, ack.status) for ack in producer.acks()] == [(guid, 1)]
     assert WRITE | ACK == 12
 
@@ -101,7 +101,7 @@ def test_the_same_guid_twice_is_stored_once_and_acked_both_times(world: World) -
     producer, consumer = world.producer(), world.consumer()
     guid = producer.post(b"first")
     producer.post(b"again", guid=guid)
-    assert world.got(consumer) == [b"first"]
+    assert world.new_payloads(consumer) == [b"first"]
     assert world.stored() == 1
 
 
@@ -113,7 +113,7 @@ def test_the_same_guid_twice_before_the_first_ack_gets_one_ack(world: World) -> 
     guid = producer.client.new_guid()
     message = codec.put_message(producer.q_id, guid, b"m")
     producer.client.send(codec.put_frame([message, message]))
-    world.settle()
+    world.wait_idle()
     assert [(ack.guid, ack.status) for ack in producer.acks()] == [(guid, 0)]
     assert world.stored() == 1
 
@@ -125,13 +125,13 @@ def test_a_guid_is_stored_again_after_the_deduplication_time(world: World) -> No
     producer, consumer = world.producer(), world.consumer()
     guid = producer.post(b"first")
     consumer.confirm(consumer.next_push())
-    world.settle()
+    world.wait_idle()
     world.advance(5)
     producer.post(b"within", guid=guid)
-    assert world.got(consumer) == []
+    assert world.new_payloads(consumer) == []
     world.advance(10)
     producer.post(b"after", guid=guid)
-    assert world.got(consumer) == [b"after"]
+    assert world.new_payloads(consumer) == [b"after"]
 
 
 @spec("broker", 60)
@@ -155,13 +155,13 @@ def test_a_quorum_above_the_live_nodes_holds_strong_puts_until_it_is_lowered(wor
     producer, consumer = world.producer(), world.consumer()
     assert world.admin("CLUSTERS CLUSTER c3 STORAGE REPLICATION SET QUORUM 2") == "Quorum set to 2 from 1"
     guid = producer.put(b"m")
-    world.settle()
+    world.wait_idle()
     assert producer.acks() == []
-    assert world.got(consumer) == []
+    assert world.new_payloads(consumer) == []
     world.admin("CLUSTERS CLUSTER c3 STORAGE REPLICATION SET QUORUM 1")
-    world.settle()
+    world.wait_idle()
     assert [(ack.guid, ack.status) for ack in producer.acks()] == [(guid, 0)]
-    assert world.got(consumer) == [b"m"]
+    assert world.new_payloads(consumer) == [b"m"]
 
 
 @spec("broker", 62)
@@ -176,7 +176,7 @@ def test_a_strong_put_without_receipts_is_nacked_after_the_deduplication_time(wo
     assert world.stored() == 0
     world.admin("CLUSTERS CLUSTER c3 STORAGE REPLICATION SET QUORUM 1")
     world.advance(1)
-    assert world.got(consumer) == []
+    assert world.new_payloads(consumer) == []
 
 
 @spec("broker", 65)
@@ -191,14 +191,14 @@ def test_consistency_changes_live(world: World) -> None:
     producer.post(b"eventual")
     world.reconfigure(strong=True)
     waiting = producer.put(b"strong")
-    world.settle()
+    world.wait_idle()
     assert producer.acks() == []
     world.reconfigure(strong=False)
     behind = producer.put(b"eventual again")
-    world.settle()
+    world.wait_idle()
     assert producer.acks() == [], "it waits for no receipts, but for the message in front of it"
     world.admin("CLUSTERS CLUSTER c3 STORAGE REPLICATION SET QUORUM 1")
-    world.settle()
+    world.wait_idle()
     assert [(ack.guid, ack.status) for ack in producer.acks()] == [(waiting, 0), (behind, 0)]
     world.admin("CLUSTERS CLUSTER c3 STORAGE REPLICATION SET QUORUM 2")
     producer.post(b"eventual with nothing in front")

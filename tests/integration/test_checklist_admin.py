@@ -57,7 +57,7 @@ def test_purging_a_queue_returns_the_number_of_removed_messages(world: World) ->
     world.producer().post_all(b"1", b"2", b"3")
     assert "Purged 3 message(s)" in world.admin("DOMAINS DOMAIN d QUEUE q PURGE *")
     assert "Purged 0 message(s)" in world.admin("DOMAINS DOMAIN d QUEUE q PURGE *")
-    assert world.got(world.consumer()) == []
+    assert world.new_payloads(world.consumer()) == []
 
 
 @spec("broker", 215)
@@ -90,7 +90,7 @@ def test_purging_one_app_leaves_the_others_their_messages(world: World) -> None:
     expected = {"foo": [], "bar": [b"1", b"2"], "baz": [b"1", b"2"]}
     for _ in range(2):
         consumers = {app: world.consumer("bmq://f/q", app) for app in expected}
-        assert {app: world.got(c) for app, c in consumers.items()} == expected
+        assert {app: world.new_payloads(c) for app, c in consumers.items()} == expected
         world.restart()
 
 
@@ -160,7 +160,7 @@ def test_the_statistics_of_the_worked_example(world: World) -> None:
     for app, count in (("foo", 32), ("bar", 22), ("baz", 11)):
         consumer = world.consumer(uri, app)
         consumer.confirm(*world.pushes(consumer)[:count])
-    world.settle()
+    world.wait_idle()
     second = {"queue_push_msgs_abs": 96, "queue_push_bytes_abs": 288, "queue_confirm_msgs_abs": 65,
                   "queue_consumers_count": 3, "queue_msgs_current": 21, "queue_history_abs": 11}
     assert subset(world, uri, **second) == second
@@ -207,9 +207,9 @@ def test_removing_a_domain_in_two_steps(world: World) -> None:
     assert (refused.category, refused.code, refused.message) == ("E_REFUSED", -10, "Domain is removing or removed")
     assert world.admin("DOMAINS REMOVE d FINALIZE") == "SUCCESS"
     consumer = world.consumer()
-    assert world.got(consumer) == []
+    assert world.new_payloads(consumer) == []
     world.producer().post(b"new")
-    assert world.got(consumer) == [b"new"]
+    assert world.new_payloads(consumer) == [b"new"]
     for client in list(world.clients):
         if client.name != "admin":
             client.disconnect()
@@ -229,7 +229,7 @@ def test_removing_one_domain_leaves_another_intact_and_needs_its_first_step(worl
     assert world.admin("DOMAINS REMOVE a FINALIZE") == "First round of DOMAINS REMOVE 'a' is not completed."
     world.admin("DOMAINS REMOVE a")
     assert world.admin("DOMAINS REMOVE a FINALIZE") == "SUCCESS"
-    assert world.got(world.consumer("bmq://b/q")) == [b"kept"]
+    assert world.new_payloads(world.consumer("bmq://b/q")) == [b"kept"]
 
 
 @pytest.mark.real

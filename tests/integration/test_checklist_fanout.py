@@ -41,7 +41,7 @@ def test_two_consumers_of_an_app_share_its_messages(fan: World) -> None:
     pairs = [(fan.consumer(URI, app), fan.consumer(URI, app)) for app in ("foo", "bar", "baz")]
     producer.post_all(b"1", b"2", b"3", b"4")
     for one, two in pairs:
-        first, second = fan.got(one), fan.got(two)
+        first, second = fan.new_payloads(one), fan.new_payloads(two)
         assert len(first) == len(second) == 2
         assert sorted(first + second) == [b"1", b"2", b"3", b"4"]
 
@@ -64,7 +64,7 @@ def test_an_app_without_consumer_keeps_its_messages_for_a_later_one(fan: World) 
     foo = fan.consumer(URI, "foo")
     producer.post_all(b"1", b"2")
     assert read_all(fan, foo) == [b"1", b"2"]
-    assert fan.got(fan.consumer(URI, "bar")) == [b"1", b"2"]
+    assert fan.new_payloads(fan.consumer(URI, "bar")) == [b"1", b"2"]
 
 
 @pytest.mark.real
@@ -74,7 +74,7 @@ def test_an_unregistered_app_opens_with_an_alarm_and_gets_nothing(fan: World) ->
     producer = fan.producer(URI)
     quux = fan.consumer(URI, "quux")
     producer.post(b"1")
-    assert fan.got(quux) == []
+    assert fan.new_payloads(quux) == []
     alarms = fan.alarms("FANOUT_UNREGISTERED_APPID")
     assert len(alarms) == 1
     assert f"AppId 'quux' is not authorized for queue '{URI}'" in alarms[0]
@@ -126,8 +126,8 @@ def test_an_app_registered_while_connected_gets_later_messages(fan: World) -> No
     producer.post(b"before")
     fan.reconfigure("f", "fanout", apps=["foo", "bar", "baz", "quux"])
     producer.post(b"after")
-    assert fan.got(quux) == [b"after"]
-    assert fan.got(foo) == [b"before", b"after"]
+    assert fan.new_payloads(quux) == [b"after"]
+    assert fan.new_payloads(foo) == [b"before", b"after"]
     assert fan.logged("Registered appId 'quux'")
 
 
@@ -145,7 +145,7 @@ def test_an_app_opened_after_its_registration_raises_no_alarm(fan: World) -> Non
     fan.reconfigure("f", "fanout", apps=["foo", "quux"])
     quux = fan.consumer(URI, "quux")
     producer.post(b"1")
-    assert fan.got(quux) == [b"1"]
+    assert fan.new_payloads(quux) == [b"1"]
     assert fan.alarms("FANOUT_UNREGISTERED_APPID") == []
 
 
@@ -169,7 +169,7 @@ def test_removing_an_app_removes_its_pending_messages(fan: World) -> None:
     producer.post(b"2")
     fan.reconfigure("f", "fanout", apps=["bar", "baz", "foo"])
     producer.post(b"3")
-    assert fan.got(fan.consumer(URI, "foo")) == [b"3"]
+    assert fan.new_payloads(fan.consumer(URI, "foo")) == [b"3"]
 
 
 @spec("broker", 103)
@@ -185,7 +185,7 @@ def test_apps_get_exactly_the_messages_posted_while_they_are_registered(fan: Wor
     expected = {app: [b"m1", b"m2", b"m3", b"m4", b"m5"] for app in ("foo", "bar", "baz")}
     expected |= {"a1": [b"m2", b"m3", b"m4", b"m5"], "a3": [b"m4", b"m5"], "a2": []}
     readers = {app: fan.consumer(URI, app) for app in expected}
-    assert {app: fan.got(reader) for app, reader in readers.items()} == expected
+    assert {app: fan.new_payloads(reader) for app, reader in readers.items()} == expected
     fan.restart()
     readers = {app: fan.consumer(URI, app) for app in expected}
     assert {app: read_all(fan, reader) for app, reader in readers.items()} == expected
@@ -209,9 +209,9 @@ def test_an_app_added_removed_and_added_again_has_a_new_key_and_no_old_messages(
     assert first
     assert key() not in ("", first)
     producer.post(b"new")
-    assert fan.got(fan.consumer(URI, "quux")) == [b"new"]
+    assert fan.new_payloads(fan.consumer(URI, "quux")) == [b"new"]
     fan.restart()
-    assert fan.got(fan.consumer(URI, "quux")) == [b"new"]
+    assert fan.new_payloads(fan.consumer(URI, "quux")) == [b"new"]
 
 
 @spec("broker", 105)
@@ -230,9 +230,9 @@ def test_an_added_app_is_still_registered_after_a_restart(fan: World) -> None:
     producer.post(b"1")
     fan.restart()
     quux = fan.consumer(URI, "quux")
-    assert fan.got(quux) == [b"1"]
+    assert fan.new_payloads(quux) == [b"1"]
     fan.producer(URI).post(b"2")
-    assert fan.got(quux) == [b"2"]
+    assert fan.new_payloads(quux) == [b"2"]
     assert fan.alarms("FANOUT_UNREGISTERED_APPID") == []
 
 
@@ -244,7 +244,7 @@ def test_an_app_added_while_the_queue_is_inactive_is_registered_at_the_next_open
     producer.client.disconnect()
     fan.reconfigure("f", "fanout", apps=["foo", "quux"])
     fan.producer(URI).post(b"after")
-    assert fan.got(fan.consumer(URI, "quux")) == [b"after"]
+    assert fan.new_payloads(fan.consumer(URI, "quux")) == [b"after"]
     assert fan.alarms("FANOUT_UNREGISTERED_APPID") == []
 
 
@@ -258,7 +258,7 @@ def test_older_messages_may_expire_under_an_app_added_later(fan: World) -> None:
     fan.advance(12)
     assert fan.stored(URI) == 0
     producer.post(b"new")
-    assert fan.got(fan.consumer(URI, "quux")) == [b"new"]
+    assert fan.new_payloads(fan.consumer(URI, "quux")) == [b"new"]
     assert fan.logged("due to TTL expiration")
 
 
@@ -269,10 +269,10 @@ def test_after_a_restart_an_app_gets_only_its_unconfirmed_messages(fan: World) -
     foo = fan.consumer(URI, "foo")
     producer.post_all(b"1", b"2")
     assert read_all(fan, foo) == [b"1", b"2"]
-    fan.settle()
+    fan.wait_idle()
     fan.restart()
-    assert fan.got(fan.consumer(URI, "foo")) == []
-    assert fan.got(fan.consumer(URI, "bar")) == [b"1", b"2"]
+    assert fan.new_payloads(fan.consumer(URI, "foo")) == []
+    assert fan.new_payloads(fan.consumer(URI, "bar")) == [b"1", b"2"]
 
 
 def test_one_push_may_name_several_substreams_of_one_handle(fan: World) -> None:

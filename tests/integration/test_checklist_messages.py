@@ -108,7 +108,7 @@ def test_a_malformed_put_drops_the_following_puts_of_its_event_but_not_the_conne
     client.send(codec.put_frame([codec.put_message(producer.q_id, good[0], b"1"), bytes(broken),
                                  codec.put_message(producer.q_id, good[1], b"2")]))
     assert producer.next_ack(good[0]).status == 0
-    world.settle()
+    world.wait_idle()
     assert world.stored() in (1, 2)
     assert world.logged("#CORRUPTED_EVENT", "Invalid Put event")
     producer.post(b"3")
@@ -128,9 +128,9 @@ def test_after_a_restart_unconfirmed_messages_are_delivered_again(world: World, 
     held = world.pushes(consumer)
     assert payloads(held) == [b"1", b"2", b"3"]
     consumer.confirm(held[0], held[2])
-    world.settle()
+    world.wait_idle()
     getattr(world, end)()
-    assert set(world.got(world.consumer())) == {b"2", b"4"}
+    assert set(world.new_payloads(world.consumer())) == {b"2", b"4"}
     assert world.stored() == 2
 
 
@@ -142,7 +142,7 @@ def test_after_a_restart_an_in_memory_queue_is_empty(world: World) -> None:
     world.restart()
     producer, consumer = world.producer(), world.consumer()
     producer.post(b"new")
-    assert world.got(consumer) == [b"new"]
+    assert world.new_payloads(consumer) == [b"new"]
 
 
 @spec("broker", 205)
@@ -160,7 +160,7 @@ def test_an_empty_unused_queue_is_deleted_after_its_keepalive(world: World) -> N
     producer.post()
     confirm = world.pushes(consumer)
     consumer.confirm(*confirm)
-    world.settle()
+    world.wait_idle()
     first = key()
     for queue in (producer, consumer):
         queue.client.disconnect()
@@ -184,7 +184,7 @@ def test_a_queue_with_messages_is_never_deleted(world: World) -> None:
     world.advance(200)
     assert world.admin("CLUSTERS CLUSTER c3 FORCE_GC_QUEUES") == "SUCCESS"
     assert world.stored() == 1
-    assert world.got(world.consumer()) == [b"m"]
+    assert world.new_payloads(world.consumer()) == [b"m"]
 
 
 @spec("broker", 207)
@@ -198,7 +198,7 @@ def test_forced_garbage_collection_deletes_an_empty_closed_queue(world: World) -
     assert "bmq://d/q" not in world.admin("CLUSTERS CLUSTER c3 STORAGE SUMMARY")
     world.producer().post(b"m")
     world.restart()
-    assert world.got(world.consumer()) == [b"m"]
+    assert world.new_payloads(world.consumer()) == [b"m"]
 
 
 @spec("broker", 208)
@@ -213,15 +213,15 @@ def test_a_rollover_preserves_queues_apps_and_messages(world: World) -> None:
     consumer, foo = world.consumer(), world.consumer("bmq://f/q", "foo")
     consumer.confirm(world.pushes(consumer)[1])
     foo.confirm(world.pushes(foo)[0])
-    world.settle()
+    world.wait_idle()
     assert world.admin("CLUSTERS CLUSTER c3 STORAGE PARTITION ALL ROLLOVER") == "SUCCESS"
     producer.post(b"4")
     fan.post(b"c")
-    assert world.got(consumer) == [b"4"]
+    assert world.new_payloads(consumer) == [b"4"]
     world.restart()
-    assert world.got(world.consumer()) == [b"1", b"3", b"4"]
-    assert world.got(world.consumer("bmq://f/q", "foo")) == [b"b", b"c"]
-    assert world.got(world.consumer("bmq://f/q", "bar")) == [b"a", b"b", b"c"]
+    assert world.new_payloads(world.consumer()) == [b"1", b"3", b"4"]
+    assert world.new_payloads(world.consumer("bmq://f/q", "foo")) == [b"b", b"c"]
+    assert world.new_payloads(world.consumer("bmq://f/q", "bar")) == [b"a", b"b", b"c"]
 
 
 @spec("broker", 209)

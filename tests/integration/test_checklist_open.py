@@ -32,7 +32,7 @@ def test_reader_and_writer_may_open_in_either_order(world: World, writer_first: 
         consumer = world.consumer()
         producer = world.producer()
     producer.post(b"m")
-    assert world.got(consumer) == [b"m"]
+    assert world.new_payloads(consumer) == [b"m"]
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_opens_of_one_queue_id_add_up_and_closing_the_read_leaves_the_write_usab
     assert writer.q_id == reader.q_id
     reader.configure()
     writer.post(b"1")
-    assert world.got(reader) == [b"1"]
+    assert world.new_payloads(reader) == [b"1"]
     reader.close(final=False)
     writer.post(b"2")
     assert world.stored() == 2
@@ -122,7 +122,7 @@ def test_two_sessions_with_the_same_queue_ids_both_consume(world: World) -> None
     first = world.client().consume("bmq://f/q", "foo", sub_id=1)
     second = world.client().consume("bmq://f/q", "foo", sub_id=1)
     world.producer("bmq://f/q").post_all(b"1", b"2")
-    assert sorted(world.got(first) + world.got(second)) == [b"1", b"2"]
+    assert sorted(world.new_payloads(first) + world.new_payloads(second)) == [b"1", b"2"]
 
 
 @pytest.mark.real
@@ -169,7 +169,7 @@ def test_configuring_twice_with_the_same_values_loses_and_duplicates_no_message(
     consumer.configure_stream(parameters)
     consumer.configure_stream(parameters)
     producer.post(b"2")
-    assert world.got(consumer) == [b"1", b"2"]
+    assert world.new_payloads(consumer) == [b"1", b"2"]
 
 
 @spec("broker", 40)
@@ -208,8 +208,8 @@ def test_one_app_can_be_closed_and_reopened_while_others_stay_open(world: World)
     foo.close(final=False)
     foo = client.consume("bmq://f/q", "foo")
     producer.post_all(b"1", b"2")
-    assert world.got(bar) == [b"1", b"2"]
-    assert sorted(world.got(foo) + world.got(other_foo)) == [b"1", b"2"]
+    assert world.new_payloads(bar) == [b"1", b"2"]
+    assert sorted(world.new_payloads(foo) + world.new_payloads(other_foo)) == [b"1", b"2"]
 
 
 @spec("broker", 46)

@@ -21,7 +21,7 @@ def confirm_all(world: World, *consumers: Queue) -> dict[Queue, list[bytes]]:
                 moving = True
                 got[consumer] += payloads(pushes)
                 consumer.confirm(*pushes)
-        world.settle()
+        world.wait_idle()
     return got
 
 
@@ -36,12 +36,12 @@ def test_only_consumers_of_the_highest_priority_receive_messages(world: World) -
     c1, c2 = world.consumer(priority=2), world.consumer(priority=2)
     c3, c4 = world.consumer(priority=1), world.consumer(priority=1)
     producer.post_all(b"1", b"2")
-    assert [len(world.got(c)) for c in (c1, c2, c3, c4)] == [1, 1, 0, 0]
+    assert [len(world.new_payloads(c)) for c in (c1, c2, c3, c4)] == [1, 1, 0, 0]
     for consumer in (c1, c2):
         consumer.confirm(*[p.guid for p in [e.push for e in consumer.client.events if e.kind == "push"]])
         consumer.close()
     producer.post_all(b"3", b"4", b"5", b"6")
-    assert sorted([world.got(c3), world.got(c4)]) == [[b"3", b"5"], [b"4", b"6"]]
+    assert sorted([world.new_payloads(c3), world.new_payloads(c4)]) == [[b"3", b"5"], [b"4", b"6"]]
 
 
 @spec("broker", 70)
@@ -56,13 +56,13 @@ def test_reopening_in_another_order_does_not_change_who_is_served(world: World) 
     consumers = {name: world.consumer(name=name + "again", priority=p) for name, p in
                  (("c4", 1), ("c2", 2), ("c3", 1), ("c1", 2))}
     producer.post_all(b"1", b"2")
-    assert {name: len(world.got(c)) for name, c in consumers.items()} == {"c1": 1, "c2": 1, "c3": 0, "c4": 0}
+    assert {name: len(world.new_payloads(c)) for name, c in consumers.items()} == {"c1": 1, "c2": 1, "c3": 0, "c4": 0}
     for name in ("c1", "c2"):
         consumer = consumers[name]
         consumer.confirm(*[e.push for e in consumer.client.events if e.kind == "push"])
         consumer.close()
     producer.post_all(b"3", b"4")
-    assert [len(world.got(consumers[name])) for name in ("c3", "c4")] == [1, 1]
+    assert [len(world.new_payloads(consumers[name])) for name in ("c3", "c4")] == [1, 1]
 
 
 @spec("broker", 71)
@@ -89,7 +89,7 @@ def test_priority_counts_are_weights_of_the_round_robin(world: World) -> None:
     producer = world.producer()
     c1, c2 = world.consumer(count=2), world.consumer(count=1)
     producer.post_all(*[b"%d" % i for i in range(6)])
-    assert [len(world.got(c1)), len(world.got(c2))] == [4, 2]
+    assert [len(world.new_payloads(c1)), len(world.new_payloads(c2))] == [4, 2]
 
 
 @spec("broker", 73)
@@ -101,10 +101,10 @@ def test_a_full_high_priority_consumer_does_not_spill_over_to_a_lower_one(world:
     producer.post_all(b"1", b"2")
     first = world.pushes(high)
     assert payloads(first) == [b"1"]
-    assert world.got(low) == []
+    assert world.new_payloads(low) == []
     high.confirm(*first)
-    assert world.got(high) == [b"2"]
-    assert world.got(low) == []
+    assert world.new_payloads(high) == [b"2"]
+    assert world.new_payloads(low) == []
 
 
 @spec("broker", 74)
@@ -116,8 +116,8 @@ def test_a_consumer_that_lowers_its_priority_hands_over(world: World) -> None:
     producer.post(b"1")
     c1.configure(priority=0)
     producer.post(b"2")
-    assert world.got(c1) == [b"1"]
-    assert world.got(c2) == [b"2"]
+    assert world.new_payloads(c1) == [b"1"]
+    assert world.new_payloads(c2) == [b"2"]
 
 
 @spec("broker", 75)
@@ -132,8 +132,8 @@ def test_swapping_priorities_swaps_delivery_and_keeps_unconfirmed_messages(world
     c2.configure(priority=2)
     c1.configure(priority=1)
     producer.post(b"3")
-    assert world.got(c1) == []
-    assert world.got(c2) == [b"3"]
+    assert world.new_payloads(c1) == []
+    assert world.new_payloads(c2) == [b"3"]
     c1.confirm(*held)
     assert world.stored() == 1
 
@@ -161,7 +161,7 @@ def test_with_a_limit_of_one_messages_come_one_at_a_time(world: World) -> None:
         pushes = world.pushes(consumer)
         assert payloads(pushes) == [b"%d" % number]
         consumer.confirm(*pushes)
-    assert world.got(consumer) == []
+    assert world.new_payloads(consumer) == []
     assert world.stored() == 0
 
 
@@ -174,7 +174,7 @@ def test_the_byte_limit_holds_the_next_message_until_a_confirm(world: World) -> 
     first = world.pushes(consumer)
     assert payloads(first) == [b"123"]
     consumer.confirm(*first)
-    assert world.got(consumer) == [b"1"]
+    assert world.new_payloads(consumer) == [b"1"]
 
 
 @spec("broker", 80)
@@ -183,7 +183,7 @@ def test_the_message_that_crosses_the_byte_limit_is_delivered(world: World) -> N
     world.domain()
     producer, consumer = world.producer(), world.consumer(b=4)
     producer.post_all(b"12", b"345678", b"9")
-    assert world.got(consumer) == [b"12", b"345678"]
+    assert world.new_payloads(consumer) == [b"12", b"345678"]
 
 
 @pytest.mark.real
@@ -196,9 +196,9 @@ def test_a_limit_of_two_holds_the_third_message(world: World) -> None:
     first = world.pushes(consumer)
     assert payloads(first) == [b"1", b"2"]
     consumer.confirm(first[0])
-    assert world.got(consumer) == [b"3"]
+    assert world.new_payloads(consumer) == [b"3"]
     other = world.consumer(m=2)
-    assert world.got(other) == [b"4"]
+    assert world.new_payloads(other) == [b"4"]
 
 
 @spec("broker", 82)
@@ -210,9 +210,9 @@ def test_delivery_resumes_at_four_fifths_of_the_limit(world: World) -> None:
     held = world.pushes(consumer)
     assert len(held) == 10
     consumer.confirm(held[0])
-    assert world.got(consumer) == []
+    assert world.new_payloads(consumer) == []
     consumer.confirm(held[1])
-    assert world.got(consumer) == [b"10", b"11"]
+    assert world.new_payloads(consumer) == [b"10", b"11"]
 
 
 @spec("broker", 84)
@@ -221,9 +221,9 @@ def test_a_limit_of_zero_delivers_nothing_until_it_is_raised(world: World) -> No
     world.domain()
     producer, consumer = world.producer(), world.consumer(m=0)
     producer.post_all(b"1", b"2")
-    assert world.got(consumer) == []
+    assert world.new_payloads(consumer) == []
     consumer.configure(m=10)
-    assert world.got(consumer) == [b"1", b"2"]
+    assert world.new_payloads(consumer) == [b"1", b"2"]
 
 
 @spec("broker", 84)
@@ -232,9 +232,9 @@ def test_a_byte_limit_of_zero_delivers_nothing_until_it_is_raised(world: World) 
     world.domain()
     producer, consumer = world.producer(), world.consumer(b=0)
     producer.post(b"1")
-    assert world.got(consumer) == []
+    assert world.new_payloads(consumer) == []
     consumer.configure(b=10)
-    assert world.got(consumer) == [b"1"]
+    assert world.new_payloads(consumer) == [b"1"]
 
 
 @spec("broker", 85)
@@ -244,11 +244,11 @@ def test_while_one_is_full_the_other_of_the_same_priority_gets_all_messages(worl
     producer = world.producer()
     full = world.consumer(m=1)
     producer.post(b"1")
-    assert world.got(full) == [b"1"]
+    assert world.new_payloads(full) == [b"1"]
     other = world.consumer()
     producer.post_all(b"2", b"3", b"4")
-    assert world.got(full) == []
-    assert world.got(other) == [b"2", b"3", b"4"]
+    assert world.new_payloads(full) == []
+    assert world.new_payloads(other) == [b"2", b"3", b"4"]
 
 
 @spec("broker", 86)
@@ -266,7 +266,7 @@ def test_when_all_are_full_the_stop_is_logged_once_and_order_survives_it(world: 
     held = world.pushes(consumer)
     assert payloads(held) == [b"3", b"4"]
     consumer.confirm(*held)
-    assert world.got(consumer) == [b"5"]
+    assert world.new_payloads(consumer) == [b"5"]
 
 
 @spec("broker", 87)
@@ -275,8 +275,8 @@ def test_a_full_app_does_not_hold_up_another(world: World) -> None:
     producer = world.producer("bmq://f/q")
     bar, foo = world.consumer("bmq://f/q", "bar", m=1), world.consumer("bmq://f/q", "foo")
     producer.post_all(b"1", b"2", b"3")
-    assert world.got(bar) == [b"1"]
-    assert world.got(foo) == [b"1", b"2", b"3"]
+    assert world.new_payloads(bar) == [b"1"]
+    assert world.new_payloads(foo) == [b"1", b"2", b"3"]
 
 
 @pytest.mark.real
@@ -300,9 +300,9 @@ def test_a_limit_below_the_unconfirmed_messages_returns_none_of_them(world: Worl
     held = world.pushes(consumer)
     consumer.configure(m=1)
     consumer.confirm(held[0])
-    assert world.got(consumer) == []
+    assert world.new_payloads(consumer) == []
     consumer.confirm(held[1], held[2])
-    assert world.got(consumer) == [b"4"]
+    assert world.new_payloads(consumer) == [b"4"]
 
 
 def test_properties_count_for_the_byte_limit(world: World) -> None:
@@ -310,4 +310,4 @@ def test_properties_count_for_the_byte_limit(world: World) -> None:
     world.domain()
     producer, consumer = world.producer(), world.consumer(b=20)
     producer.post_all(b"1", b"2", properties={"name": "a value of some length"})
-    assert world.got(consumer) == [b"1"]
+    assert world.new_payloads(consumer) == [b"1"]

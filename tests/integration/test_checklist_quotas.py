@@ -12,7 +12,7 @@ spec = pytest.mark.spec
 def confirm_one(world: World, consumer: Queue) -> None:
     """Receive one message and confirm it."""
     consumer.confirm(consumer.next_push())
-    world.settle()
+    world.wait_idle()
 
 
 @pytest.mark.real
@@ -181,7 +181,7 @@ def test_messages_older_than_the_ttl_are_removed_and_counted(world: World) -> No
     world.reconfigure(messageTtl=1)
     world.advance(10)
     producer.post(b"new")
-    assert world.got(world.consumer()) == [b"new"]
+    assert world.new_payloads(world.consumer()) == [b"new"]
     records = world.logged("due to TTL expiration")
     assert len(records) == 1
     assert "For storage for queue [bmq://d/q]" in records[0]
@@ -203,7 +203,7 @@ def test_a_confirm_after_expiry_is_ignored(world: World) -> None:
     assert world.stored() == 0
     consumer.confirm(*held)
     producer.post(b"new")
-    assert world.got(consumer) == [b"new"]
+    assert world.new_payloads(consumer) == [b"new"]
     assert world.stored() == 1
 
 
@@ -223,7 +223,7 @@ def test_an_unconsumed_message_makes_a_queue_stuck_until_it_is_consumed(world: W
     assert world.logged("For appId: __default")
     world.advance(60)
     assert len(world.alarms("QUEUE_STUCK")) == 1
-    assert world.got(world.consumer()) == [b"m"]
+    assert world.new_payloads(world.consumer()) == [b"m"]
     world.advance(31)
     assert world.logged("Queue 'bmq://d/q?id=__default' no longer appears to be stuck.")
 
@@ -234,7 +234,7 @@ def test_delivered_but_unconfirmed_is_not_stuck_but_waiting_behind_it_is(world: 
     world.domain(maxIdleTime=1)
     producer, consumer = world.producer(), world.consumer(m=1)
     producer.post(b"1")
-    assert world.got(consumer) == [b"1"]
+    assert world.new_payloads(consumer) == [b"1"]
     world.advance(65)
     assert world.alarms("QUEUE_STUCK") == []
     producer.post(b"2")
@@ -261,7 +261,7 @@ def test_unconfirmed_messages_of_a_consumer_that_left_make_a_queue_stuck(world: 
     world.domain(maxIdleTime=1)
     producer, consumer = world.producer(), world.consumer()
     producer.post(b"m")
-    assert world.got(consumer) == [b"m"]
+    assert world.new_payloads(consumer) == [b"m"]
     consumer.close()
     world.advance(35)
     assert len(world.alarms("QUEUE_STUCK")) == 1
@@ -306,7 +306,7 @@ def test_only_the_stuck_app_of_a_fanout_queue_is_named(world: World) -> None:
     producer = world.producer("bmq://f/q")
     consumers = [world.consumer("bmq://f/q", app) for app in ("bar", "baz")]
     producer.post(b"m")
-    assert [world.got(c) for c in consumers] == [[b"m"], [b"m"]]
+    assert [world.new_payloads(c) for c in consumers] == [[b"m"], [b"m"]]
     world.advance(35)
     alarms = world.alarms("QUEUE_STUCK")
     assert len(alarms) == 1

@@ -26,7 +26,7 @@ def test_unconfirmed_messages_of_a_closing_consumer_go_to_another_in_order(world
     world.domain()
     producer, first = world.producer(), world.consumer()
     producer.post_all(b"1", b"2")
-    assert world.got(first) == [b"1", b"2"]
+    assert world.new_payloads(first) == [b"1", b"2"]
     second = world.consumer()
     first.close()
     pushes = world.pushes(second)
@@ -41,13 +41,13 @@ def test_a_redelivered_message_waits_while_the_only_other_consumer_is_full(world
     producer = world.producer()
     first = world.consumer(m=1)
     producer.post(b"1")
-    assert world.got(first) == [b"1"]
+    assert world.new_payloads(first) == [b"1"]
     full = world.consumer(m=1)
     producer.post(b"2")
-    assert world.got(full) == [b"2"]
+    assert world.new_payloads(full) == [b"2"]
     first.client.kill()
-    assert world.got(full) == []
-    assert world.got(world.consumer(m=1)) == [b"1"]
+    assert world.new_payloads(full) == []
+    assert world.new_payloads(world.consumer(m=1)) == [b"1"]
 
 
 @pytest.mark.real
@@ -58,10 +58,10 @@ def test_a_crashed_consumer_gets_its_unconfirmed_messages_after_a_reconnect(worl
     producer = world.producer()
     consumer = world.consumer(name="phoenix")
     producer.post_all(b"1", b"2")
-    assert world.got(consumer) == [b"1", b"2"]
+    assert world.new_payloads(consumer) == [b"1", b"2"]
     consumer.client.kill()
     producer.post(b"3")
-    assert world.got(world.consumer(name="phoenix")) == [b"1", b"2", b"3"]
+    assert world.new_payloads(world.consumer(name="phoenix")) == [b"1", b"2", b"3"]
 
 
 @pytest.mark.real
@@ -73,11 +73,11 @@ def test_only_unconfirmed_messages_are_redelivered_and_the_log_counts_them(world
     consumer = world.consumer()
     held = world.pushes(consumer)
     consumer.confirm(held[0], held[1])
-    world.settle()
+    world.wait_idle()
     consumer.client.kill()
     world.expect_log("Lost a reader for queue 'bmq://d/q' __default, redelivering 3 message(s) to 0 remaining "
                      "readers starting from", held[2].guid.hex().upper())
-    assert world.got(world.consumer()) == [b"3", b"4", b"5"]
+    assert world.new_payloads(world.consumer()) == [b"3", b"4", b"5"]
 
 
 @spec("broker", 130)
@@ -87,7 +87,7 @@ def test_with_one_attempt_a_crash_removes_the_message(world: World) -> None:
     producer = world.producer()
     producer.post_all(b"poison", b"good")
     kill_holding(world)
-    assert world.got(world.consumer()) == [b"good"]
+    assert world.new_payloads(world.consumer()) == [b"good"]
     alarms = world.alarms("POISON_PILL")
     assert len(alarms) == 1
     assert "A poison pill message was detected and purged from the queue bmq://d/q" in alarms[0]
@@ -103,10 +103,10 @@ def test_a_fanout_message_stays_until_the_last_app_has_rejected_it(world: World)
     for app, left in (("foo", 1), ("bar", 1), ("baz", 0)):
         kill_holding(world, 1, "bmq://f/q", app)
         assert world.stored("bmq://f/q") == left
-        assert world.got(world.consumer("bmq://f/q", app)) == []
+        assert world.new_payloads(world.consumer("bmq://f/q", app)) == []
     world.restart()
     assert world.stored("bmq://f/q") == 0
-    assert world.got(world.consumer("bmq://f/q", "foo")) == []
+    assert world.new_payloads(world.consumer("bmq://f/q", "foo")) == []
 
 
 @spec("broker", 132)
@@ -116,7 +116,7 @@ def test_the_app_that_used_up_its_attempts_does_not_see_the_message_again(world:
     world.producer("bmq://f/q").post(b"m")
     kill_holding(world, 1, "bmq://f/q", "foo")
     kill_holding(world, 1, "bmq://f/q", "foo")
-    assert world.got(world.consumer("bmq://f/q", "foo")) == []
+    assert world.new_payloads(world.consumer("bmq://f/q", "foo")) == []
     for app in ("bar", "baz"):
         consumer = world.consumer("bmq://f/q", app)
         consumer.confirm(*world.pushes(consumer))
@@ -131,9 +131,9 @@ def test_a_graceful_disconnect_uses_no_delivery_attempt(world: World, how: str) 
     world.producer().post(b"m")
     for _ in range(3):
         consumer = world.consumer()
-        assert world.got(consumer) == [b"m"]
+        assert world.new_payloads(consumer) == [b"m"]
         consumer.close() if how == "close" else consumer.client.disconnect()
-    assert world.got(world.consumer()) == [b"m"]
+    assert world.new_payloads(world.consumer()) == [b"m"]
 
 
 @spec("broker", 137)
@@ -143,7 +143,7 @@ def test_without_a_limit_no_number_of_crashes_removes_a_message(world: World) ->
     world.producer().post(b"m")
     for _ in range(5):
         kill_holding(world)
-    assert world.got(world.consumer()) == [b"m"]
+    assert world.new_payloads(world.consumer()) == [b"m"]
 
 
 @spec("broker", 138)
@@ -156,7 +156,7 @@ def test_a_limit_introduced_later_counts_from_its_introduction(world: World) -> 
     world.reconfigure(maxDeliveryAttempts=5)
     for _ in range(5):
         kill_holding(world)
-    assert world.got(world.consumer()) == [b"1", b"2", b"3", b"4"]
+    assert world.new_payloads(world.consumer()) == [b"1", b"2", b"3", b"4"]
 
 
 @spec("broker", 139)
@@ -172,7 +172,7 @@ def test_a_message_survives_one_crash_less_than_its_attempts(world: World, attem
     assert world.stored() == 2
     kill_holding(world)
     assert world.stored() == 1
-    assert world.got(world.consumer()) == [b"next"]
+    assert world.new_payloads(world.consumer()) == [b"next"]
 
 
 @spec("broker", 140)
@@ -185,7 +185,7 @@ def test_after_the_limit_is_removed_no_crash_removes_a_message(world: World) -> 
     world.reconfigure(maxDeliveryAttempts=0)
     for _ in range(6):
         kill_holding(world)
-    assert world.got(world.consumer()) == [b"m"]
+    assert world.new_payloads(world.consumer()) == [b"m"]
 
 
 @pytest.mark.only_real
@@ -240,12 +240,12 @@ def test_messages_of_crashing_consumers_are_redelivered_with_growing_delays(worl
         if pause:
             world.advance(0.1)
             for message in (b"a", b"b", b"c"):
-                assert world.got(consumer) == [message], left
+                assert world.new_payloads(consumer) == [message], left
                 world.advance(pause - 0.2)
-                assert world.got(consumer) == [], left
+                assert world.new_payloads(consumer) == [], left
                 world.advance(0.2)
         else:
-            assert world.got(consumer) == [b"a", b"b", b"c"], left
+            assert world.new_payloads(consumer) == [b"a", b"b", b"c"], left
         consumer.client.kill()
     assert world.stored() == 0
 
@@ -265,12 +265,12 @@ def test_a_delayed_message_holds_back_the_whole_app(world: World) -> None:
     """Also messages for other subscriptions, so that the delayed message is delivered alone."""
     post_with_four_attempts(world, {"x": 1}, {"x": 1})
     ones, twos = world.consumer(x="x == 1"), world.consumer(x="x == 2")
-    assert world.got(ones) == [b"0"]
+    assert world.new_payloads(ones) == [b"0"]
     world.producer().post(b"new", properties={"x": 2})
-    assert world.got(twos) == []
+    assert world.new_payloads(twos) == []
     world.advance(1.1)
-    assert world.got(ones) == [b"1"]
-    assert world.got(twos) == [b"new"]
+    assert world.new_payloads(ones) == [b"1"]
+    assert world.new_payloads(twos) == [b"new"]
 
 
 @spec("broker", 144)
@@ -300,14 +300,14 @@ def test_a_suspended_consumer_keeps_its_unconfirmed_messages_and_others_get_new_
         first.configure_old(priority=INT_MIN, count=0, m=0, b=0)
     second.configure(priority=1)
     producer.post(b"3")
-    assert world.got(second) == [b"3"]
+    assert world.new_payloads(second) == [b"3"]
     first.confirm(*held)
     assert world.stored() == 1
     second.configure(priority=0)
     first.old_form = False
     first.configure(priority=1)
     producer.post(b"4")
-    assert world.got(first) == [b"4"]
+    assert world.new_payloads(first) == [b"4"]
 
 
 @spec("broker", 146)
@@ -325,7 +325,7 @@ def test_a_late_confirm_of_a_message_that_another_consumer_confirmed_is_ignored(
     second.confirm(*again)
     producer.post(b"2")
     first.confirm(*held)
-    assert world.got(second) == [b"2"]
+    assert world.new_payloads(second) == [b"2"]
     assert world.stored() == 1
 
 
@@ -337,10 +337,10 @@ def test_after_one_app_is_closed_no_push_for_it_arrives(world: World) -> None:
     client = world.client()
     foo, bar = client.consume("bmq://f/q", "foo"), client.consume("bmq://f/q", "bar")
     producer.post(b"1")
-    assert [world.got(foo), world.got(bar)] == [[b"1"], [b"1"]]
+    assert [world.new_payloads(foo), world.new_payloads(bar)] == [[b"1"], [b"1"]]
     foo.close(final=False)
     producer.post(b"2")
-    assert world.got(bar) == [b"2"]
+    assert world.new_payloads(bar) == [b"2"]
     assert not [e for e in client.inbox if e.kind == "push"]
 
 
@@ -360,4 +360,4 @@ def test_confirms_sent_just_before_a_crash_take_effect(world: World) -> None:
     held = world.pushes(consumer)
     consumer.confirm(held[0])
     consumer.client.kill()
-    assert world.got(world.consumer()) == [b"2"]
+    assert world.new_payloads(world.consumer()) == [b"2"]

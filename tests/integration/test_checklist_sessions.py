@@ -363,7 +363,7 @@ def test_a_graceful_stop_ends_after_its_timeout_with_unconfirmed_messages(world:
     world.domain()
     producer, consumer = world.producer(), world.consumer()
     producer.post(b"1")
-    assert world.got(consumer) == [b"1"]
+    assert world.new_payloads(consumer) == [b"1"]
     world.broker.process.terminate()
     world.expect_log("waiting for 1 unconfirmed message")
     with pytest.raises(ConnectionError):
@@ -375,7 +375,7 @@ def test_a_graceful_stop_ends_after_its_timeout_with_unconfirmed_messages(world:
         consumer.next_push(2)
     world._drop_clients()
     world.start()
-    assert world.got(world.consumer()) == [b"1", b"2"]
+    assert world.new_payloads(world.consumer()) == [b"1", b"2"]
 
 
 @pytest.mark.only_real
@@ -391,7 +391,7 @@ def test_a_client_reconnects_after_a_cut_and_its_queues_are_usable(world: World)
     producer.post(b"1", guid=guid)
     producer.put(b"2", guid=guid[:-6] + codec.client_id("other"))
     producer.next_ack()
-    assert world.got(consumer) == [b"1", b"2"]
+    assert world.new_payloads(consumer) == [b"1", b"2"]
 
 
 @spec("broker", 247)
@@ -416,7 +416,7 @@ def test_puts_repeated_after_a_crash_of_the_broker_are_stored_once(world: World)
                 producer.put(payload, guid=guid)
         acked |= {producer.next_ack().guid for _ in range(len(sent) - len(acked))}
     assert acked == set(sent)
-    assert world.got(world.consumer()) == list(sent.values())
+    assert world.new_payloads(world.consumer()) == list(sent.values())
 
 
 @spec("broker", 249)
@@ -450,7 +450,7 @@ def test_a_client_that_does_not_read_does_not_delay_others(world: World) -> None
     for number in range(600):
         producer.post(b"%06d" % number + payload)
     quick.post(b"still responsive")
-    assert world.got(world.consumer("bmq://d/other")) == [b"still responsive"]
+    assert world.new_payloads(world.consumer("bmq://d/other")) == [b"still responsive"]
     assert [push.payload[:6] for push in lazy.take(600)] == [b"%06d" % number for number in range(600)]
 
 
@@ -466,7 +466,7 @@ def test_a_session_lost_during_opens_leaves_no_handle(world: World) -> None:
             "bmq://d/q", q_id, read=1)}})
     client.queues[0] = [witness]  # its handle must be closed
     client.kill()
-    world.settle()
+    world.wait_idle()
     internals = world.admin("DOMAINS DOMAIN d QUEUE q INTERNALS")
     assert "hasty" not in internals
     assert "1 handles:" in internals

@@ -93,7 +93,7 @@ def test_clients_of_two_listeners_share_the_queues(world: Any) -> None:
     producer = world.client(listener=0).open("bmq://d/q", write=1)
     consumer = world.client(listener=1).consume("bmq://d/q")
     producer.post(b"m")
-    assert world.got(consumer) == [b"m"]
+    assert world.new_payloads(consumer) == [b"m"]
 
 
 @spec("broker", 6)
@@ -153,7 +153,7 @@ def test_a_redirected_domain_uses_the_configuration_of_its_target(world: World) 
     world.config.domain_text("a", json.dumps({"redirect": "b"}))
     producer = world.producer("bmq://a/q")
     producer.post(b"m")
-    assert world.got(world.consumer("bmq://a/q", "only")) == [b"m"]
+    assert world.new_payloads(world.consumer("bmq://a/q", "only")) == [b"m"]
     assert producer.answer["routingConfiguration"]["flags"] == 10
 
 
@@ -174,8 +174,8 @@ def test_a_tier_is_a_domain_of_its_own(world: World) -> None:
     world.domain("d.~lab", queue_messages=0)
     lab = world.producer("bmq://d.~lab/q")
     assert [lab.status_of(b"lab"), lab.status_of(b"lab")] == [0, 1]
-    assert world.got(world.consumer("bmq://d/q")) == []
-    assert world.got(world.consumer("bmq://d.~lab/q")) == [b"lab"]
+    assert world.new_payloads(world.consumer("bmq://d/q")) == []
+    assert world.new_payloads(world.consumer("bmq://d.~lab/q")) == [b"lab"]
 
 
 @spec("broker", 13)
@@ -225,7 +225,7 @@ def test_mode_and_storage_type_cannot_change(world: World, change: dict[str, Any
     producer.post(b"1")
     assert message in world.reconfigure(**change)
     producer.post(b"2")
-    assert world.got(world.consumer()) == [b"1", b"2"]
+    assert world.new_payloads(world.consumer()) == [b"1", b"2"]
 
 
 @spec("broker", 17)

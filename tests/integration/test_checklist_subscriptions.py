@@ -30,26 +30,26 @@ def producer(world: World) -> Queue:
 def test_a_consumer_gets_matching_messages_and_another_one_the_rest(world: World, producer: Queue) -> None:
     """With x > 1 for the values 1, 2, 3."""
     post_values(producer, 1, 2, 3)
-    assert world.got(world.consumer(x="x > 1")) == [b"2", b"3"]
-    assert world.got(world.consumer(x="x > 0 || x <= 0")) == [b"1"]
+    assert world.new_payloads(world.consumer(x="x > 1")) == [b"2", b"3"]
+    assert world.new_payloads(world.consumer(x="x > 0 || x <= 0")) == [b"1"]
 
 
 @spec("broker", 149)
 def test_a_changed_expression_delivers_put_aside_messages_in_order(world: World, producer: Queue) -> None:
     consumer = world.consumer(x="x > 10")
     post_values(producer, 1, 11, 2, 3)
-    assert world.got(consumer) == [b"11"]
+    assert world.new_payloads(consumer) == [b"11"]
     consumer.configure(x="x > 1")
-    assert world.got(consumer) == [b"2", b"3"]
+    assert world.new_payloads(consumer) == [b"2", b"3"]
     consumer.configure(x="x > 0")
-    assert world.got(consumer) == [b"1"]
+    assert world.new_payloads(consumer) == [b"1"]
 
 
 @spec("broker", 150)
 def test_consumers_with_disjoint_ranges_get_their_own_ranges(world: World, producer: Queue) -> None:
     consumers = [world.consumer(x=x) for x in ("x < 10", "x >= 10 && x < 20", "x >= 20")]
     post_values(producer, 25, 5, 15, 6, 16, 26)
-    assert [world.got(c) for c in consumers] == [[b"5", b"6"], [b"15", b"16"], [b"25", b"26"]]
+    assert [world.new_payloads(c) for c in consumers] == [[b"5", b"6"], [b"15", b"16"], [b"25", b"26"]]
 
 
 @spec("broker", 151)
@@ -57,8 +57,8 @@ def test_within_one_expression_only_the_highest_priority_is_served(world: World,
     """Also when its consumer is full."""
     high, low = world.consumer(x="x > 0", priority=2, m=2), world.consumer(x="x > 0", priority=1)
     post_values(producer, 1, 2, 3)
-    assert world.got(high) == [b"1", b"2"]
-    assert world.got(low) == []
+    assert world.new_payloads(high) == [b"1", b"2"]
+    assert world.new_payloads(low) == []
 
 
 @spec("broker", 152)
@@ -70,7 +70,7 @@ def test_equal_consumers_of_one_expression_fill_up_evenly(world: World, producer
     assert [len(h) for h in held] == [5, 5]
     for consumer, messages in zip(consumers, held, strict=True):
         consumer.confirm(*messages)
-    assert sum(len(world.got(c)) for c in consumers) == 5
+    assert sum(len(world.new_payloads(c)) for c in consumers) == 5
 
 
 @spec("broker", 153)
@@ -78,8 +78,8 @@ def test_a_message_goes_to_the_highest_priority_group_that_matches(world: World,
     """x=1500 to the first consumer, x=500 to the second; a negative one waits."""
     high, low = world.consumer(x="x >= 1000", priority=2), world.consumer(x="x >= 0", priority=1)
     post_values(producer, 1500, 500, -1)
-    assert world.got(high) == [b"1500"]
-    assert world.got(low) == [b"500"]
+    assert world.new_payloads(high) == [b"1500"]
+    assert world.new_payloads(low) == [b"500"]
     assert world.stored() == 3
 
 
@@ -88,7 +88,7 @@ def test_256_subscriptions_on_one_consumer_deliver_all_in_order(world: World, pr
     """Each message matches exactly one of them."""
     consumer = world.consumer(subscriptions=[{"x": f"x == {i}"} for i in range(256)])
     post_values(producer, *range(256))
-    assert world.got(consumer) == [b"%d" % i for i in range(256)]
+    assert world.new_payloads(consumer) == [b"%d" % i for i in range(256)]
 
 
 @spec("broker", 155)
@@ -98,7 +98,7 @@ def test_a_condition_over_three_properties(world: World, producer: Queue) -> Non
     for number, (x, y, flag) in enumerate([(2, "a", True), (2, "a", False), (2, "b", True), (1, "a", True),
                                            (3, "a", True)]):
         producer.post(b"%d" % number, properties={"x": x, "y": y, "flag": flag})
-    assert world.got(consumer) == [b"0", b"4"]
+    assert world.new_payloads(consumer) == [b"0", b"4"]
 
 
 REFUSED = [" ", "()", "((true)", "true", "x > ", "x x", "&&", " && 1 > 0", "() && 1 > 0", "true && (>>)"]
@@ -111,7 +111,7 @@ def test_an_invalid_expression_is_refused_and_the_former_one_stays(world: World,
     consumer = world.consumer(x="x > 1")
     assert refusal(consumer.configure, x=text).category == "E_INVALID_ARGUMENT"
     post_values(producer, 1, 2)
-    assert world.got(consumer) == [b"2"]
+    assert world.new_payloads(consumer) == [b"2"]
 
 
 @spec("broker", 157)
@@ -120,9 +120,9 @@ def test_an_expression_without_a_boolean_result_matches_nothing(world: World, pr
     """It is accepted: the type is known at evaluation only."""
     consumer = world.consumer(x=text)
     post_values(producer, 1, 2)
-    assert world.got(consumer) == []
+    assert world.new_payloads(consumer) == []
     consumer.configure(x="x > 0")
-    assert world.got(consumer) == [b"1", b"2"]
+    assert world.new_payloads(consumer) == [b"1", b"2"]
 
 
 @spec("broker", 158)
@@ -131,8 +131,8 @@ def test_integers_reach_to_64_bits_and_no_further(world: World, producer: Queue)
     biggest, smallest = (1 << 63) - 1, -(1 << 63)
     top, bottom = world.consumer(x=f"x == {biggest}"), world.consumer(x=f"x == {smallest}")
     post_values(producer, biggest, smallest)
-    assert world.got(top) == [b"%d" % biggest]
-    assert world.got(bottom) == [b"%d" % smallest]
+    assert world.new_payloads(top) == [b"%d" % biggest]
+    assert world.new_payloads(bottom) == [b"%d" % smallest]
     for beyond in (biggest + 1, smallest - 1):
         assert refusal(top.configure, x=f"x == {beyond}").category == "E_INVALID_ARGUMENT"
 
@@ -143,11 +143,11 @@ def test_without_a_subscription_all_messages_are_delivered(world: World, produce
     post_values(producer, 1)
     producer.post(b"plain")
     consumer = world.consumer()
-    assert world.got(consumer) == [b"1", b"plain"]
+    assert world.new_payloads(consumer) == [b"1", b"plain"]
     consumer.client.disconnect()
     old = world.client().open("bmq://d/q", read=1)
     old.configure_old()
-    assert world.got(old) == [b"1", b"plain"]
+    assert world.new_payloads(old) == [b"1", b"plain"]
 
 
 @spec("broker", 160)
@@ -155,7 +155,7 @@ def test_an_explicit_empty_expression_sent_raw_matches_all_messages(world: World
     """Official SDKs refuse it; the original's broker accepts it without a warning."""
     consumer = world.consumer(x="")
     producer.post(b"m")
-    assert world.got(consumer) == [b"m"]
+    assert world.new_payloads(consumer) == [b"m"]
     assert world.logged("#BMQ_SUBSCRIPTION_FAILURE") == []
 
 
@@ -165,9 +165,9 @@ def test_a_missing_property_makes_the_whole_expression_false_unless_it_is_not_re
     one = world.consumer(x="x >= 0 || (y >= 0)")
     post_values(producer, 1)
     post_values(producer, 2, name="y")
-    assert world.got(one) == [b"1"]
+    assert world.new_payloads(one) == [b"1"]
     one.configure(x="y >= 0 || (x >= 0)")
-    assert world.got(one) == [b"2"]
+    assert world.new_payloads(one) == [b"2"]
 
 
 @spec("broker", 162)
@@ -176,7 +176,7 @@ def test_dates_as_strings_compare_as_text(world: World, producer: Queue) -> None
     consumer = world.consumer(x='x > "2020-01-01" && x < "2021-01-01"')
     for date in ("2019-12-31", "2020-01-01", "2020-01-02", "2020-12-31", "2021-01-01"):
         producer.post(date.encode(), properties={"x": date})
-    assert world.got(consumer) == [b"2020-01-02", b"2020-12-31"]
+    assert world.new_payloads(consumer) == [b"2020-01-02", b"2020-12-31"]
 
 
 @spec("broker", 163)
@@ -185,7 +185,7 @@ def test_a_string_compared_with_an_integer_is_false(world: World, producer: Queu
     consumer = world.consumer(x="x > 1")
     producer.post(b"text", properties={"x": "5"})
     producer.post(b"number", properties={"x": 5})
-    assert world.got(consumer) == [b"number"]
+    assert world.new_payloads(consumer) == [b"number"]
 
 
 @spec("broker", 164)
@@ -194,7 +194,7 @@ def test_the_same_expression_in_three_apps_gives_each_its_copy(world: World) -> 
     producer = world.producer("bmq://f/q")
     consumers = [world.consumer("bmq://f/q", app, x="x > 1") for app in ("foo", "bar", "baz")]
     post_values(producer, 1, 2)
-    assert [world.got(c) for c in consumers] == [[b"2"]] * 3
+    assert [world.new_payloads(c) for c in consumers] == [[b"2"]] * 3
 
 
 @spec("broker", 165)
@@ -202,11 +202,11 @@ def test_unconfirmed_messages_of_a_killed_consumer_go_to_one_with_the_same_expre
     """Other consumers do not get them."""
     victim = world.consumer(x="x > 1")
     post_values(producer, 2, 3)
-    assert world.got(victim) == [b"2", b"3"]
+    assert world.new_payloads(victim) == [b"2", b"3"]
     other, stranger = world.consumer(x="x > 1"), world.consumer(x="x < 1")
     victim.client.kill()
-    assert world.got(other) == [b"2", b"3"]
-    assert world.got(stranger) == []
+    assert world.new_payloads(other) == [b"2", b"3"]
+    assert world.new_payloads(stranger) == []
 
 
 @spec("broker", 166)
@@ -215,12 +215,12 @@ def test_after_a_crash_of_the_broker_subscriptions_route_as_before(world: World,
     texts = ("x < 10", "x >= 10")
     consumers = [world.consumer(x=text) for text in texts]
     post_values(producer, 1, 11)
-    assert [world.got(c) for c in consumers] == [[b"1"], [b"11"]]
+    assert [world.new_payloads(c) for c in consumers] == [[b"1"], [b"11"]]
     world.crash_and_start()
     consumers = [world.consumer(x=text) for text in texts]
-    assert [world.got(c) for c in consumers] == [[b"1"], [b"11"]]
+    assert [world.new_payloads(c) for c in consumers] == [[b"1"], [b"11"]]
     post_values(world.producer(), 2, 12)
-    assert [world.got(c) for c in consumers] == [[b"2"], [b"12"]]
+    assert [world.new_payloads(c) for c in consumers] == [[b"2"], [b"12"]]
 
 
 @spec("broker", 167)
@@ -228,8 +228,8 @@ def test_a_message_without_properties_is_put_aside_by_an_expression(world: World
     """A consumer without an expression gets it."""
     picky = world.consumer(x="x > 1")
     producer.post(b"plain")
-    assert world.got(picky) == []
-    assert world.got(world.consumer()) == [b"plain"]
+    assert world.new_payloads(picky) == []
+    assert world.new_payloads(world.consumer()) == [b"plain"]
 
 
 @spec("broker", 168)
@@ -239,7 +239,7 @@ def test_an_application_subscription_confirms_rejected_messages_for_its_app(worl
     producer = world.producer("bmq://f/q")
     post_values(producer, 2)
     consumers = [world.consumer("bmq://f/q", app) for app in ("foo", "bar", "baz")]
-    assert [world.got(c) for c in consumers] == [[], [b"2"], [b"2"]]
+    assert [world.new_payloads(c) for c in consumers] == [[], [b"2"], [b"2"]]
     world.restart()
     consumers = [world.consumer("bmq://f/q", app) for app in ("foo", "bar", "baz")]
     pushes = [world.pushes(c) for c in consumers]
@@ -257,7 +257,7 @@ def test_a_message_that_the_only_app_rejects_is_acked_and_not_stored(world: Worl
     post_values(world.producer(), 2)
     assert world.stored() == 0
     world.restart()
-    assert world.got(world.consumer()) == []
+    assert world.new_payloads(world.consumer()) == []
     assert world.stored() == 0
 
 
@@ -268,11 +268,11 @@ def test_application_and_consumer_subscriptions_both_must_hold(world: World) -> 
     producer = world.producer()
     consumer = world.consumer(x="x > 3")
     post_values(producer, 2, 3, 4)
-    assert world.got(consumer) == [b"4"]
+    assert world.new_payloads(consumer) == [b"4"]
     assert world.stored() == 2
     world.restart()
     consumer = world.consumer(x="x > 2")
-    assert world.got(consumer) == [b"3", b"4"]
+    assert world.new_payloads(consumer) == [b"3", b"4"]
 
 
 @spec("broker", 172)
@@ -287,7 +287,7 @@ def test_a_message_that_all_apps_reject_is_not_stored(world: World) -> None:
     assert world.stored("bmq://f/q") == 1
     world.admin("CLUSTERS CLUSTER c3 FORCE_GC_QUEUES")
     world.restart()
-    assert world.got(world.consumer("bmq://f/q", "foo")) == [b"1"]
+    assert world.new_payloads(world.consumer("bmq://f/q", "foo")) == [b"1"]
 
 
 @spec("broker", 173)
@@ -300,14 +300,14 @@ def test_an_invalid_application_subscription_fails_opens_until_corrected(world: 
     producer = world.producer()
     assert "Expression validation failed" in world.reconfigure(subscriptions=[app_subscription("", "x >")])
     post_values(producer, 1, 2)
-    assert world.got(world.consumer()) == [b"2"]
+    assert world.new_payloads(world.consumer()) == [b"2"]
 
 
 @spec("broker", 174)
 def test_an_application_subscription_of_an_unknown_app_is_ignored_with_a_warning(world: World) -> None:
     world.domain("f", "fanout", subscriptions=[app_subscription("nobody", "x == 1")])
     world.producer("bmq://f/q").post(b"m")
-    assert world.got(world.consumer("bmq://f/q", "foo")) == [b"m"]
+    assert world.new_payloads(world.consumer("bmq://f/q", "foo")) == [b"m"]
     assert world.logged("nobody")
 
 
@@ -319,7 +319,7 @@ def test_truth_values_compare_with_literals_only(world: World, producer: Queue, 
     consumer = world.consumer(x=text)
     producer.post(b"yes", properties={"flag": True, "other": True})
     producer.post(b"no", properties={"flag": False, "other": False})
-    assert world.got(consumer) == expected
+    assert world.new_payloads(consumer) == expected
 
 
 def test_a_put_aside_message_does_not_leak_to_a_lower_priority_when_its_group_was_full(
@@ -330,21 +330,21 @@ def test_a_put_aside_message_does_not_leak_to_a_lower_priority_when_its_group_wa
     post_values(producer, 1000, -1, 1001, 5)
     held = world.pushes(high)
     assert payloads(held) == [b"1000"]
-    assert world.got(low) == []
+    assert world.new_payloads(low) == []
     high.confirm(*held)
-    assert world.got(high) == [b"1001"]
-    assert world.got(low) == [b"5"]
+    assert world.new_payloads(high) == [b"1001"]
+    assert world.new_payloads(low) == [b"5"]
 
 
 def test_a_returned_message_that_no_consumer_matches_does_not_block_its_app(world: World, producer: Queue) -> None:
     """In the original it remains in the redelivery list and blocks the app."""
     victim = world.consumer(x="x == 1")
     post_values(producer, 1)
-    assert world.got(victim) == [b"1"]
+    assert world.new_payloads(victim) == [b"1"]
     other = world.consumer(x="x == 2")
     victim.close()
     post_values(producer, 2)
-    assert world.got(other) == [b"2"]
+    assert world.new_payloads(other) == [b"2"]
 
 
 EXPRESSIONS: list[tuple[str, dict[str, Any], bool]] = [
@@ -362,4 +362,4 @@ def test_expressions_are_evaluated_on_message_properties(
     """Special cases of the expression language."""
     consumer = world.consumer(x=text)
     producer.post(b"m", properties=properties)
-    assert world.got(consumer) == ([b"m"] if matches else [])
+    assert world.new_payloads(consumer) == ([b"m"] if matches else [])

@@ -120,6 +120,6 @@ class MemoryWorld(ImmediateNode, World):
                 return record
         raise Expired("no log record with " + repr(texts) + ":\n" + "\n".join(self.log()[-60:]))
 
-    def gone(self, client: Client) -> None:
+    def wait_disconnected(self, client: Client) -> None:
         """Run the broker until it is idle: it has the end of the connection already."""
         self.run()

@@ -385,7 +385,7 @@ class Partitions:
             for _ in range(len(self.links.get((source, target), ()))):
                 self.deliver(source, target)
 
-    def settle(self) -> PartitionNode:
+    def recover(self) -> PartitionNode:
         """End all faults; return the primary once all nodes have all records."""
         self.loss_rate = 0.0
         for number in self.nodes:

@@ -103,7 +103,7 @@ class ProcessWorld(World):
         """Wait for an output line that contains all texts, and return it."""
         return self.broker.expect(*texts, since=since, deadline=deadline)
 
-    def gone(self, client: Client) -> None:
+    def wait_disconnected(self, client: Client) -> None:
         """Wait until the broker lists no handle of the client; raises Expired after `DEADLINE` seconds."""
         end = time.monotonic() + DEADLINE
         while time.monotonic() < end:

@@ -55,7 +55,7 @@ class World(ABC):
         """Wait for a log record that contains all texts, from record number `since` on, and return it."""
 
     @abstractmethod
-    def gone(self, client: Client) -> None:
+    def wait_disconnected(self, client: Client) -> None:
         """Return when the broker has handled the end of this client's connection."""
 
     def advance(self, seconds: float) -> None:
@@ -124,22 +124,22 @@ class World(ABC):
     def _dropped(self, client: Client) -> None:
         if client in self.clients:
             self.clients.remove(client)
-        self.gone(client)
+        self.wait_disconnected(client)
 
-    def settle(self) -> None:
+    def wait_idle(self) -> None:
         """Return when the broker has handled all requests so far and all clients have received the results."""
         for _ in range(2):
             for client in list(self.clients):
                 if client.broker_response and client.identity["clientType"] == "E_TCPCLIENT":
                     client.barrier()
 
-    def got(self, queue: Queue) -> list[bytes]:
+    def new_payloads(self, queue: Queue) -> list[bytes]:
         """Return the payloads delivered to this consumer since the last call, after the broker has become idle."""
         return [push.payload for push in self.pushes(queue)]
 
     def pushes(self, queue: Queue) -> list[Push]:
         """Return the messages delivered to this consumer since the last call, after the broker has become idle."""
-        self.settle()
+        self.wait_idle()
         return queue.pushes()
 
     # Administration
@@ -158,7 +158,7 @@ class World(ABC):
         """Return the number of messages in the storage of a queue."""
         domain = re.fullmatch(r"bmq://([^/]+)/.*", uri)
         assert domain
-        self.settle()
+        self.wait_idle()
         infos = self.admin_json(f"DOMAINS DOMAIN {domain[1]} INFOS")["domainInfo"]
         return sum(s["numMessages"] for s in infos["storageContent"]["storages"] if s["queueUri"] == uri)
 
@@ -170,7 +170,7 @@ class World(ABC):
 
     def alarms(self, category: str) -> list[str]:
         """Return the log records that raised an alarm (or panic) of this category."""
-        self.settle()
+        self.wait_idle()
         return [record for record in self.log() if re.search(rf"(ALARM|PANIC) \[{category}\]", record)
                 and not record.startswith(("ALARM: ", "PANIC: "))]  # the copy on the alarm channel
 

@@ -25,7 +25,7 @@ def campaign(seed: int, size: int, steps: int, loss: float, mistake: str = "") -
     world.loss_rate = loss
     for _ in range(steps):
         disturb(world, world.random.choice(FAULTS))
-    world.settle()
+    world.recover()
     return world
 
 

@@ -96,7 +96,7 @@ class ElectedCluster(SimulatedCluster):
                     assert led.setdefault(term, node.name) == node.name, f"two leaders of term {term}"
 
     def judge_all(self) -> None:
-        """Check, after `settle`, that all members have the same state with all assigned queues."""
+        """Check, after `run_until_stable`, that all members have the same state with all assigned queues."""
         self.judge()
         states = [self.cluster(node.name).metadata.state for node in self.machines]
         for state in states:

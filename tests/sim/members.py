@@ -13,7 +13,7 @@ class Members(ReplicatingCluster):
 
     def __init__(self, seed: int = 1, count: int = 3, **options: Any) -> None:
         super().__init__(seed, count, **options)
-        self.settle()
+        self.run_until_stable()
 
     def relayed_queues(self, node: SimulatedNode) -> dict[str, Any]:
         """Return the queues that a node relays, by URI."""

@@ -62,7 +62,7 @@ class CrashRun:
             self.confirmed |= {(uri, "foo", push.payload) for push in pushes[:2]}
             world.run()
             reader.client.drop()
-        world.settle()
+        world.wait_idle()
 
     def post(self, *uris: str, text: bytes) -> None:
         """Send a PUT to each queue, in one event each, without a turn of the broker."""
@@ -195,6 +195,6 @@ def judge(run: CrashRun, operation: Operation, step: int, power: bool) -> None:
             assert not back or power, (step, uri, app, "confirmed messages delivered", back)
     for uri in (*QUEUES, NEW, EMPTY):
         readers = [world.consumer(uri, app) for app in operation.apps]
-        assert not any([world.got(reader) for reader in readers]) or uri not in run.acked, (step, uri)
+        assert not any([world.new_payloads(reader) for reader in readers]) or uri not in run.acked, (step, uri)
         world.producer(uri).post(b"afterwards")
-        assert all(world.got(reader) == [b"afterwards"] for reader in readers), (step, uri)
+        assert all(world.new_payloads(reader) == [b"afterwards"] for reader in readers), (step, uri)

@@ -63,7 +63,7 @@ class ReplicatingCluster(ElectedCluster):
         primary = self.primary(index)
         return [node for node in self.machines if node.up and node is not primary]
 
-    def settle(self) -> None:
+    def run_until_stable(self) -> None:
         """Run for SETTLE_S, longer than elections and recoveries take."""
         self.run(SETTLE_S)
 
@@ -141,7 +141,7 @@ class ReplicatingCluster(ElectedCluster):
         return [] if queue is None else [partition.payloads.read(message) for message in queue.messages.values()]
 
     def judge_partitions(self) -> None:
-        """Check, after `settle`, that running nodes have equal logs and each acknowledged message once."""
+        """Check, after `run_until_stable`, that running nodes have equal logs and each acknowledged message once."""
         up = [node for node in self.machines if node.up]
         for index in range(len(self.replication(up[0]).hosted)):
             logs = {self.partition(node, index).summary.last for node in up}
@@ -156,7 +156,7 @@ class ReplicatingCluster(ElectedCluster):
 def settled_cluster(seed: int, count: int = 3, **options: Any) -> ReplicatingCluster:
     """Return a cluster after SETTLE_S."""
     nodes = ReplicatingCluster(seed, count, **options)
-    nodes.settle()
+    nodes.run_until_stable()
     return nodes
 
 

@@ -19,7 +19,7 @@ WAY_BACK_S = 0.4  # delay from a replica to the primary
 def start(seed: int, count: int = 3, uri: str = STRONG) -> tuple[ReplicatingCluster, SimulatedNode, SimulatedNode]:
     """Return a cluster with one message, a replica for clients, and the primary."""
     nodes = ReplicatingCluster(seed, count)
-    nodes.settle()
+    nodes.run_until_stable()
     nodes.post(1, uri)
     primary = nodes.primary(nodes.record(uri).partition_id)
     node = next(each for each in nodes.machines if each is not primary)
@@ -84,7 +84,7 @@ def test_a_replica_acknowledges_early_only_messages_that_the_next_primary_will_h
     (push,) = reader.take(1)
     assert 0.3 <= nodes.now - begun < 0.6
     primary.crash(power=True, down=None)
-    nodes.settle()
+    nodes.run_until_stable()
     assert nodes.stored(nodes.primary(nodes.record(STRONG).partition_id)) == [b"x"]
     reader.confirm(push)
     nodes.run(2.0)
@@ -112,7 +112,7 @@ def test_malformed_early_acks_are_errors_and_the_number_of_held_ones_is_limited(
     for _ in range(6):
         members.on_acks(peer, ACK_EARLY, far + items, nodes.now)
     assert any("too many ACKs in partition" in line for line in node.log())
-    nodes.settle()
+    nodes.run_until_stable()
     guid = queue.put(b"x")
     assert queue.next_ack(guid).status == 0 and len(reader.take(2)) == 2
 

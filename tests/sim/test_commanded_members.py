@@ -63,11 +63,11 @@ def test_requests_to_an_upstream_node_and_their_responses_are_logged() -> None:
     for node in nodes.machines:
         assert log_lines(node, "negotiated with node", "userAgent: 'bmqbrkr:")
     nodes.node(f"n{active}").crash(power=False, down=None)
-    nodes.settle()
+    nodes.run_until_stable()
     assert log_lines(proxy, "Sent ReopenQueue request") and log_lines(proxy, "ClusterProxy (c3): state restored")
     keeper = nodes.primary()
     nodes.node(f"n{active}").boot()
-    nodes.settle()
+    nodes.run_until_stable()
     assert log_lines(keeper, "Rebuilt internal state of queue engine for queue", f"[{STRONG}]")
 
 
@@ -154,7 +154,7 @@ def test_the_next_leader_takes_over_the_partitions_of_a_stopping_leader(which: i
     leader.stop(down=None)
     while leader.up:
         nodes.run(0.1)
-    nodes.settle()
+    nodes.run_until_stable()
     assert nodes.leader is successor, "the other members need four votes"
     assert nodes.primary(0) is successor and nodes.primary(1) is successor
 

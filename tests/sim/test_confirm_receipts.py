@@ -37,7 +37,7 @@ def stored_counts(nodes: ReplicatingCluster, among: Iterable[SimulatedNode]) -> 
 def start(seed: int, place: str) -> tuple[ReplicatingCluster, SimulatedNode, SimulatedNode]:
     """Return a cluster with 5 messages, the node for consumers, and its upstream node."""
     nodes = ReplicatingCluster(seed, 3, proxies={"p1": ["n1", "n2", "n3"]})
-    nodes.settle()
+    nodes.run_until_stable()
     nodes.post(5)
     primary = nodes.primary(nodes.cluster("n1").metadata.state.queues[STRONG].partition_id)
     if place == "member":
@@ -57,7 +57,7 @@ def test_confirms_in_flight_to_a_crashed_upstream_prevent_redelivery(place: str,
     reader.confirm(*got)
     nodes.run(0.1)
     upstream.crash(power=False, down=None)
-    nodes.settle()
+    nodes.run_until_stable()
     assert not reader.pushes(), "they were confirmed"
     assert stored_counts(nodes, nodes.machines) == {0}
     other = next(each for each in nodes.machines if each.up and each is not node)
@@ -89,5 +89,5 @@ def test_a_relay_sends_pending_confirms_again_after_a_reconnect() -> None:
     reader.confirm(*got)
     nodes.run(8.0)  # both ends detect the silence
     nodes.network.heal(node.name, upstream.name)
-    nodes.settle()
+    nodes.run_until_stable()
     assert stored_counts(nodes, nodes.machines) == {0} and not reader.pushes() and pending_confirms(node) == 0

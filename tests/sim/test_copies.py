@@ -28,7 +28,7 @@ def cluster(seed: int, count: int = 5, **parameters: Any) -> ReplicatingCluster:
     for word in WORDS:
         nodes.domains.texts[f"{word}.copies"] = json.dumps(domain_config(
             f"{word}.copies", strong=word in ("majority", "all"), ackCopies=word, **parameters))
-    nodes.settle()
+    nodes.run_until_stable()
     for word in WORDS:
         nodes.writer(uri(word))
     nodes.run(2.0)
@@ -82,7 +82,7 @@ def test_ack_copies_all_waits_for_all_connected_nodes_and_at_least_a_quorum() ->
     others[0].boot()
     others[1].resume()
     assert queue.next_ack(guid).status == 0
-    nodes.settle()
+    nodes.run_until_stable()
     _, queue = nodes.writer(uri("all"))
     assert seconds_to_ack(nodes, queue) < 1.0
 

@@ -25,7 +25,7 @@ class ShortWindowCluster(ReplicatingCluster):
     def __init__(self, seed: int, strong: bool = True, window_s: float = WINDOW_S, **options: Any) -> None:
         super().__init__(seed, **options)
         self.write_domain(strong, window_s)
-        self.settle()
+        self.run_until_stable()
 
     def write_domain(self, strong: bool, window_s: float = WINDOW_S) -> None:
         """Write the configuration file of the domain."""
@@ -74,7 +74,7 @@ def test_an_uncommitted_message_is_refused_after_the_deduplication_time_and_stor
     assert nodes.stored(primary, SHORT) == [b"before", b"later"], "the later message has its own time"
     for node in replicas:
         node.crash(power=True, down=0.5)
-    nodes.settle()
+    nodes.run_until_stable()
     assert nodes.copies() == {0}
     [taken] = queue.acks()
     assert taken.guid == guids[2] and taken.status == 0
@@ -129,7 +129,7 @@ def test_deduplication_does_not_depend_on_the_wall_clocks_of_nodes(number: int, 
         nodes.run(8.0)
     for node in nodes.machines:
         node.stop(down=1.0)
-    nodes.settle()
+    nodes.run_until_stable()
     assert nodes.put_again(guid) == 0 and nodes.copies() == {0}
 
 

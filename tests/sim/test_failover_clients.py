@@ -88,7 +88,7 @@ def test_an_open_without_a_leader_fails_with_timeout_after_open_timeout_ms(known
         client.response(send_open(client, STRONG, write=1), deadline=60.0)
     assert refused.value.category == "E_TIMEOUT" and 19.0 < nodes.now - begun < 23.0
     nodes.machines[1].boot()
-    nodes.settle()
+    nodes.run_until_stable()
     nodes.post(1)
     primary = nodes.primary(nodes.record(STRONG).partition_id)
     handles = nodes.cluster(primary.name).queues[STRONG].handles

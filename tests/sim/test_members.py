@@ -124,7 +124,7 @@ def test_clients_at_other_members_keep_sessions_messages_and_order_when_the_prim
     assert nodes.stored(one, uri) == nodes.stored(two, uri) == []
     assert_connected(*(each.client for each in (*queues, *consumers)))
     former.boot()
-    nodes.settle()
+    nodes.run_until_stable()
     nodes.judge_partitions()
     assert_connected(*(each.client for each in (*queues, *consumers)))
 
@@ -143,7 +143,7 @@ def test_clients_of_an_isolated_primary_get_acks_and_messages_after_it_reconnect
     guids.append(queue.put(b"after"))
     consumer.confirm(*held)
     heal(nodes)
-    nodes.settle()
+    nodes.run_until_stable()
     assert nodes.primary() is not former
     assert [ack.guid for ack in queue.acks()] == guids[1:]
     got = consumer.pushes()
@@ -217,7 +217,7 @@ def test_a_member_is_available_when_it_is_healed_and_all_partitions_have_primari
     alone = nodes.cluster(away.name).members.statuses  # type: ignore[union-attr]
     assert alone.own is NodeStatus.E_STARTING
     others[0].boot()
-    nodes.settle()
+    nodes.run_until_stable()
     assert alone.own is NodeStatus.E_AVAILABLE
 
 
@@ -297,7 +297,7 @@ def test_clients_at_other_nodes_lose_no_message_when_a_primary_replica_or_upstre
     node.boot()
     load.live(8.0)
     load.judge()
-    nodes.settle()
+    nodes.run_until_stable()
     nodes.judge_partitions()
 
 
@@ -417,7 +417,7 @@ def test_random_faults_of_members_lose_and_refuse_no_message_of_their_clients(se
         load.live(random.choice((0.2, 1.0, 4.0)) * random.random())
     heal(nodes)
     resume(nodes)
-    nodes.settle()
+    nodes.run_until_stable()
     for place in load.places:
         if place in load.queues and load.queues[place].client.link.closed:
             load.kill_clients(place)

@@ -167,7 +167,7 @@ def test_a_crash_of_leader_primary_or_successor_during_a_move_loses_no_message(l
     {"leader": leader, "former": former, "successor": successor}[victim].crash(power=True, down=5.0)
     nodes.run(8.0)
     nodes.wait_until_available()
-    nodes.settle()
+    nodes.run_until_stable()
     nodes.post(5)
     nodes.run(1.0)
     nodes.judge_partitions()
@@ -291,7 +291,7 @@ def test_an_appointed_node_that_needs_an_image_leaves_the_partition_to_an_up_to_
     former.crash(power=False, down=None)
     nodes.until(lambda: nodes.replication(other).is_active_primary(index), 20.0)
     assert any(f"and node {number(other)} does not" in line for line in behind.log())
-    nodes.settle()
+    nodes.run_until_stable()
     nodes.judge_partitions()
 
 

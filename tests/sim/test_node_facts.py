@@ -44,7 +44,7 @@ def elections(node: SimulatedNode) -> dict[str, Any]:
 
 def test_remaining_members_record_events_of_a_failover() -> None:
     nodes = ReplicatingCluster(1)
-    nodes.settle()
+    nodes.run_until_stable()
     nodes.post(2)
     gone = nodes.leader
     assert nodes.primary() is gone
@@ -56,7 +56,7 @@ def test_remaining_members_record_events_of_a_failover() -> None:
     nodes.run(INACTIVITY_S / 2)
     follower = next(node for node in nodes.machines if node.up)
     assert elections(follower)["standing"]["heartbeatsMissed"] in range(1, 6)
-    nodes.settle()
+    nodes.run_until_stable()
     leader = nodes.leader
     for node in (each for each in nodes.machines if each.up):
         found = elections(node)
@@ -70,7 +70,7 @@ def test_remaining_members_record_events_of_a_failover() -> None:
         assert {each["partition"] for each in changed} >= {0} and all(each["lease"] > 1 for each in changed[-1:])
     assert any("is primary, and active" in text for text in texts(leader, "primary"))
     gone.boot()
-    nodes.settle()
+    nodes.run_until_stable()
     assert any("gets what it lacks" in text for text in texts(gone, "primary"))
     assert any("follows the primary" in text for text in texts(gone, "primary"))
     assert any("is available" in text for text in texts(gone, "node"))
@@ -118,7 +118,7 @@ def test_totals_of_a_node_include_clients_that_have_disconnected() -> None:
 @pytest.mark.parametrize("assignment", ["E_LEADER_IS_MASTER_ALL", LEAST])
 def test_the_preflight_of_a_stop_predicts_its_report(assignment: str) -> None:
     nodes = ReplicatingCluster(3, masterAssignment=assignment)
-    nodes.settle()
+    nodes.run_until_stable()
     nodes.post(3)
     node = nodes.primary()
     nodes.client(node.name)
@@ -149,11 +149,11 @@ def test_the_preflight_of_a_stop_predicts_its_report(assignment: str) -> None:
 
 def test_the_preflight_warns_when_the_quorum_would_be_lost() -> None:
     nodes = ReplicatingCluster(4)
-    nodes.settle()
+    nodes.run_until_stable()
     nodes.post(1)
     victim = nodes.replicas()[0]
     victim.crash(power=False, down=None)
-    nodes.settle()
+    nodes.run_until_stable()
     predicted = stopping.preflight(nodes.primary().broker)
     assert not predicted["quorumSurvives"] and all(each["to"] is None for each in predicted["moves"])
     assert any(victim.name in text for text in predicted["warnings"])
@@ -190,7 +190,7 @@ def rows(node: SimulatedNode, index: int = 0) -> dict[str, dict[str, Any]]:
 
 def test_a_primary_reports_the_lag_of_each_replica() -> None:
     nodes = ReplicatingCluster(5)
-    nodes.settle()
+    nodes.run_until_stable()
     nodes.post(2)
     nodes.run(2.0)
     primary, (slow, quick) = nodes.primary(), nodes.replicas()
@@ -221,7 +221,7 @@ def test_a_primary_reports_the_lag_of_each_replica() -> None:
 
 def test_the_lag_in_bytes_is_estimated_when_the_records_are_not_in_memory() -> None:
     nodes = ReplicatingCluster(6)
-    nodes.settle()
+    nodes.run_until_stable()
     nodes.post(30)
     nodes.run(1.0)
     partition = nodes.partition(nodes.primary())
@@ -294,7 +294,7 @@ def test_test_messages_can_be_posted_at_members_and_proxies() -> None:
 
 def test_an_invalid_test_message_is_refused_with_its_reason() -> None:
     nodes = ReplicatingCluster(7)
-    nodes.settle()
+    nodes.run_until_stable()
     node = nodes.primary()
     assert posted(nodes, node, uri="bmq://no.such.domain/q").error
     for invalid in ({"uri": "nonsense"}, {"uri": f"{STRONG}?id=a"}, {"count": 0}, {"count": COUNT_MAX + 1}, {"payload": b""},
@@ -307,7 +307,7 @@ def test_an_invalid_test_message_is_refused_with_its_reason() -> None:
 
 def test_a_test_message_without_a_majority_gets_the_status_unknown() -> None:
     nodes = ReplicatingCluster(8)
-    nodes.settle()
+    nodes.run_until_stable()
     nodes.post(1)
     node = nodes.primary()
     for replica in nodes.replicas():
@@ -321,7 +321,7 @@ def test_test_messages_need_the_authorization_of_their_author() -> None:
     rules = [{"principal": "anna", "actions": ["QueueWrite"], "effect": "allow"},
              {"actions": ["QueueWrite"], "effect": "deny"}]
     nodes = ReplicatingCluster(9, app={"bmqtwist": {"authorization": {"rules": rules}}})
-    nodes.settle()
+    nodes.run_until_stable()
     node = nodes.machines[0]
     assert posted(nodes, node).results[0]["status"] == "SUCCESS"
     refused = posted(nodes, node, by="bert")
@@ -331,7 +331,7 @@ def test_test_messages_need_the_authorization_of_their_author() -> None:
 def test_a_replica_sums_the_stored_messages_of_a_queue_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshots, "SUMMED_AT_ONCE", 8)
     nodes = ReplicatingCluster(7)
-    nodes.settle()
+    nodes.run_until_stable()
     nodes.post(300)
     nodes.run(2.0)
     domain = STRONG.removeprefix("bmq://").partition("/")[0]

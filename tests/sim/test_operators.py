@@ -33,7 +33,7 @@ def statuses(node: SimulatedNode) -> dict[str, str]:
 def start_cluster(**options: Any) -> ReplicatingCluster:
     """Return a cluster after SETTLE_S."""
     nodes = ReplicatingCluster(5, **options)
-    nodes.settle()
+    nodes.run_until_stable()
     return nodes
 
 
@@ -62,7 +62,7 @@ def test_the_transition_history_of_a_partition_lists_roles_and_causes() -> None:
     command = f"CLUSTERS CLUSTER {CLUSTER} STORAGE PARTITION 0 STORY"
     assert "PRIMARY_HEALING_STG2 -> PRIMARY_HEALED" in run_command(former, command)
     former.crash(power=False, down=None)
-    nodes.settle()
+    nodes.run_until_stable()
     changes = [(each["before"], each["after"]) for each in run_json_command(other, command)]
     assert ("REPLICA_HEALING", "REPLICA_HEALED") in changes and ("REPLICA_HEALED", "REPLICA_WAITING") in changes
     assert all(each["secondsAgo"] >= 0 and each["cause"] for each in run_json_command(other, command))

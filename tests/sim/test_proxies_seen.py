@@ -125,7 +125,7 @@ def test_the_tree_of_a_queue_contains_proxies_of_proxies() -> None:
 
 def test_a_replica_is_not_shown_as_a_proxy_in_the_tree_of_a_queue() -> None:
     nodes = ReplicatingCluster(1)
-    nodes.settle()
+    nodes.run_until_stable()
     primary = nodes.primary()
     replica = next(node for node in nodes.machines if node is not primary)
     nodes.client(replica.name).consume(STRONG)

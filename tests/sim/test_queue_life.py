@@ -269,7 +269,7 @@ def test_a_former_primary_does_not_write_a_change_of_apps_that_is_committed_late
     nodes.until(lambda: any(nodes.replication(node).is_active_primary(index) for node in others), 30.0)
     heal(nodes)
     nodes.until(lambda: all("three" in nodes.cluster(node.name).metadata.state.queues[APPS].apps for node in others), 30.0)
-    nodes.settle()
+    nodes.run_until_stable()
     assert not wrong_logs and not any("are not changed in its partition" in line for line in former.log())
     assert [stored_apps(nodes, node, APPS) for node in nodes.machines] == [set(nodes.record(APPS).apps.items())] * 3
     assert len({nodes.partition(node, index).summary.last for node in nodes.machines}) == 1

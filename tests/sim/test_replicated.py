@@ -98,7 +98,7 @@ def test_the_next_primary_has_every_acknowledged_message(how: str, seed: int) ->
             assert payload in nodes.stored(nodes.primary())
         nodes.post(5)
         former.boot()
-        nodes.settle()
+        nodes.run_until_stable()
         nodes.judge_partitions()
         assert round_ or nodes.roles()[former.name] is PartitionRole.REPLICA_HEALED
 
@@ -112,7 +112,7 @@ def test_a_power_loss_of_all_members_loses_no_acknowledged_message(seed: int) ->
         nodes.post(3, wait=False)
         for node in nodes.machines:
             node.crash(power=True, down=0.5)
-        nodes.settle()
+        nodes.run_until_stable()
         nodes.judge_partitions()
 
 
@@ -140,7 +140,7 @@ def test_an_isolated_primary_acknowledges_no_strong_put_and_its_uncommitted_reco
     others = [node for node in nodes.machines if node is not former and nodes.replication(node).is_active_primary(0)]
     assert len(others) == 1
     heal(nodes)
-    nodes.settle()
+    nodes.run_until_stable()
     assert nodes.primary() in others
     nodes.post(5)
     nodes.run(1.0)
@@ -162,7 +162,7 @@ def test_a_paused_primary_becomes_a_replica_and_its_pending_put_is_acknowledged(
     former.resume()
     nodes.run(1.0)
     client.pump(0.1)
-    nodes.settle()
+    nodes.run_until_stable()
     assert nodes.primary() is not former and nodes.roles()[former.name] is PartitionRole.REPLICA_HEALED
     assert queue.next_ack(guid).status == 0 and nodes.stored(nodes.primary(), EVENTUAL)[5:] == [b"too late"]
     nodes.judge_partitions()
@@ -198,13 +198,13 @@ def test_a_member_that_missed_a_rollover_gets_an_image(monkeypatch: pytest.Monke
     nodes.post(3)
     assert nodes.partition(primary).summary.base > (0, 0)
     away.boot()
-    nodes.settle()
+    nodes.run_until_stable()
     assert nodes.partition(away).summary.base > (0, 0) and images(nodes, away) == 1
     nodes.post(3)
     nodes.run(1.0)
     nodes.judge_partitions()
     away.crash(power=True, down=1.0)
-    nodes.settle()
+    nodes.run_until_stable()
     nodes.judge_partitions()
 
 
@@ -216,7 +216,7 @@ def test_an_image_of_many_parts_is_sent_once(monkeypatch: pytest.MonkeyPatch) ->
     away, _ = roll_over_without_replica(nodes, 100)
     nodes.run(1.0)
     away.boot()
-    nodes.settle()
+    nodes.run_until_stable()
     assert images(nodes, away) == 1 and nodes.stored(away) == nodes.acknowledged[STRONG]
     nodes.judge_partitions()
 
@@ -234,7 +234,7 @@ def test_a_member_that_missed_a_rollover_gets_records_that_are_still_in_memory(l
         primary.crash(power=False, down=3.0)
         nodes.run(0.1)
     away.boot()
-    nodes.settle()
+    nodes.run_until_stable()
     assert not images(nodes)
     assert [nodes.stored(node) for node in nodes.machines] == [nodes.acknowledged[STRONG]] * 3
     nodes.judge_partitions()
@@ -295,7 +295,7 @@ def test_a_put_repeated_after_a_failover_is_stored_once() -> None:
     nodes.run(1.0)
     former = nodes.primary()
     former.crash(power=False, down=2.0)
-    nodes.settle()
+    nodes.run_until_stable()
     _, queue = nodes.writer()
     queue.put(b"once", guid=guid)
     assert queue.next_ack(guid).status == 0
@@ -303,7 +303,7 @@ def test_a_put_repeated_after_a_failover_is_stored_once() -> None:
     assert all(nodes.stored(node) == [] for node in nodes.machines)
     for node in nodes.machines:
         node.stop(down=1.0)
-        nodes.settle()
+        nodes.run_until_stable()
     _, queue = nodes.writer()
     queue.put(b"once", guid=guid)
     assert queue.next_ack(guid).status == 0
@@ -338,7 +338,7 @@ def test_with_least_assigned_partitions_have_different_primaries() -> None:
     nodes.run(6.0)
     assert nodes.primary(0) is not former and nodes.primary(1) is not former
     former.boot()
-    nodes.settle()
+    nodes.run_until_stable()
     nodes.judge_partitions()
 
 
@@ -350,7 +350,7 @@ def test_a_member_with_a_damaged_promise_file_recovers_when_it_follows_a_leader(
     path = f"/memory/{node.name}/storage/{PromiseFile.name}"
     node.disk.open(path).write(0, [b"\xff" * node.disk.open(path).size()])
     node.boot()
-    nodes.settle()
+    nodes.run_until_stable()
     assert any("the promises of this node are unknown" in line for line in node.log())
     nodes.post(5)
     nodes.run(1.0)
@@ -368,7 +368,7 @@ def test_another_member_becomes_primary_when_the_disk_of_the_primary_fails() -> 
     assert nodes.primary() is not former
     nodes.post(5)
     former.crash(power=False, down=1.0)
-    nodes.settle()
+    nodes.run_until_stable()
     nodes.judge_partitions()
 
 
@@ -387,7 +387,7 @@ def test_a_replica_with_a_failing_disk_does_not_delay_acks() -> None:
     fail_syncs(node)
     nodes.post(5)
     node.crash(power=False, down=1.0)
-    nodes.settle()
+    nodes.run_until_stable()
     nodes.judge_partitions()
 
 
@@ -405,11 +405,11 @@ def test_a_replica_with_flipped_bits_gets_the_records_from_other_members(kind: s
     node.disk.flip(path, where, 0xFF)
     node.boot()
     assert nodes.replication(node).hosted[index].machine.standing.doubtful
-    nodes.settle()
+    nodes.run_until_stable()
     assert not nodes.replication(node).hosted[index].machine.standing.doubtful
     nodes.judge_partitions()
     node.crash(power=True, down=1.0)
-    nodes.settle()
+    nodes.run_until_stable()
     assert not nodes.replication(node).hosted[index].machine.standing.doubtful
     nodes.judge_partitions()
 
@@ -448,7 +448,7 @@ def test_a_replica_that_lacks_an_unreadable_record_gets_an_image(rolled: bool, m
     away, primary = make_unreadable_record(nodes)
     before = images(nodes, away)
     away.boot()
-    nodes.settle()
+    nodes.run_until_stable()
     alarms = [line for line in primary.log() if "that it lacks cannot be read" in line]
     assert len(alarms) == 1 and images(nodes, away) == before + 2  # one in the alarm
     nodes.post(3)
@@ -469,7 +469,7 @@ def test_an_image_with_an_unreadable_message_raises_a_limited_number_of_alarms(m
     assert 1 <= len(alarms) <= 20
     nodes.post(3)
     monkeypatch.undo()
-    nodes.settle()
+    nodes.run_until_stable()
     nodes.run(1.0)
     assert nodes.stored(away) == nodes.acknowledged[STRONG]
 
@@ -494,7 +494,7 @@ def test_without_a_majority_no_put_is_acknowledged_and_its_repetition_is_stored_
     for node in nodes.machines:
         if node is not primary:
             node.boot()
-    nodes.settle()
+    nodes.run_until_stable()
     _, queue = nodes.writer()
     queue.put(b"again", guid=guid)
     assert queue.next_ack(guid).status == 0
@@ -531,7 +531,7 @@ def test_a_rolling_restart_transfers_only_missing_records() -> None:
         nodes.run(8.0)
         nodes.post(5)
         node.boot()
-        nodes.settle()
+        nodes.run_until_stable()
         nodes.judge_partitions()
     lines = [line for node in nodes.machines for line in node.log()]
     assert not [line for line in lines if "are cut off" in line or "gets an image" in line]
@@ -548,7 +548,7 @@ def test_confirmed_messages_are_not_delivered_by_the_next_primary() -> None:
         reader.confirm(*pushed[:5 if app == apps[0] else 10])
     nodes.run(1.0)
     nodes.primary(record.partition_id).crash(power=True, down=1.0)
-    nodes.settle()
+    nodes.run_until_stable()
     node = nodes.primary(record.partition_id)
     again = {app: nodes.client(node.name).consume(FANOUT, app) for app in apps}
     nodes.run(0.5)
@@ -646,8 +646,8 @@ def campaign(seed: int, size: int, steps: int) -> ReplicatingCluster:
         node.clear_disk_faults()
         if node.up and any(hosted.broken for hosted in nodes.replication(node).hosted):
             node.crash(power=False, down=0.5)  # as an operator does when a disk has failed
-    nodes.settle()
-    nodes.settle()
+    nodes.run_until_stable()
+    nodes.run_until_stable()
     nodes.post(3)
     nodes.run(2.0)
     nodes.judge_partitions()

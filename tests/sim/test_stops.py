@@ -106,7 +106,7 @@ def send_stop_requests(brokers: Iterable[ScriptedBroker], *asked: tuple[int, Sto
 @pytest.mark.spec("cluster", 106)
 def test_a_graceful_stop_waits_for_confirms_and_unconfirmed_messages_are_delivered_by_the_next_primary() -> None:
     nodes = ReplicatingCluster(1)
-    nodes.settle()
+    nodes.run_until_stable()
     primary = nodes.primary()
     consumer = nodes.client(primary.name).consume(STRONG)
     nodes.post(3)

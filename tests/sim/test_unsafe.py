@@ -43,7 +43,7 @@ def alarms(node: SimulatedNode) -> list[str]:
 @pytest.mark.parametrize("survivor", ["primary", "replica"])
 def test_a_forced_single_member_serves_alone_until_other_members_join_again(survivor: str) -> None:
     nodes = ReplicatingCluster(7)
-    nodes.settle()
+    nodes.run_until_stable()
     nodes.post(5)
     nodes.run(1.0)
     primary = nodes.primary()
@@ -70,9 +70,9 @@ def test_a_forced_single_member_serves_alone_until_other_members_join_again(surv
         wipe(node)
     survivor_node.boot()
     others[0].boot()
-    nodes.settle()
+    nodes.run_until_stable()
     others[1].boot()
-    nodes.settle()
+    nodes.run_until_stable()
     assert not alarms(survivor_node) and len({primary.name for primary in [nodes.primary()]}) == 1
     nodes.post(3)
     nodes.run(2.0)
@@ -82,7 +82,7 @@ def test_a_forced_single_member_serves_alone_until_other_members_join_again(surv
 
 def test_a_member_does_not_start_with_the_forced_ledger_of_another_member() -> None:
     nodes = ReplicatingCluster(8)
-    nodes.settle()
+    nodes.run_until_stable()
     node = nodes.machines[0]
     node.crash(power=False, down=None)
     rewrite(node, True, node_id=3)
@@ -92,7 +92,7 @@ def test_a_member_does_not_start_with_the_forced_ledger_of_another_member() -> N
 
 def test_a_forced_single_member_refuses_connections_of_other_members() -> None:
     nodes = ReplicatingCluster(9)
-    nodes.settle()
+    nodes.run_until_stable()
     survivor_node = nodes.machines[2]
     survivor_node.crash(power=False, down=None)
     rewrite(survivor_node, True)

@@ -111,7 +111,7 @@ class Source:
                     self._work(world, random, 60)
                     world.admin(f"CLUSTERS CLUSTER {CLUSTER} STORAGE PARTITION 0 ROLLOVER")
                     world.admin(f"CLUSTERS CLUSTER {CLUSTER} STORAGE PARTITION 1 ROLLOVER")
-                    world.settle()
+                    world.wait_idle()
             if "killed" in name:
                 world.crash()
             else:
@@ -134,7 +134,7 @@ class Source:
         for _, consumer in consumers:
             pushed = world.pushes(consumer)
             consumer.confirm(*random.sample(pushed, len(pushed) * 2 // 3))
-        world.settle()
+        world.wait_idle()
 
     def _save(self, world: World) -> None:
         self.place.mkdir()

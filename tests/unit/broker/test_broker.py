@@ -74,7 +74,7 @@ def test_a_consumer_that_does_not_read_is_disconnected_and_its_messages_are_rede
     assert len(world.broker.sessions.open) == 1
     other = world.consumer(name="other")
     world.advance(1.0)
-    assert len(world.got(other)) == sent, "no delivery attempts were counted"
+    assert len(world.new_payloads(other)) == sent, "no delivery attempts were counted"
     assert "producer" not in performer.finished
 
 
@@ -232,7 +232,7 @@ def test_a_message_for_a_consumer_lost_in_the_same_turn_goes_to_the_next_consume
     consumer.client.kill()
     producer.next_ack()
     again = world.consumer()
-    assert world.got(again) == [b"x"]
+    assert world.new_payloads(again) == [b"x"]
 
 
 def test_losing_a_session_twice_has_no_further_effect(tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ def test_open_requests_are_not_answered_while_the_broker_stops(tmp_path: Path) -
     assert not [e for e in client.inbox if e.kind == "control"]
     assert world.broker.shutdown is not None and not world.broker.shutdown.done
     producer.post(b"y")
-    assert world.got(consumer) == [], "no new deliveries"
+    assert world.new_payloads(consumer) == [], "no new deliveries"
     consumer.confirm(*[m.guid for m in world.broker.domains.by_name["d"].queues["q"].messages.values()])
     world.advance(2.0)
     assert world.broker.shutdown.done

@@ -233,7 +233,7 @@ def test_a_duplicate_put_stays_a_duplicate_after_an_error(world: MemoryWorld, mo
     failing.put(b"x", guid=guid)
     assert is_closed(failing.client)
     world.producer(A, "again").put(b"x", guid=guid)
-    world.settle()
+    world.wait_idle()
     assert not world.broker.domains.by_name["d"].queues["a"].messages
 
 

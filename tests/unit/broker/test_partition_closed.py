@@ -33,12 +33,12 @@ def test_confirms_during_an_unavailable_partition_become_pending_records(memory:
     producer.post_all(b"1", b"2")
     switch_partitions(memory, "DISABLE")
     consumer.confirm(*memory.pushes(consumer))
-    memory.settle()
+    memory.wait_idle()
     if not crash:
         switch_partitions(memory, "ENABLE")
-        memory.settle()
+        memory.wait_idle()
     memory.crash_and_start()
-    assert memory.got(memory.consumer()) == ([b"1", b"2"] if crash else [])
+    assert memory.new_payloads(memory.consumer()) == ([b"1", b"2"] if crash else [])
 
 
 @pytest.mark.parametrize("command", ["DOMAINS DOMAIN f QUEUE q PURGE *", "DOMAINS DOMAIN f QUEUE q PURGE foo",
@@ -50,9 +50,9 @@ def test_a_purge_that_cannot_be_recorded_is_an_error_and_removes_no_message(memo
     answer = memory.admin(command)
     assert "Purged" not in answer and answer, answer
     switch_partitions(memory, "ENABLE")
-    assert memory.got(memory.consumer(FANOUT, "foo")) == [b"1", b"2"]
+    assert memory.new_payloads(memory.consumer(FANOUT, "foo")) == [b"1", b"2"]
     memory.crash_and_start()
-    assert [memory.got(memory.consumer(FANOUT, app)) for app in ("foo", "bar")] == [[b"1", b"2"]] * 2
+    assert [memory.new_payloads(memory.consumer(FANOUT, app)) for app in ("foo", "bar")] == [[b"1", b"2"]] * 2
 
 
 def test_a_refused_reconfigure_changes_no_setting(memory: MemoryWorld) -> None:
@@ -73,4 +73,4 @@ def test_a_refused_reconfigure_changes_no_setting(memory: MemoryWorld) -> None:
             consumer.confirm(*pushed)
     assert memory.reconfigure("f", "fanout", apps=("foo", "new"), queue_messages=100) == "SUCCESS"
     producer.post(b"3")
-    assert memory.got(memory.consumer(FANOUT, "new")) == [b"3"] and memory.got(consumers["bar"]) == []
+    assert memory.new_payloads(memory.consumer(FANOUT, "new")) == [b"3"] and memory.new_payloads(consumers["bar"]) == []

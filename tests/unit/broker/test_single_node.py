@@ -57,7 +57,7 @@ def test_a_queue_without_domain_file_is_dormant_and_keeps_its_messages(memory: M
     memory.restart()
     memory.domain("d")
     consumer = memory.consumer()
-    assert memory.got(consumer) == [b"kept"] and not memory.broker.clusters["c3"].dormant
+    assert memory.new_payloads(consumer) == [b"kept"] and not memory.broker.clusters["c3"].dormant
 
 
 @pytest.mark.parametrize(("before", "after"), [
@@ -81,7 +81,7 @@ def test_a_mode_changed_while_the_broker_was_stopped_is_refused_without_loss(
     memory.domain("m", **before)
     assert memory.admin("DOMAINS RECONFIGURE m") == "SUCCESS"
     consumer = memory.consumer("bmq://m/q", "foo") if "?" in uri else memory.consumer(uri)
-    assert memory.got(consumer) == [b"kept"]
+    assert memory.new_payloads(consumer) == [b"kept"]
 
 
 def test_a_domain_may_change_its_mode_after_its_queues_were_removed(memory: MemoryWorld) -> None:
@@ -94,7 +94,7 @@ def test_a_domain_may_change_its_mode_after_its_queues_were_removed(memory: Memo
     memory.domain("m", "fanout", apps=("foo",))
     memory.restart()
     memory.producer("bmq://m/q").post(b"1")
-    assert memory.got(memory.consumer("bmq://m/q", "foo")) == [b"1"]
+    assert memory.new_payloads(memory.consumer("bmq://m/q", "foo")) == [b"1"]
 
 
 def test_an_open_refused_by_an_unavailable_partition_creates_no_queue(memory: MemoryWorld) -> None:
@@ -115,7 +115,7 @@ def test_apps_changed_in_the_domain_file_are_applied_at_the_restart(memory: Memo
     memory.restart()
     bar, new, foo = (memory.consumer("bmq://f/q", app) for app in ("bar", "new", "foo"))
     memory.producer("bmq://f/q").post(b"2")
-    assert (memory.got(bar), memory.got(new), memory.got(foo)) == ([b"1", b"2"], [b"2"], [])
+    assert (memory.new_payloads(bar), memory.new_payloads(new), memory.new_payloads(foo)) == ([b"1", b"2"], [b"2"], [])
     assert memory.logged("Unregistered appId 'foo'") and memory.logged("Registered appId 'new'")
 
 
@@ -152,7 +152,7 @@ def test_a_restart_does_not_change_the_deduplication_time(memory: MemoryWorld) -
     producer, consumer = memory.producer(name="p"), memory.consumer()
     guid = producer.post(b"x")
     consumer.confirm(*consumer.take(1))
-    memory.settle()
+    memory.wait_idle()
     memory.crash_and_start()
     producer = memory.producer(name="p")
     producer.post(b"x", guid=guid)
@@ -193,13 +193,13 @@ def test_a_start_with_too_few_partitions_is_refused_with_the_needed_number(memor
     partition["numPartitions"] = 2
     memory.config.write()
     memory.start()
-    assert memory.got(memory.consumer("bmq://d/a")) == [b"a"]
+    assert memory.new_payloads(memory.consumer("bmq://d/a")) == [b"a"]
 
 
 def test_a_broker_stopped_on_a_full_disk_starts_again_without_loss(memory: MemoryWorld) -> None:
     """As after kill -9: the next start needs no space and loses no message."""
     memory.producer().post(b"kept")
-    memory.settle()
+    memory.wait_idle()
     memory.disk.fail = lambda operation, path: (
         errno.ENOSPC if operation in ("create", "write") and not path.endswith(".bmq_csl") else None)
     memory._drop_clients()
@@ -208,7 +208,7 @@ def test_a_broker_stopped_on_a_full_disk_starts_again_without_loss(memory: Memor
     assert not memory.alarms("RECOVERY") and memory.alarms("FILE_IO")
     memory.disk.fail = lambda operation, path: None
     memory.advance(2)
-    assert memory.got(memory.consumer()) == [b"kept"]
+    assert memory.new_payloads(memory.consumer()) == [b"kept"]
 
 
 def test_a_start_that_fails_at_recovery_logs_the_alarms_of_the_partitions(memory: MemoryWorld) -> None:
@@ -257,7 +257,7 @@ def test_a_change_of_apps_interrupted_by_a_crash_is_completed_at_the_next_start(
     """After each interruption metadata and partition agree, and later starts report no problem."""
     memory.domain("f", "fanout", apps=("foo", "bar"))
     memory.producer("bmq://f/q").post(b"1")
-    memory.settle()
+    memory.wait_idle()
     memory.domain("f", "fanout", apps=("bar", "new"))
     if not is_killed_after(memory, operations, lambda: memory.broker.commands.run_at_once("DOMAINS RECONFIGURE f", "test")):
         assert operations > 3
@@ -270,14 +270,14 @@ def test_a_change_of_apps_interrupted_by_a_crash_is_completed_at_the_next_start(
     assert len(memory.logged("Registered appId 'new'")) <= 2  # a start completes it once
     bar, new, foo = (memory.consumer("bmq://f/q", app) for app in ("bar", "new", "foo"))
     memory.producer("bmq://f/q").post(b"2")
-    assert (memory.got(bar), memory.got(new), memory.got(foo)) == ([b"1", b"2"], [b"2"], [])
+    assert (memory.new_payloads(bar), memory.new_payloads(new), memory.new_payloads(foo)) == ([b"1", b"2"], [b"2"], [])
 
 
 @pytest.mark.parametrize("operations", range(6))
 def test_a_queue_creation_interrupted_by_a_crash_is_completed_or_undone(memory: MemoryWorld, operations: int) -> None:
     """Metadata and partition name the same queue, in either order of their writes."""
     memory.producer("bmq://d/other")
-    memory.settle()
+    memory.wait_idle()
 
     def create() -> None:
         domain = memory.broker.domains.get_or_load("d")
@@ -291,14 +291,14 @@ def test_a_queue_creation_interrupted_by_a_crash_is_completed_or_undone(memory: 
     assert not problem_lines(memory)
     memory.producer().post(b"1")
     memory.restart()
-    assert memory.got(memory.consumer()) == [b"1"] and not problem_lines(memory)
+    assert memory.new_payloads(memory.consumer()) == [b"1"] and not problem_lines(memory)
 
 
 @pytest.mark.parametrize("operations", range(6))
 def test_a_queue_deletion_interrupted_by_a_crash_is_completed_or_undone(memory: MemoryWorld, operations: int) -> None:
     """A queue that exists only in the partition is deleted there, once."""
     memory.producer().client.disconnect()
-    memory.settle()
+    memory.wait_idle()
 
     def delete() -> None:
         cluster = memory.broker.clusters["c3"]
@@ -313,7 +313,7 @@ def test_a_queue_deletion_interrupted_by_a_crash_is_completed_or_undone(memory: 
     assert len(problem_lines(memory)) == known <= 1
     memory.producer().post(b"1")
     memory.crash_and_start()
-    assert memory.got(memory.consumer()) == [b"1"] and len(problem_lines(memory)) == known
+    assert memory.new_payloads(memory.consumer()) == [b"1"] and len(problem_lines(memory)) == known
 
 
 # -- while a change waits for the disk ------------------------------------------------------------------------------
@@ -360,7 +360,7 @@ def test_creating_a_queue_that_is_being_deleted_makes_a_new_queue(memory: Memory
     assert found == [new] and new is not old and new.key != old.key
     memory.producer().post(b"1")
     memory.restart()
-    assert memory.got(memory.consumer()) == [b"1"] and not problem_lines(memory)
+    assert memory.new_payloads(memory.consumer()) == [b"1"] and not problem_lines(memory)
 
 
 def test_a_client_that_opens_a_queue_being_deleted_gets_a_new_queue(memory: MemoryWorld) -> None:
@@ -406,4 +406,4 @@ def test_an_open_is_refused_when_the_metadata_cannot_be_written(memory: MemoryWo
     memory.disk.fail = lambda operation, path: None
     memory.producer("bmq://d/new").post(b"1")
     memory.restart()
-    assert memory.got(memory.consumer("bmq://d/new")) == [b"1"] and len(memory.alarms("CLUSTER")) == 1
+    assert memory.new_payloads(memory.consumer("bmq://d/new")) == [b"1"] and len(memory.alarms("CLUSTER")) == 1

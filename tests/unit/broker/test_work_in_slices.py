@@ -332,7 +332,7 @@ def test_puts_before_their_open_response_are_inflated_in_slices_and_in_order(mem
                                      codec.put_message(0, guids[1], b"2")]))
         client.send(codec.put_frame([codec.put_message(0, guids[2], b"3")]))
         memory.run()
-    memory.settle()
+    memory.wait_idle()
     assert [event.ack.guid for event in client.events if event.kind == "ack"] == guids
     assert turn_counts.most <= 2 and sum(turn_counts.counts) >= 5
 

@@ -133,7 +133,7 @@ def assert_in_order(steps: list[Step], calls: list[tuple[str, str]]) -> None:
 
 def test_a_put_through_three_nodes_takes_the_documented_way() -> None:
     nodes = ReplicatingCluster(1, 3)
-    nodes.settle()
+    nodes.run_until_stable()
     nodes.post(1, STRONG)
     primary = nodes.primary(nodes.record(STRONG).partition_id)
     replica = next(each for each in nodes.machines if each is not primary)

@@ -132,7 +132,7 @@ def test_a_put_repeated_after_close_and_reopen_is_acknowledged_to_the_new_handle
         second = client.open("bmq://d/q", write=1)
         send_put_event(second, put_message(second, guid))
         assert acks(client) == []
-    memory.settle()
+    memory.wait_idle()
     client.pump(0)
     assert acks(client) == [(guid, 0)] and memory.stored() == 1
 
@@ -269,11 +269,11 @@ def test_puts_before_their_open_response_wait_for_it(memory: MemoryWorld) -> Non
         client, guids = open_and_post(memory, "bmq://d/new", b"1", b"2")
         memory.run()
         assert not client.inbox, "no response before the metadata is durable"
-    memory.settle()
+    memory.wait_idle()
     kinds = [event.kind for event in client.inbox]
     assert kinds.index("control") < kinds.index("ack")
     assert [event.ack.guid for event in client.inbox if event.kind == "ack"] == guids
-    assert memory.got(memory.consumer("bmq://d/new")) == [b"1", b"2"]
+    assert memory.new_payloads(memory.consumer("bmq://d/new")) == [b"1", b"2"]
 
 
 def test_puts_before_their_open_response_are_limited_in_bytes(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -202,7 +202,7 @@ def test_an_open_waits_for_the_activation_of_its_queue(slowly_activated: MemoryW
     assert world.broker.domains.by_name["d"].opening == 1
     producer, consumer = world.producer(URI), world.consumer(URI)
     producer.post(b"20")
-    assert world.got(consumer) == [b"%d" % number for number in range(21)]
+    assert world.new_payloads(consumer) == [b"%d" % number for number in range(21)]
     assert world.broker.domains.by_name["d"].opening == 0 and not world.broker.clusters["c3"].changes.is_changing(
         world.broker.clusters["c3"].queues[URI])
 
@@ -254,7 +254,7 @@ def test_activation_deletes_messages_that_all_apps_have_confirmed(
     world.run()
     assert len(queue.messages) == queue.meter.messages == {"": 1, "purged": 0}.get(gone, before)
     if not gone:
-        assert world.got(world.consumer("bmq://f/q", app="a")) == [b"8"]
+        assert world.new_payloads(world.consumer("bmq://f/q", app="a")) == [b"8"]
         world._drop_clients()
         world.restart()
         assert len(world.broker.clusters["c3"].queues["bmq://f/q"].messages) == 1
