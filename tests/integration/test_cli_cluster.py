@@ -55,13 +55,13 @@ class Cluster:
 
     def run_refused(self, command: str, *arguments: str) -> str:
         """Run a command that must fail, in this process; return its error."""
-        done = self._cli.inside("cluster", command, "--dir", str(self.directory), *arguments)
+        done = self._cli.run_in_process("cluster", command, "--dir", str(self.directory), *arguments)
         assert done.code == 2, (done.out, done.err)
         return done.err
 
     def status(self) -> dict[str, object]:
         """Run `bmq cluster status` in this process."""
-        done = self._cli.inside("cluster", "status", "--dir", str(self.directory), "--json")
+        done = self._cli.run_in_process("cluster", "status", "--dir", str(self.directory), "--json")
         return json.loads(done.out)  # type: ignore[no-any-return]
 
     def pids(self) -> dict[str, int]:

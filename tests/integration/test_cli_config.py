@@ -178,7 +178,7 @@ def test_storage_commands_have_the_same_options_and_exit_codes(tmp_path: Path) -
     large = tmp_path / journal.name
     shutil.copy(journal, large)
     os.truncate(large, 64 << 20)
-    done, seen = cli.watched("storage", "show", str(large), "--summary")
+    done, seen = cli.run_on_terminal("storage", "show", str(large), "--summary")
     assert done.code == 0 and b"reading" in seen and b"100%" in seen
 
 
@@ -262,7 +262,7 @@ def test_admin_reports_failures_by_its_exit_code(secured: tuple[BrokerProcess, C
     """With text and JSON output."""
     environment = {"BMQ_USER": "ann", "BMQ_PASSWORD": "s3cret"}
     for options in ((), ("--json",)):
-        assert secured[1].inside("admin", *options, *command.split(), env=environment).code == code
+        assert secured[1].run_in_process("admin", *options, *command.split(), env=environment).code == code
 
 
 # -- connections ------------------------------------------------------------------------------------------------------

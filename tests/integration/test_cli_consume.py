@@ -109,7 +109,7 @@ def test_an_invalid_expression_is_shown_with_its_error_position(cli: Cli) -> Non
 def test_an_invalid_command_line_is_answered_with_a_hint(cli: Cli, arguments: tuple[str, ...], text: str) -> None:
     """With exit code 2."""
     uri = "bmq://d.priority/q"
-    done = cli.inside("consume", *([uri + arguments[0]] if arguments[0].startswith("?") else [uri, *arguments]))
+    done = cli.run_in_process("consume", *([uri + arguments[0]] if arguments[0].startswith("?") else [uri, *arguments]))
     assert done.code == 2 and text in done.err
 
 
@@ -194,11 +194,11 @@ def test_produce_consume_and_admin_reconnect_to_a_restarted_broker(tmp_path: Pat
         post(cli, "bmq://d.small/gone", "x")
         removed.expect(b"x\n")
         producer = cli.start("produce", "bmq://d.priority/produced", "--json")
-        producer.say(b"1\n")
+        producer.write_input(b"1\n")
         assert cli("consume", "bmq://d.priority/produced", "-n", "1").out == b"1\n"
         broker.terminate()
         started.expect(b"connection lost", "stderr")
-        producer.say(b"2\n")
+        producer.write_input(b"2\n")
         (broker.config.etc / "domains" / "d.small.json").unlink()
         waiting = [cli.start(*command) for command in (("admin", "--wait", "CLUSTERS", "LIST"),
                                                        ("produce", "--wait", "bmq://d.priority/waiting", "x"))]

@@ -100,7 +100,7 @@ def test_lines_are_posted_as_soon_as_they_arrive(cli: Cli) -> None:
     started = cli.start("produce", "bmq://d.priority/slow", "--json")
     reader = cli.start("consume", "bmq://d.priority/slow")
     for line in (b"one", b"two"):
-        started.say(line + b"\n")
+        started.write_input(line + b"\n")
         reader.expect(line)
     started.signal()
     done = started.end()
@@ -126,7 +126,7 @@ def test_lines_are_posted_as_soon_as_they_arrive(cli: Cli) -> None:
 ])
 def test_an_invalid_command_line_is_answered_with_a_hint(cli: Cli, arguments: tuple[str, ...], text: str) -> None:
     """With exit code 2, and no message is posted."""
-    done = cli.inside("produce", *arguments)
+    done = cli.run_in_process("produce", *arguments)
     assert done.code == 2 and text in done.err
 
 
@@ -162,11 +162,11 @@ def test_a_second_signal_ends_produce_at_once(running: tuple[BrokerProcess, Cli]
     broker, cli = running
     assert broker.process is not None
     started = cli.start("produce", "bmq://d.priority/stuck")
-    started.say(b"one\n")
+    started.write_input(b"one\n")
     assert cli("consume", "bmq://d.priority/stuck", "-n", "1").out == b"one\n"
     broker.process.send_signal(signal.SIGSTOP)
     try:
-        started.say(b"two\n")
+        started.write_input(b"two\n")
         end = time.monotonic() + DEADLINE
         while in_pipe(started.process.stdin):  # until it is read, and so posted
             assert time.monotonic() < end
@@ -181,7 +181,7 @@ def test_a_second_signal_ends_produce_at_once(running: tuple[BrokerProcess, Cli]
 
 def test_a_terminal_shows_progress_and_a_pipe_does_not(cli: Cli) -> None:
     """Progress goes to standard error."""
-    done, seen = cli.watched("produce", "bmq://d.priority/bar", "-n", "300", "x")
+    done, seen = cli.run_on_terminal("produce", "bmq://d.priority/bar", "-n", "300", "x")
     assert done.code == 0
     assert b"posting" in seen and b"300/300" in seen and b"300 message(s) posted and acknowledged" in seen
     assert "posting" not in cli("produce", "bmq://d.priority/bar", "-n", "300", "x").err

@@ -34,7 +34,7 @@ def test_bmq_stop_shows_the_progress_until_the_end(tmp_path: Path) -> None:
         done = shown.end()
         assert done.code == 0 and "closed the connection" in done.err
         assert broker.process.wait(30.0) == 0
-    assert cli.inside("admin", "--every", "1").code == 2
+    assert cli.run_in_process("admin", "--every", "1").code == 2
 
 
 def test_the_console_is_available_until_the_end_of_a_graceful_stop(tmp_path: Path) -> None:

@@ -156,11 +156,11 @@ def test_bench_keeps_its_rate_and_duration(cli: Cli) -> None:
 
 def test_bench_and_consume_show_progress_on_a_terminal(cli: Cli) -> None:
     """On standard error, with results on standard output."""
-    done, seen = cli.watched("bench", "bmq://d.priority/watched", "-n", "200", "-C", "0", "--size", "16", "--json")
+    done, seen = cli.run_on_terminal("bench", "bmq://d.priority/watched", "-n", "200", "-C", "0", "--size", "16", "--json")
     assert done.code == 0 and done.tree["posted"] == 200 and b"200/200" in seen
-    done, seen = cli.watched("consume", "bmq://d.priority/watched", "-n", "200", "--hex")
+    done, seen = cli.run_on_terminal("consume", "bmq://d.priority/watched", "-n", "200", "--hex")
     assert done.code == 0 and len(done.lines) == 200 and b"200/200" in seen
-    done, seen = cli.watched("consume", "bmq://d.priority/watched", "--idle", "0.2")
+    done, seen = cli.run_on_terminal("consume", "bmq://d.priority/watched", "--idle", "0.2")
     assert done.code == 0 and seen == b""
 
 

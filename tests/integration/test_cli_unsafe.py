@@ -20,16 +20,16 @@ def test_unsafe_force_lets_the_remaining_node_serve_alone(tmp_path: Path) -> Non
         with simple.Session(left.url) as session:
             assert session.open(QUEUE, write=True).post(b"before").ok
         cli, etc = Cli(left.url), str(left.config.etc)
-        running = cli.inside("cluster", "unsafe-force", etc, "--accept-data-loss")
+        running = cli.run_in_process("cluster", "unsafe-force", etc, "--accept-data-loss")
         assert running.code == 2 and "is used by another broker" in running.err
         for name in cluster.names:
             cluster[name].kill()
-        refused = cli.inside("cluster", "unsafe-force", etc)
+        refused = cli.run_in_process("cluster", "unsafe-force", etc)
         assert refused.code == 2 and "--accept-data-loss" in refused.err
-        assert cli.inside("cluster", "unsafe-clear", etc).code == 2
-        done = cli.inside("cluster", "unsafe-force", etc, "--accept-data-loss")
+        assert cli.run_in_process("cluster", "unsafe-clear", etc).code == 2
+        done = cli.run_in_process("cluster", "unsafe-force", etc, "--accept-data-loss")
         assert done.code == 0 and b"Never start n1, n3 with their present storage" in done.out
-        assert cli.inside("cluster", "unsafe-force", etc, "--accept-data-loss").code == 2
+        assert cli.run_in_process("cluster", "unsafe-force", etc, "--accept-data-loss").code == 2
         for _ in range(2):
             since = len(left.records)
             left.launch()
@@ -39,7 +39,7 @@ def test_unsafe_force_lets_the_remaining_node_serve_alone(tmp_path: Path) -> Non
             with simple.Session(left.url) as session:
                 assert session.open(QUEUE, write=True).post(b"after").ok
             assert left.stop() == 0
-        assert cli.inside("cluster", "unsafe-clear", etc).code == 0
+        assert cli.run_in_process("cluster", "unsafe-clear", etc).code == 0
         since = len(left.records)
         left.launch()
         left.expect("BMQbrkr started successfully", since=since, deadline=60.0)

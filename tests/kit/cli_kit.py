@@ -60,7 +60,7 @@ class Started:
         self.process = process
         self.seen = b""
 
-    def say(self, data: bytes) -> None:
+    def write_input(self, data: bytes) -> None:
         """Write to the standard input of the command."""
         assert self.process.stdin is not None
         self.process.stdin.write(data)
@@ -107,7 +107,7 @@ class Cli:
         assert b"Traceback" not in done.stderr, done.stderr.decode()
         return Done(done.returncode, done.stdout, done.stderr.decode())
 
-    def inside(self, *arguments: str, env: dict[str, str] | None = None) -> Done:
+    def run_in_process(self, *arguments: str, env: dict[str, str] | None = None) -> Done:
         """Run a command in this process, which is faster, for tables of command lines."""
         removed = {name: None for name in os.environ if name.startswith("BMQ_")}
         added = {name: value for name, value in self.environment.items() if name.startswith("BMQ_")}
@@ -122,7 +122,7 @@ class Cli:
         self._started.append(process)
         return Started(process)
 
-    def watched(self, *arguments: str) -> tuple[Done, bytes]:
+    def run_on_terminal(self, *arguments: str) -> tuple[Done, bytes]:
         """Run a command whose standard error is a terminal; return its outcome and the bytes written to the terminal.
 
         Standard output must fit into a pipe.
