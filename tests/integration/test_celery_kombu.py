@@ -165,15 +165,15 @@ def test_topic_and_fanout_exchanges_reach_queues_that_other_programs_declared(no
     with connect(node) as reader, connect(node) as writer:
         sport = Collector(reader.channel(), Queue("sport", news, "sport.*", **passing), no_ack=True)
         everything = Collector(reader.channel(), Queue("everything", news, "#", **passing), no_ack=True)
-        heard = Collector(reader.channel(), Broadcast("shout", exchange=all_of_it), no_ack=True)
+        broadcast = Collector(reader.channel(), Broadcast("shout", exchange=all_of_it), no_ack=True)
         producer = writer.Producer()
         archive = Queue("archive", news, "sport.#")
         for key in ("sport.ski", "sport.run", "weather.sun"):
             producer.publish(key, exchange=news, routing_key=key, declare=[news, archive])
-        producer.publish("hear", exchange=all_of_it, declare=[all_of_it])
+        producer.publish("all", exchange=all_of_it, declare=[all_of_it])
         assert everything.until(3) == ["sport.ski", "sport.run", "weather.sun"]
         assert sport.until(2) == ["sport.ski", "sport.run"]
-        assert heard.until(1) == ["hear"] and heard.is_idle() and len(sport.bodies) == 2
+        assert broadcast.until(1) == ["all"] and broadcast.is_idle() and len(sport.bodies) == 2
         assert [archive(writer).get(no_ack=True).payload for _ in range(2)] == ["sport.ski", "sport.run"]
         assert node.stored("bmq://d/archive") == 0
 
@@ -300,7 +300,7 @@ channel = connection.channel()
 with Consumer(channel, [Queue("forked")], callbacks=[lambda body, message: None]):
     connection.drain_events(timeout={DEADLINE})
     if os.fork() == 0:
-        connection.ensure(producer, producer.publish)("child", routing_key="born")
+        connection.ensure(producer, producer.publish)("child", routing_key="forked")
         print("ready", flush=True)
     time.sleep({DEADLINE})
 """
@@ -309,7 +309,7 @@ with Consumer(channel, [Queue("forked")], callbacks=[lambda body, message: None]
         assert process.stdout is not None and select.select([process.stdout], [], [], DEADLINE)[0]
         assert process.stdout.readline() == b"ready\n"
         with connect(node) as connection:
-            assert Collector(connection.channel(), Queue("born"), no_ack=True).until(1) == ["child"]
+            assert Collector(connection.channel(), Queue("forked"), no_ack=True).until(1) == ["child"]
             os.kill(process.pid, signal.SIGKILL)
             mine = Collector(connection.channel(), Queue("forked"))
             assert mine.until(1) == ["parent"] and mine.messages[0].delivery_info["redelivered"]

@@ -134,7 +134,7 @@ def test_list_shows_the_requested_range(world: World) -> None:
 def test_list_of_an_unknown_app_is_an_error(world: World) -> None:
     world.domain("f", "fanout")
     world.producer("bmq://f/q").post()
-    assert world.admin("DOMAINS DOMAIN f QUEUE q LIST nobody 0 UNLIMITED") == "Invalid 'LIST' command: invalid APPID"
+    assert world.admin("DOMAINS DOMAIN f QUEUE q LIST unknown 0 UNLIMITED") == "Invalid 'LIST' command: invalid APPID"
 
 
 def subset(world: World, uri: str, **expected: int) -> dict[str, int]:

@@ -81,17 +81,17 @@ def test_an_unregistered_app_opens_with_an_alarm_and_gets_nothing(fan: World) ->
     assert "quux: status=unauthorized" in fan.admin("DOMAINS DOMAIN f QUEUE q INTERNALS")
 
 
-@pytest.mark.parametrize("features, app, told", [
+@pytest.mark.parametrize("features, app, is_flagged", [
     ("PROTOCOL_ENCODING:BER,JSON", "quux", False), ("ROUTING:UNREGISTERED_APP", "foo", False),
     ("ROUTING:UNREGISTERED_APP", "quux", True)])
 def test_a_client_that_supports_it_is_notified_that_its_app_is_not_registered(
-        fan: World, features: str, app: str, told: bool) -> None:
+        fan: World, features: str, app: str, is_flagged: bool) -> None:
     """By a flag in the answer to its open; other clients get the bits of the original."""
     client = fan.client(features=features)
     client.open(URI, read=1, app_id=app, sub_id=1)
     [answer] = [event.control["openQueueResponse"] for event in client.events
                 if event.kind == "control" and "openQueueResponse" in event.control]
-    assert int(answer["routingConfiguration"]["flags"]) == 2 | 8 | told << 32
+    assert int(answer["routingConfiguration"]["flags"]) == 2 | 8 | is_flagged << 32
 
 
 @spec("broker", 96)

@@ -1,4 +1,4 @@
-"""Message content, storage and life cycle: broker.md 21.11 and 21.12."""
+"""Message content, storage and deletion: broker.md 21.11 and 21.12."""
 
 from __future__ import annotations
 

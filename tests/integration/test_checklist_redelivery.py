@@ -331,7 +331,7 @@ def test_a_late_confirm_of_a_message_that_another_consumer_confirmed_is_ignored(
 
 @spec("broker", 147)
 def test_after_one_app_is_closed_no_push_for_it_arrives(world: World) -> None:
-    """The same session continues to read another app."""
+    """Another app of the session is still read."""
     world.domain("f", "fanout")
     producer = world.producer("bmq://f/q")
     client = world.client()

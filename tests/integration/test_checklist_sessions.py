@@ -52,9 +52,9 @@ def test_a_connection_with_invalid_negotiation_is_closed_without_effect_on_other
     """An invalid length at once, another event in a valid frame when it is complete."""
     world.domain()
     producer = world.producer()
-    stranger = world.connect()
-    stranger.send(garbage)
-    stranger.wait_closed()
+    invalid_client = world.connect()
+    invalid_client.send(garbage)
+    invalid_client.wait_closed()
     producer.post()
 
 
@@ -151,7 +151,7 @@ def test_basic_authentication(world: World) -> None:
     assert answer["status"]["category"] == "E_SUCCESS"
     assert answer["lifetimeMs"] == 600000
     check_usable(good, world)
-    for mechanism, data in (("BASIC", b"alice:wrong"), ("BASIC", b"nobody:secret"), ("BASIC", b"alice"),
+    for mechanism, data in (("BASIC", b"alice:wrong"), ("BASIC", b"bob:secret"), ("BASIC", b"alice"),
                             ("NOPE", b"x")):
         bad = world.connect()
         answer = bad.authenticate(mechanism, data)

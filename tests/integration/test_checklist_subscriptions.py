@@ -203,10 +203,10 @@ def test_unconfirmed_messages_of_a_killed_consumer_go_to_one_with_the_same_expre
     victim = world.consumer(x="x > 1")
     post_values(producer, 2, 3)
     assert world.new_payloads(victim) == [b"2", b"3"]
-    other, stranger = world.consumer(x="x > 1"), world.consumer(x="x < 1")
+    other, unrelated = world.consumer(x="x > 1"), world.consumer(x="x < 1")
     victim.client.kill()
     assert world.new_payloads(other) == [b"2", b"3"]
-    assert world.new_payloads(stranger) == []
+    assert world.new_payloads(unrelated) == []
 
 
 @spec("broker", 166)
@@ -305,10 +305,10 @@ def test_an_invalid_application_subscription_fails_opens_until_corrected(world: 
 
 @spec("broker", 174)
 def test_an_application_subscription_of_an_unknown_app_is_ignored_with_a_warning(world: World) -> None:
-    world.domain("f", "fanout", subscriptions=[app_subscription("nobody", "x == 1")])
+    world.domain("f", "fanout", subscriptions=[app_subscription("unknown", "x == 1")])
     world.producer("bmq://f/q").post(b"m")
     assert world.new_payloads(world.consumer("bmq://f/q", "foo")) == [b"m"]
-    assert world.logged("nobody")
+    assert world.logged("unknown")
 
 
 @spec("broker", 175)

@@ -88,7 +88,7 @@ def test_a_broker_started_in_an_empty_directory_keeps_its_messages(tmp_path: Pat
         with urlopen(f"http://127.0.0.1:{console}/readyz", timeout=20) as answer:
             assert answer.read() == b"ok\n"
         bmq(port, "produce", "bmq://bmq.test.persistent.priority/q", "hello")
-        bmq(port, "produce", "bmq://bmq.test.persistent.priority.large/q", "--count", "3000", "x")  # too many elsewhere
+        bmq(port, "produce", "bmq://bmq.test.persistent.priority.large/q", "--count", "3000", "x")  # above other limits
         assert "BMQbrkr stopped" in broker.stop()
         assert {path.name for path in tmp_path.iterdir()} == {"here"}
         broker = Running(tmp_path, *options)

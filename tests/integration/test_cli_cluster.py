@@ -202,15 +202,15 @@ def test_the_generated_configurations_are_valid(tmp_path: Path, elector: str) ->
 def test_a_pid_is_accepted_only_for_a_broker_of_the_same_directory(tmp_path: Path) -> None:
     (tmp_path / "bmqbrkr.pid").write_text(f"{os.getpid()}\n")
     assert not is_broker(os.getpid(), tmp_path) and find_pid(tmp_path, os.getpid()) == 0
-    assert not send_signal(os.getpid(), tmp_path, signal.SIGKILL)  # or this test would not go on
-    sleeper = [sys.executable, "-c", "import sys; sys.stdin.read()", "bmqbrkr"]
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    with subprocess.Popen(sleeper, cwd=tmp_path, stdin=subprocess.PIPE) as process:
+    assert not send_signal(os.getpid(), tmp_path, signal.SIGKILL)  # otherwise this test would be killed
+    command = [sys.executable, "-c", "import sys; sys.stdin.read()", "bmqbrkr"]
+    other = tmp_path / "other"
+    other.mkdir()
+    with subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.PIPE) as process:
         wait_until_recognizable(process)
-        assert is_broker(process.pid, tmp_path) and not is_broker(process.pid, elsewhere)
-        assert find_pid(tmp_path, process.pid) == process.pid and find_pid(elsewhere, process.pid) == 0
-        assert not send_signal(process.pid, elsewhere, signal.SIGKILL) and process.poll() is None
+        assert is_broker(process.pid, tmp_path) and not is_broker(process.pid, other)
+        assert find_pid(tmp_path, process.pid) == process.pid and find_pid(other, process.pid) == 0
+        assert not send_signal(process.pid, other, signal.SIGKILL) and process.poll() is None
         assert send_signal(process.pid, tmp_path, signal.SIGKILL)
         process.wait()
         assert not is_broker(process.pid, tmp_path) and not send_signal(process.pid, tmp_path, signal.SIGKILL)

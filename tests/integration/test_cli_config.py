@@ -45,14 +45,14 @@ def line_of(path: Path, text: str) -> int:
 
 def test_config_show_lists_every_value_with_its_origin(cli: Cli, config: ConfigDirectory) -> None:
     """The line of a file, a default, the environment, or derived from another value."""
-    done = cli("config", "show", str(config.etc), "--json", env={"BMQ_HOST_NAME": "elsewhere", "BMQ_PORT": "31000"})
+    done = cli("config", "show", str(config.etc), "--json", env={"BMQ_HOST_NAME": "host2", "BMQ_PORT": "31000"})
     assert done.code == 0, done.err
     values = {(each["file"], each["path"]): each for each in done.tree["values"]}
     broker, tcp = "bmqbrkrcfg.json", "appConfig.networkInterfaces.tcpInterface"
     name = values[broker, "appConfig.brokerInstanceName"]
     assert name["value"] == "test"
     assert name["origin"] == {"kind": "file", "line": line_of(config.etc / broker, "brokerInstanceName")}
-    assert values[broker, "appConfig.hostName"]["value"] == "elsewhere"
+    assert values[broker, "appConfig.hostName"]["value"] == "host2"
     assert values[broker, "appConfig.hostName"]["origin"] == {"kind": "environment", "variable": "BMQ_HOST_NAME"}
     assert values[broker, f"{tcp}.listeners[TCPInterface].port"]["origin"]["variable"] == "BMQ_PORT"
     assert values[broker, f"{tcp}.port"] == {"file": broker, "path": f"{tcp}.port", "value": 31000,
@@ -74,7 +74,7 @@ def test_config_show_can_be_limited_to_a_path(cli: Cli, config: ConfigDirectory)
     everything, changed = (cli("config", "show", str(config.etc), *more).lines for more in ((), ("--changed",)))
     assert len(changed) < len(everything) and not [line for line in changed if line.endswith("default")]
     plain = cli("config", "show", str(config.etc), "--no-environment", "-k", "appConfig.hostName",
-                env={"BMQ_HOST_NAME": "elsewhere"})
+                env={"BMQ_HOST_NAME": "host2"})
     assert '"n1"' in plain.out.decode()
     assert cli("config", "show", str(config.etc), "--domain", "nope").code == 2
 
@@ -217,7 +217,7 @@ def test_help_does_not_import_slow_modules() -> None:
 
 
 def test_a_closed_output_pipe_is_no_error_of_any_command(cli: Cli, config: ConfigDirectory) -> None:
-    """As in `bmq config show | head -1`."""
+    """With `head -1` as the reader of the pipe."""
     done = subprocess.run(["bash", "-c", f"{BMQ} config show {config.etc} | head -1; echo ${{PIPESTATUS[0]}}"],
                           capture_output=True, env=cli.environment, timeout=30, check=False)
     first, code = done.stdout.decode().splitlines()

@@ -44,7 +44,7 @@ def test_each_line_of_standard_input_is_posted_with_the_given_properties(cli: Cl
 
 
 def test_files_and_all_of_standard_input_are_posted_as_one_message_each(cli: Cli, tmp_path: Path) -> None:
-    """The same file can be given several times."""
+    """A file can be given several times."""
     (tmp_path / "one").write_bytes(b"1\n2\n" * 1000)
     done = cli("produce", "bmq://d.priority/files", "-f", str(tmp_path / "one"), "-f", "-", "-n", "4", "--compress", "-q",
                stdin=b"all\nof it")

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from kit.sdk import application, heard, script
+from kit.sdk import application, expect_line, script
 
 from bmqtwist.testing import BrokerProcess, ClusterProcess
 
@@ -67,9 +67,9 @@ def kill_primaries(nodes: list[BrokerProcess]) -> None:
             assert producer.stdin is not None and producer.stdout is not None
             producer.stdin.write(f"{start}\n")
             producer.stdin.flush()
-            heard(producer, "opened")
+            expect_line(producer, "opened")
             for _ in range(200):
-                acknowledged.add(int(re.findall(r"\d+", heard(producer, "acked"))[0]))
+                acknowledged.add(int(re.findall(r"\d+", expect_line(producer, "acked"))[0]))
             others = [node for node in nodes if node is not led]
             since = {node: len(node.records) for node in others}
             led.kill()

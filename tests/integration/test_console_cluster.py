@@ -215,9 +215,9 @@ def test_consoles_show_proxies_and_their_clients_and_a_proxy_forwards_a_purge(tm
                     assert proxy["url"] == cluster.consoles[proxy["name"]] and proxy["host"] == proxy["name"]
                     assert [link["node"] for link in proxy["links"]] == cluster.names
                     assert sorted(link["queues"] for link in proxy["links"]) == [0, 0, 1]
-                told = tabs[name].ask("/api/v1/clients")[1]
-                assert sorted(row["node"] for row in told["clients"] if row["proxy"]) == ["p1", "p2"]
-                assert len({row["id"] for row in told["clients"]}) == 2 and told["missing"] == {}
+                answer = tabs[name].ask("/api/v1/clients")[1]
+                assert sorted(row["node"] for row in answer["clients"] if row["proxy"]) == ["p1", "p2"]
+                assert len({row["id"] for row in answer["clients"]}) == 2 and answer["missing"] == {}
                 one = tabs[name].ask(f"/api/v1/queue?uri={quote(STRONG)}")[1]
                 assert [each["node"] for each in one["producers"]] == ["p1"] and one["missing"] == {}
                 assert [(each["node"], each["unconfirmed"]) for each in one["consumers"]] == [("p2", 5)]
@@ -248,8 +248,8 @@ def test_permissions_at_the_console_of_a_proxy_are_those_of_the_cluster(tmp_path
             for number in range(3):
                 app.post(STRONG, b"%d" % number)
         purge = "/api/v1/queues/purge", {"uri": STRONG, "confirm": STRONG, "reason": "not needed"}
-        nobody, viewer, operator, admin = (Tab(cluster.consoles["p1"]) for _ in range(4))
-        assert nobody.post(*purge)[0] == 401
+        anonymous, viewer, operator, admin = (Tab(cluster.consoles["p1"]) for _ in range(4))
+        assert anonymous.post(*purge)[0] == 401
         for tab, name in ((viewer, "vera"), (operator, "olaf"), (admin, "ada")):
             tab.log_in(name)
         until(viewer.cluster, is_complete)

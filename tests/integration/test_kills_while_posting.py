@@ -13,8 +13,8 @@ from bmqtwist.wire.fast import EventType
 
 pytestmark = pytest.mark.process
 
-LIVES = 6
-LIFE_S = 0.3
+RUNS = 6
+RUN_S = 0.3
 OFTEN_S = 0.0002  # between two messages
 PATIENCE_S = 30.0
 URI = "bmq://d/q"
@@ -49,12 +49,12 @@ def test_messages_acknowledged_with_write_coalescing_survive_a_kill(tmp_path: Pa
     broker.domain("d")
     expected, together = set[bytes](), 0
     try:
-        for life in range(LIVES):
+        for run in range(RUNS):
             broker.start()
-            events = post_until_killed(broker, LIFE_S + 0.0007 * life)
+            events = post_until_killed(broker, RUN_S + 0.0007 * run)
             together += sum(len(guids) > 1 for guids in events)
             expected.update(guid for guids in events for guid in guids)
-        assert together > 10 * LIVES, "ACKs share turns"
+        assert together > 10 * RUNS, "ACKs share turns"
         broker.start()
         client = RawClient(broker.port, "consumer", PATIENCE_S)
         client.open(URI, 0, READ)

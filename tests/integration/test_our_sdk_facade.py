@@ -61,9 +61,9 @@ def test_callbacks_may_open_post_confirm_close_and_stop(node: ProcessWorld) -> N
 
 
 def test_a_kill_of_the_broker_loses_no_message_of_posting_threads(node: ProcessWorld) -> None:
-    heard: list[events.SessionEvent] = []
+    received: list[events.SessionEvent] = []
     acks: Queue[blazingmq.Ack] = Queue()
-    with blazingmq.Session(heard.append, broker=node.broker.uri) as session:
+    with blazingmq.Session(received.append, broker=node.broker.uri) as session:
         session.open_queue(URI, write=True)
 
         def post(name: bytes) -> None:
@@ -79,7 +79,7 @@ def test_a_kill_of_the_broker_loses_no_message_of_posting_threads(node: ProcessW
         got = [acks.get(timeout=DEADLINE) for _ in range(900)]
         assert {ack.status for ack in got} == {blazingmq.AckStatus.SUCCESS}
         assert len({ack.guid for ack in got}) == 900
-    assert [type(event) for event in heard] == [
+    assert [type(event) for event in received] == [
         events.Connected, events.ConnectionLost, events.Reconnected, events.QueueReopened, events.StateRestored,
         events.Disconnected]
     assert node.stored(URI) == 900
@@ -128,5 +128,5 @@ def test_the_facade_raises_the_errors_of_the_official_library(node: ProcessWorld
                 call()
         session.open_queue(URI, write=True)
         with pytest.raises(blazingmq.Error):
-            session.post(URI, b"x", property_type_overrides={"nobody": blazingmq.PropertyType.INT32})
+            session.post(URI, b"x", property_type_overrides={"unknown": blazingmq.PropertyType.INT32})
         assert session.get_queue_options(URI) == blazingmq.QueueOptions(1000, 33554432, 0, False)

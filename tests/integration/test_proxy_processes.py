@@ -99,10 +99,10 @@ def test_consume_reaches_a_count_above_its_window(chain: list[BrokerProcess]) ->
 
 def test_a_proxy_reads_only_the_location_from_a_domain_file(chain: list[BrokerProcess]) -> None:
     member, proxy = chain[:2]
-    member.config.domain("elsewhere")
-    proxy.config.domain("elsewhere", "fanout", queue_messages=1, domain_messages=1)
+    member.config.domain("other")
+    proxy.config.domain("other", "fanout", queue_messages=1, domain_messages=1)
     with application(proxy.url) as app:
-        app.session.open_queue("bmq://elsewhere/q", read=True, write=True)
+        app.session.open_queue("bmq://other/q", read=True, write=True)
         for number in range(5):
-            app.post("bmq://elsewhere/q", b"%d" % number)
+            app.post("bmq://other/q", b"%d" % number)
         assert len(app.take(5, confirm=False)) == 5

@@ -77,7 +77,7 @@ def end_stop(world: MemoryWorld) -> None:
     world.run()
 
 
-# What happened beside the connections, at which second of the recording.
+# Actions besides the connections: (second of the recording, action).
 BESIDE: dict[str, list[tuple[float, Callable[[MemoryWorld], None]]]] = {
     "admin_session": [(0.0, prepare_admin)],
     "app_added_live": [(10.0, lambda w: set_fanadd_apps(w, "foo", "bar", "baz", "quux")),
@@ -93,13 +93,13 @@ class Connection:
     def __init__(self, link: MemoryLink) -> None:
         self.link = link
         self.sent = self.received = self.recorded = b""
-        self.heard: list[Event] = []
+        self.answered: list[Event] = []
         self.expected: list[Event] = []
         self.closed_by_broker = self.recorded_closed_by_broker = self.left = False
 
     def collect(self) -> None:
         """Collect the output of this broker."""
-        self.received = take(self.received + self.link.receive(0), self.heard)
+        self.received = take(self.received + self.link.receive(0), self.answered)
         self.closed_by_broker |= self.link.closed and not self.left
 
     def record(self, data: bytes) -> None:
@@ -156,7 +156,7 @@ def play(world: MemoryWorld, name: str) -> list[Connection]:
 
 def translate(connection: Connection, data: bytes) -> bytes:
     """Replace GUIDs of the original's broker in requests of the client by those of this broker."""
-    actual, expected = made_by_broker(connection.heard), made_by_broker(connection.expected)
+    actual, expected = made_by_broker(connection.answered), made_by_broker(connection.expected)
     for mine, recorded in zip(actual, expected, strict=False):
         data = data.replace(recorded, mine)
     return data
@@ -212,7 +212,7 @@ def comparable(answer: Any, world: MemoryWorld) -> Any:
             response["brokerIdentity"].pop(key)
         response.pop("brokerVersion")
         said = {field.partition(":")[0]: set(field.partition(":")[2].split(",")) for field in features.split(";")}
-        said["HA"] -= {"BROADCAST_TO_PROXIES"}  # only brokers look at it
+        said["HA"] -= {"BROADCAST_TO_PROXIES"}  # only brokers evaluate it
         return {"brokerResponse": response, "features": said}
     if "status" in answer:
         text = answer["status"]["message"].replace(str(world.config.etc), "etc")
@@ -267,7 +267,7 @@ FLAG_DIFFERS = {"fanout"}
 def differences(name: str, connection: Connection, world: MemoryWorld) -> list[str]:
     """Return all differences from the recording."""
     found = []
-    expected, actual = answers(connection.expected), answers(connection.heard)
+    expected, actual = answers(connection.expected), answers(connection.answered)
     for key in [*expected, *[key for key in actual if key not in expected]]:
         mine, recorded = comparable(actual.get(key), world), comparable(expected.get(key), world)
         if mine == recorded or (name, key) in KNOWN:
@@ -276,7 +276,7 @@ def differences(name: str, connection: Connection, world: MemoryWorld) -> list[s
             mine, recorded = sorted(mine - recorded), sorted(recorded - mine)
         found.append(f"answer to {key}:\n   recorded {recorded}\n   actual   {mine}")
     for what, of in (("ACKs", acks), ("PUSHes", pushes)):
-        mine, recorded = of(connection.heard), of(connection.expected)
+        mine, recorded = of(connection.answered), of(connection.expected)
         if name in RACES:
             mine, recorded = sorted(mine, key=repr), sorted(recorded, key=repr)
         if name in FLAG_DIFFERS and what == "PUSHes":

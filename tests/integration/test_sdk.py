@@ -17,7 +17,7 @@ from blazingmq import session_events as events
 from blazingmq.exceptions import BrokerTimeoutError
 from kit.client import DEADLINE
 from kit.process import ProcessWorld
-from kit.sdk import Application, application, heard, script
+from kit.sdk import Application, application, expect_line, script
 
 spec = pytest.mark.spec
 PRIORITY, FANOUT, BROADCAST = "bmq://d/q", "bmq://f/q", "bmq://b/q"
@@ -145,7 +145,7 @@ def test_unconfirmed_messages_of_a_killed_process_go_to_another(node: ProcessWor
         say("holding", *[m.data.decode() for m, _ in held])
         sys.stdin.read()
     """) as victim:
-        heard(victim, "holding 0 1 2 3")
+        expect_line(victim, "holding 0 1 2 3")
         eventually(lambda: node.stored(PRIORITY) == 3, "the confirm did not arrive")
         victim.send_signal(signal.SIGKILL)
         node.expect_log("redelivering 3 message(s)")
@@ -265,7 +265,7 @@ def test_two_hundred_sessions_at_once(node: ProcessWorld) -> None:
             script(node.broker.uri, text) as c, script(node.broker.uri, text) as d:
         for word in ("open", "done", "bye"):
             for process in (a, b, c, d):
-                heard(process, word)
+                expect_line(process, word)
             for process in (a, b, c, d):
                 if word != "bye":
                     process.stdin.write("\n")

@@ -94,7 +94,7 @@ for number in range(20):
 await queue.close()
 await session.stop()
 """
-FORGOTTEN = """await session.start()
+NOT_STOPPED = """await session.start()
 queue = await session.open("bmq://small/q", write=True)
 for number in range(20):
     queue.post_nowait(b"x")
@@ -103,7 +103,7 @@ for number in range(20):
 
 MISTAKES = {  # program -> error that it gets
     "ignores": (IGNORED, "PostRefused: LIMIT_MESSAGES"), "never-flushes": (UNHEARD, "PostsFailed: "),
-    "closes-early": (EARLY, "PostsFailed: "), "forgets-to-stop": (FORGOTTEN, "was not stopped")}
+    "closes-early": (EARLY, "PostsFailed: "), "does-not-stop": (NOT_STOPPED, "was not stopped")}
 
 
 @pytest.mark.parametrize("kind", LOOP)

@@ -442,8 +442,8 @@ def test_in_a_terminal_events_do_not_damage_typed_input(node: ProcessWorld) -> N
         process.type("\x1b[A\x1b[A\n")  # two lines up: list
         process.capture("Unconfirmed message listing: 1 messages")
         process.capture("> ")
-        process.type("to be forgotten")
-        process.capture("to be forgotten")
+        process.type("to be discarded")
+        process.capture("to be discarded")
         process.interrupt("\n> ")
         process.send("help")
         process.capture("batch-post")

@@ -45,7 +45,7 @@ class ElectionNode:
     paused: bool = False
     pending: list[Callable[[], None]] = field(default_factory=list)  # inputs that arrived while the node was paused
     durable: tuple[int, int | None] = (0, None)
-    forgot: bool = False  # the durable vote is lost
+    vote_lost: bool = False  # the durable vote is lost
     votes: dict[int, int] = field(default_factory=dict)  # term -> the vote that was durable in it
     log: list[Lsn] = field(default_factory=list)
     holders: set[int] = field(default_factory=set)  # nodes that have the whole log of this leader
@@ -94,10 +94,10 @@ class Elections:
                 newest = node.log[-1][0] if node.log else 0
                 if newest > term:
                     term, vote = newest, None
-                self.step(node, Start(term, vote, node.forgot))
+                self.step(node, Start(term, vote, node.vote_lost))
                 for other in self.nodes.values():
                     if other is not node and other.elector is not None:
-                        self.tell_peers(node.node_id, other.node_id, True)
+                        self.report_link(node.node_id, other.node_id, True)
 
     def crash(self, number: int, noticed: bool = True) -> None:
         node = self.nodes[number]
@@ -108,14 +108,14 @@ class Elections:
                 if other is not node and noticed:
                     self.soon(lambda other=other: self.step(other, PeerDown(number)))  # type: ignore[misc]
 
-    def forget(self, number: int) -> None:
+    def lose_vote(self, number: int) -> None:
         """Crash a node whose vote is unreadable after the restart, at most one node at a time. Its own pending vote request
         is cancelled."""
         node = self.nodes[number]
-        if len(self.nodes) == 1 or any(each.forgot for each in self.nodes.values()):
+        if len(self.nodes) == 1 or any(each.vote_lost for each in self.nodes.values()):
             return
         self.crash(number)
-        node.durable, node.forgot = (0, None), True
+        node.durable, node.vote_lost = (0, None), True
         for term in [term for term, vote in node.votes.items() if vote == number and self.leaders.get(term) != number]:
             del node.votes[term]
             self.reported_votes.pop((number, term), None)
@@ -169,7 +169,7 @@ class Elections:
             if node.run_number != run_number:
                 return
             assert job.term >= node.durable[0], "the durable term never decreases"
-            node.durable, node.forgot = (job.term, job.vote), False
+            node.durable, node.vote_lost = (job.term, job.vote), False
             if job.vote is not None:
                 assert node.votes.setdefault(job.term, job.vote) == job.vote, "one vote per term, over all starts"
         at = self.now + self.random.random() * 0.02
@@ -193,7 +193,7 @@ class Elections:
             if (source, target) not in self.cut and self.random.random() >= self.loss:
                 self.soon(event if callable(event) else partial(self.step, self.nodes[target], event))
 
-    def tell_peers(self, one: int, two: int, up: bool) -> None:
+    def report_link(self, one: int, two: int, up: bool) -> None:
         for here, there in ((one, two), (two, one)):
             event = PeerUp(there) if up else PeerDown(there)
             self.soon(lambda here=here, event=event: self.step(self.nodes[here], event))  # type: ignore[misc]
@@ -201,7 +201,7 @@ class Elections:
     def break_link(self, one: int, two: int, both: bool = True, noticed: bool = True) -> None:
         self.cut |= {(one, two), (two, one)} if both else {(one, two)}
         if noticed:
-            self.tell_peers(one, two, False)
+            self.report_link(one, two, False)
 
     def isolate(self, number: int, noticed: bool = True) -> None:
         for other in self.nodes:
@@ -210,7 +210,7 @@ class Elections:
 
     def heal(self) -> None:
         for one, two in {(min(link), max(link)) for link in self.cut}:
-            self.tell_peers(one, two, True)
+            self.report_link(one, two, True)
         self.cut.clear()
 
     # -- logs and invariants

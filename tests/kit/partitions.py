@@ -161,7 +161,7 @@ class Partitions:
             kept = self.random.randint(node.log.safe, len(node.log.records))
             del node.log.records[kept:]
         node.log.safe = len(node.log.records) if not power else min(node.log.safe, len(node.log.records))
-        if self.mistake == "forgets promise":
+        if self.mistake == "promise lost":
             node.promised = 0
         for other in self.nodes:
             self.disconnect(number, other)

@@ -106,7 +106,7 @@ def script(broker: str, text: str) -> Iterator[subprocess.Popen[str]]:
         yield process
 
 
-def heard(process: subprocess.Popen[str], expected: str) -> str:
+def expect_line(process: subprocess.Popen[str], expected: str) -> str:
     """Return the next line of output of a script, which must start with `expected` (empty if the script has ended)."""
     assert process.stdout is not None
     line = process.stdout.readline().rstrip("\n")

@@ -107,12 +107,12 @@ def soak(minutes: float, seed: int) -> list[str]:
                      Producer(world.broker.uri, FANOUT, [seen[uri] for uri in READERS[1:]])]
         for producer in producers:
             producer.start()
-        settled, kills = 0, Counter[str]()
+        reference, kills = 0, Counter[str]()
         while time.monotonic() < end:
             time.sleep(min(random.uniform(10, 30), max(0.0, end - time.monotonic())))
             memory = world.broker.memory()
-            if not settled and time.monotonic() - start > SETTLED_SECONDS:
-                settled = memory
+            if not reference and time.monotonic() - start > SETTLED_SECONDS:
+                reference = memory
             print(f"{end - time.monotonic():6.0f} s left, {sum(len(p.acked) for p in producers)} acknowledged, "
                   f"{memory >> 20} MiB, {dict(kills)}", flush=True)
             action = random.choice(["kill", "stop", "consumer"])
@@ -146,8 +146,8 @@ def soak(minutes: float, seed: int) -> list[str]:
         if left:
             problems.append(f"{left} messages are left in the storage")
         memory = world.broker.memory()
-        if settled and memory > GROWTH_MAX * settled:
-            problems.append(f"memory grew from {settled >> 20} to {memory >> 20} MiB")
+        if reference and memory > GROWTH_MAX * reference:
+            problems.append(f"memory grew from {reference >> 20} to {memory >> 20} MiB")
         problems += [f"log: {record}" for record in world.log() if "Traceback" in record or "Internal error" in record]
         finished.set()
         for producer in producers:

@@ -41,7 +41,7 @@ def inject_fault(world: Elections, kind: str, value: int) -> None:
     elif kind == "boot":
         world.boot(number)
     elif kind == "lose vote":
-        world.forget(number)
+        world.lose_vote(number)
         world.run(value // 128 % 20 / 10 * TIMING.random_wait_max)
         world.boot(number)
     elif kind == "cut" and other != number:
@@ -227,7 +227,7 @@ def elections_with_a_lost_vote() -> Elections:
     newer = world.nodes[world.leaders[max(world.leaders)]]
     voter = next(world.nodes[number] for number in others if number != newer.node_id)
     world.break_link(newer.node_id, voter.node_id)
-    world.forget(voter.node_id)
+    world.lose_vote(voter.node_id)
     world.run(0.1)  # messages in transit to it are lost
     world.cut -= {(former.node_id, voter.node_id), (voter.node_id, former.node_id)}
     world.boot(voter.node_id)
@@ -245,7 +245,7 @@ def elections_with_a_lost_vote() -> Elections:
 @pytest.mark.spec("cluster", 27)
 def test_a_node_with_a_lost_vote_does_not_acknowledge_entries_of_the_former_leader() -> None:
     world = elections_with_a_lost_vote()
-    assert world.leader is not None and not any(node.forgot for node in world.nodes.values())
+    assert world.leader is not None and not any(node.vote_lost for node in world.nodes.values())
 
 
 def test_the_test_of_a_lost_vote_detects_its_mistake(monkeypatch: pytest.MonkeyPatch) -> None:

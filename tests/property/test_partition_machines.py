@@ -125,7 +125,7 @@ def test_injected_mistakes_are_detected(mistake: str, monkeypatch: pytest.Monkey
 def test_a_node_that_loses_its_promises_is_detected() -> None:
     for seed in range(400):
         try:
-            campaign(seed, 3, 400, 0.0, "forgets promise")
+            campaign(seed, 3, 400, 0.0, "promise lost")
         except AssertionError:
             return
     raise AssertionError("not detected in 400 runs")

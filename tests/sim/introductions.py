@@ -27,7 +27,7 @@ def introduce(nodes: SimulatedCluster, name: str, **changed: object) -> tuple[Br
 
     Returns the response, None = the node closed the connection, and the client.
     """
-    end = nodes.network.connect(nodes.node(name).address, "elsewhere")
+    end = nodes.network.connect(nodes.node(name).address, "another host")
     assert end is not None
     client = Client(SimulatedLink(nodes, end), "broker")
     identity = ClientIdentity(protocol_version=1, client_type=ClientType.E_TCPBROKER, features=FEATURES,

@@ -1,4 +1,4 @@
-"""Cluster of members that have settled, for tests of clients at several members."""
+"""Stable cluster of members, for tests of clients at several members."""
 
 from __future__ import annotations
 

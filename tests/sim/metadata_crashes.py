@@ -163,10 +163,10 @@ def judge(run: CrashRun, operation: Operation, step: int, power: bool) -> None:
     world = run.world
     world._drop_clients()
     for start in (1, 2):
-        told = len(world.log())
+        line_count = len(world.log())
         world.start()
         world.advance(2)
-        news = [line for line in world.log()[told:]
+        news = [line for line in world.log()[line_count:]
                 if line.startswith(("ALARM", "PANIC", "ERROR")) and UNFINISHED_TEXT not in line]
         if start == 1:  # truncations and completed changes are logged once
             news = [line for line in news if not line.startswith(("ALARM [RECOVERY]", "ALARM [CLUSTER]"))]

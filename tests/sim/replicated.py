@@ -153,7 +153,7 @@ class ReplicatingCluster(ElectedCluster):
                 assert len(found) == len(set(found)), "stored twice"
 
 
-def settled_cluster(seed: int, count: int = 3, **options: Any) -> ReplicatingCluster:
+def stable_cluster(seed: int, count: int = 3, **options: Any) -> ReplicatingCluster:
     """Return a cluster after SETTLE_S."""
     nodes = ReplicatingCluster(seed, count, **options)
     nodes.run_until_stable()

@@ -268,7 +268,7 @@ def test_a_primary_status_of_another_node_or_lease_is_ignored() -> None:
         assert nodes.replication(listener).primary_of(0) == known, (sender.name, lease, active)
     assert sum("to which no leader appointed it" in line for line in listener.log())
     client = nodes.client(listener.name)
-    assert client.open(STRONG, write=1).post(b"goes on")
+    assert client.open(STRONG, write=1).post(b"another")
     send_primary_status(nodes, primary, listener, known.lease, active=False)
     assert nodes.replication(listener).primary_of(0) is None
     send_primary_status(nodes, primary, listener, known.lease)

@@ -45,7 +45,7 @@ def test_each_node_lists_the_messages_of_a_queue_but_only_its_primary_purges_the
     for text in (f"DOMAINS DOMAIN {DOMAIN} PURGE", f"DOMAINS DOMAIN {DOMAIN} QUEUE {NAME} PURGE *"):
         answer = command(replica, text)
         assert answer.startswith("Purged 0 message(s)") and f"Not purging queue '{STRONG}'" in answer
-    assert "invalid APPID" in command(replica, f"DOMAINS DOMAIN {DOMAIN} QUEUE {NAME} LIST nobody 0 10")
+    assert "invalid APPID" in command(replica, f"DOMAINS DOMAIN {DOMAIN} QUEUE {NAME} LIST unknown 0 10")
     assert "Rollover rejected: node is not primary for this partition" in command(
         replica, "CLUSTERS CLUSTER c3 STORAGE PARTITION 0 ROLLOVER")
     assert command(primary, f"DOMAINS DOMAIN {DOMAIN} PURGE").startswith("Purged 2 message(s)")

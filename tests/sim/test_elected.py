@@ -333,7 +333,7 @@ def test_a_configured_quorum_above_the_number_of_members_prevents_a_leader() -> 
     assert not nodes.believed()
 
 
-_TOLD = re.compile(r"ElectorStateChangeCb .*new leaderNodeId: (-?\d+), new term: (\d+), old state: \w+, old leaderNodeId: "
+_LEADER = re.compile(r"ElectorStateChangeCb .*new leaderNodeId: (-?\d+), new term: (\d+), old state: \w+, old leaderNodeId: "
                    r"(-?\d+), old term: (\d+)")
 
 
@@ -358,8 +358,8 @@ def test_leader_notifications_of_a_member_never_go_back_to_an_earlier_term(seed:
     changes = 0
     for node in nodes.machines:
         last = None
-        told = [tuple(map(int, found.groups())) for found in map(_TOLD.search, node.log()) if found]
-        for leader, term, old_leader, old_term in told:
+        reports = [tuple(map(int, found.groups())) for found in map(_LEADER.search, node.log()) if found]
+        for leader, term, old_leader, old_term in reports:
             assert last is None or (old_leader, old_term) == last, "each follows the one before"
             assert term >= old_term and (leader == -1 or leaders.setdefault(term, leader) == leader), "a stale one"
             last, changes = (leader, term), changes + 1
@@ -376,9 +376,9 @@ def test_a_heartbeat_of_an_earlier_term_causes_no_leader_notification() -> None:
     nodes.run(SETTLE_S)
     leader = nodes.leader
     other = next(node for node in nodes.machines if node not in (former, leader))
-    links, told = nodes.cluster(former.name).leadership._links, len(other.log())
+    links, line_count = nodes.cluster(former.name).leadership._links, len(other.log())
     assert leader is not former and links is not None
     links.send(int(other.name[1:]), encode_event(ElectorMessage(term, "leaderHeartbeat", LeaderHeartbeat())))
     former.request_turn()
     nodes.run(1.0)
-    assert not [line for line in other.log()[told:] if "ElectorStateChangeCb" in line] and nodes.leader is leader
+    assert not [line for line in other.log()[line_count:] if "ElectorStateChangeCb" in line] and nodes.leader is leader

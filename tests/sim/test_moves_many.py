@@ -253,12 +253,12 @@ def test_a_crash_of_either_node_during_a_move_loses_no_message(victim: str, monk
             nodes.run(0.05)
             many.take()
     nodes.wait_until_available()
-    alive = {index for index, client in enumerate(many.clients) if not client.link.closed}
-    assert len(alive) == 3
-    wanted = {guid for guid, (place, _, _) in many.posted.items() if place in alive}
+    connected = {index for index, client in enumerate(many.clients) if not client.link.closed}
+    assert len(connected) == 3
+    wanted = {guid for guid, (place, _, _) in many.posted.items() if place in connected}
     many.until(lambda: wanted <= set(many.acked))
     assert set(many.acked.values()) == {1}
-    assert {guid for guid in many.acked if many.posted[guid][1] % len(PLACES) in alive} <= set(many.got)
+    assert {guid for guid in many.acked if many.posted[guid][1] % len(PLACES) in connected} <= set(many.got)
     assert all(numbers == sorted(numbers) for numbers in many.order.values())
 
 

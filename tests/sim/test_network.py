@@ -166,11 +166,11 @@ def test_a_connection_buffers_a_limited_number_of_bytes_while_the_receiver_does_
 
 def test_timers_are_correct_on_nodes_with_different_clocks() -> None:
     nodes = SimulatedCluster(1, 2, {"n1": {"clock_ahead": 12_345.678}, "n2": {"wall_ahead": -3600.0}}, alone=True)
-    walls = []
+    wall_times = []
     for name in ("n1", "n2"):
         writer_at(nodes, name).post(b"x")
-        walls.append(stored(nodes, name)[0].wall)
-    assert abs(walls[0] - walls[1] - 3600) <= 1
+        wall_times.append(stored(nodes, name)[0].wall)
+    assert abs(wall_times[0] - wall_times[1] - 3600) <= 1
     nodes.run(301.0)  # the time to live of the sample domains
     assert not stored(nodes, "n1") and not stored(nodes, "n2")
 

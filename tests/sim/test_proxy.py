@@ -312,7 +312,7 @@ def test_a_redelivery_at_the_same_proxy_uses_one_delivery_attempt() -> None:
 
 @pytest.mark.spec("cluster", 95)
 @pytest.mark.parametrize("place", ["p1", "p2"])
-def test_messages_that_no_consumer_of_a_proxy_matches_are_delivered_elsewhere(place: str) -> None:
+def test_messages_that_no_consumer_of_a_proxy_matches_are_delivered_to_other_consumers(place: str) -> None:
     world = chain()
     small, large = (world.client(place).consume(PRIORITY, x=text) for text in ("n < 5", "n >= 5"))
     queue = world.client("n1").open(PRIORITY, write=1)
@@ -331,7 +331,7 @@ def test_messages_that_no_consumer_of_a_proxy_matches_are_delivered_elsewhere(pl
 
 
 @pytest.mark.parametrize("place", ["p1", "p2"])
-def test_messages_of_a_lost_consumer_next_to_a_suspended_one_are_delivered_elsewhere(place: str) -> None:
+def test_messages_of_a_lost_consumer_next_to_a_suspended_one_are_delivered_to_other_consumers(place: str) -> None:
     world = chain()
     full = world.client(place).consume(PRIORITY, m=2, priority=5)
     second = world.client(place).consume(PRIORITY, m=2, priority=5)
@@ -479,7 +479,7 @@ def test_a_graceful_stop_of_a_proxy_loses_no_broadcast_of_its_downstream_proxy(s
 
 
 @pytest.mark.parametrize("how", ["kill", "stop"])
-def test_unconfirmed_messages_of_a_stopped_or_killed_proxy_are_delivered_elsewhere(how: str) -> None:
+def test_unconfirmed_messages_of_a_stopped_or_killed_proxy_are_delivered_to_other_consumers(how: str) -> None:
     world = chain()
     queue = world.client("n1").open(PRIORITY, write=1)
     reader = world.client("p1").consume(PRIORITY)

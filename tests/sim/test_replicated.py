@@ -16,13 +16,13 @@ from bmqtwist.storage.records import RECORD, SyncPoint
 from bmqtwist.storage.slot_file import PromiseFile
 from bmqtwist.testing.simulated_node import SimulatedNode
 from sim.elected import heal, resume
-from sim.replicated import EVENTUAL, FANOUT, STRONG, ReplicatingCluster, settled_cluster
+from sim.replicated import EVENTUAL, FANOUT, STRONG, ReplicatingCluster, stable_cluster
 
 
 @pytest.mark.spec("cluster", 63)
 @pytest.mark.parametrize("count", [2, 3, 5])
 def test_posted_messages_are_stored_at_all_members(count: int) -> None:
-    nodes = settled_cluster(1, count)
+    nodes = stable_cluster(1, count)
     nodes.post(20)
     nodes.post(5, EVENTUAL)
     nodes.post(5, FANOUT)
@@ -40,7 +40,7 @@ def test_posted_messages_are_stored_at_all_members(count: int) -> None:
 
 
 def test_a_confirm_at_the_primary_removes_the_message_at_all_members() -> None:
-    nodes = settled_cluster(2)
+    nodes = stable_cluster(2)
     nodes.post(10)
     client = nodes.client(nodes.primary().name)
     queue = client.consume(STRONG)
@@ -54,7 +54,7 @@ def test_a_confirm_at_the_primary_removes_the_message_at_all_members() -> None:
 
 
 def test_confirms_are_replicated_with_the_next_message_or_after_a_delay() -> None:
-    nodes = settled_cluster(0)
+    nodes = stable_cluster(0)
     nodes.post(10)
     primary, (replica, _) = nodes.primary(), nodes.replicas()
     _, writer = nodes.writer()
@@ -83,7 +83,7 @@ def test_confirms_are_replicated_with_the_next_message_or_after_a_delay() -> Non
 @pytest.mark.parametrize("how", ["kill", "power", "stop"])
 @pytest.mark.parametrize("seed", range(3))
 def test_the_next_primary_has_every_acknowledged_message(how: str, seed: int) -> None:
-    nodes = settled_cluster(seed)
+    nodes = stable_cluster(seed)
     for round_ in range(3):
         nodes.post(10)
         nodes.post(3, wait=False)
@@ -106,7 +106,7 @@ def test_the_next_primary_has_every_acknowledged_message(how: str, seed: int) ->
 @pytest.mark.spec("cluster", 84)
 @pytest.mark.parametrize("seed", range(3))
 def test_a_power_loss_of_all_members_loses_no_acknowledged_message(seed: int) -> None:
-    nodes = settled_cluster(seed)
+    nodes = stable_cluster(seed)
     for _ in range(3):
         nodes.post(10)
         nodes.post(3, wait=False)
@@ -119,7 +119,7 @@ def test_a_power_loss_of_all_members_loses_no_acknowledged_message(seed: int) ->
 @pytest.mark.spec("cluster", 65)
 @pytest.mark.spec("cluster", 74)
 def test_an_isolated_primary_acknowledges_no_strong_put_and_its_uncommitted_records_are_truncated() -> None:
-    nodes = settled_cluster(3)
+    nodes = stable_cluster(3)
     nodes.post(5)
     former = nodes.primary()
     client, queue = nodes.writer()
@@ -151,7 +151,7 @@ def test_an_isolated_primary_acknowledges_no_strong_put_and_its_uncommitted_reco
 
 @pytest.mark.spec("cluster", 80)
 def test_a_paused_primary_becomes_a_replica_and_its_pending_put_is_acknowledged() -> None:
-    nodes = settled_cluster(4)
+    nodes = stable_cluster(4)
     nodes.post(5, EVENTUAL)
     former = nodes.primary()
     client = nodes.client(former.name)
@@ -187,7 +187,7 @@ def roll_over_without_replica(nodes: ReplicatingCluster, count: int) -> tuple[Si
 @pytest.mark.spec("cluster", 73)
 def test_a_member_that_missed_a_rollover_gets_an_image(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replica, "RECENT_BYTES", 0)
-    nodes = settled_cluster(5, maxJournalFileSize=1 << 16)
+    nodes = stable_cluster(5, maxJournalFileSize=1 << 16)
     nodes.post(5)
     away = nodes.replicas()[0]
     away.crash(power=False, down=None)
@@ -212,7 +212,7 @@ def test_an_image_of_many_parts_is_sent_once(monkeypatch: pytest.MonkeyPatch) ->
     """Once a keepalive from before its first part requested the whole image again."""
     monkeypatch.setattr(replica, "RECENT_BYTES", 0)
     monkeypatch.setattr(image, "MESSAGE_RECORDS_MAX", 4)
-    nodes = settled_cluster(5)
+    nodes = stable_cluster(5)
     away, _ = roll_over_without_replica(nodes, 100)
     nodes.run(1.0)
     away.boot()
@@ -224,7 +224,7 @@ def test_an_image_of_many_parts_is_sent_once(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("lead", [True, False], ids=["same primary", "another primary"])
 def test_a_member_that_missed_a_rollover_gets_records_that_are_still_in_memory(lead: bool) -> None:
     """Also from another primary, and when its log ends within a batch."""
-    nodes = settled_cluster(6)
+    nodes = stable_cluster(6)
     away, primary = roll_over_without_replica(nodes, 40)
     nodes.post(5)
     nodes.run(1.0)
@@ -242,7 +242,7 @@ def test_a_member_that_missed_a_rollover_gets_records_that_are_still_in_memory(l
 
 def test_replicas_roll_over_with_their_primary_without_an_image() -> None:
     """The last record before the rollover is sent with a delay, when it is in no file any more."""
-    nodes = settled_cluster(7)
+    nodes = stable_cluster(7)
     nodes.post(5)
     nodes.run(2.0)
     primary = nodes.primary()
@@ -258,7 +258,7 @@ def test_replicas_roll_over_once_for_each_rollover_of_their_primary(monkeypatch:
     """Also in slices: the files of replicas are as full as those of the primary, which starts the rollover."""
     monkeypatch.setattr(rollover, "SMALL_RECORDS", 4)
     monkeypatch.setattr(rollover, "SLICE_RECORDS", 4)
-    nodes = settled_cluster(8, maxJournalFileSize=1 << 14)
+    nodes = stable_cluster(8, maxJournalFileSize=1 << 14)
     nodes.post(30)
     reader = nodes.client(nodes.primary().name).consume(STRONG)
     reader.take(30)
@@ -274,7 +274,7 @@ def test_replicas_roll_over_once_for_each_rollover_of_their_primary(monkeypatch:
 
 def test_a_partition_offers_only_written_records_of_its_log() -> None:
     """Records of other leases are not offered."""
-    nodes = settled_cluster(9)
+    nodes = stable_cluster(9)
     nodes.post(3)
     primary = nodes.primary()
     partition = nodes.partition(primary)
@@ -286,7 +286,7 @@ def test_a_partition_offers_only_written_records_of_its_log() -> None:
 
 
 def test_a_put_repeated_after_a_failover_is_stored_once() -> None:
-    nodes = settled_cluster(6)
+    nodes = stable_cluster(6)
     _, queue = nodes.writer()
     guid = queue.put(b"once")
     assert queue.next_ack(guid).status == 0
@@ -313,7 +313,7 @@ def test_a_put_repeated_after_a_failover_is_stored_once() -> None:
 
 @pytest.mark.spec("cluster", 69)
 def test_a_put_repeated_before_the_commit_is_acknowledged_with_the_commit() -> None:
-    nodes = settled_cluster(18)
+    nodes = stable_cluster(18)
     nodes.post(1)
     primary = nodes.primary()
     (_, first), (_, second) = nodes.writer(), nodes.writer()
@@ -330,7 +330,7 @@ def test_a_put_repeated_before_the_commit_is_acknowledged_with_the_commit() -> N
 
 
 def test_with_least_assigned_partitions_have_different_primaries() -> None:
-    nodes = settled_cluster(7, masterAssignment="E_LEAST_ASSIGNED")
+    nodes = stable_cluster(7, masterAssignment="E_LEAST_ASSIGNED")
     assert nodes.primary(0) is not nodes.primary(1)
     nodes.post(5)
     former = nodes.primary(1)
@@ -343,7 +343,7 @@ def test_with_least_assigned_partitions_have_different_primaries() -> None:
 
 
 def test_a_member_with_a_damaged_promise_file_recovers_when_it_follows_a_leader() -> None:
-    nodes = settled_cluster(8)
+    nodes = stable_cluster(8)
     nodes.post(5)
     node = nodes.replicas()[0]
     node.crash(power=False, down=None)
@@ -358,12 +358,12 @@ def test_a_member_with_a_damaged_promise_file_recovers_when_it_follows_a_leader(
 
 
 def test_another_member_becomes_primary_when_the_disk_of_the_primary_fails() -> None:
-    nodes = settled_cluster(10, masterAssignment="E_LEAST_ASSIGNED")
+    nodes = stable_cluster(10, masterAssignment="E_LEAST_ASSIGNED")
     nodes.post(5)
     former = nodes.primary()
     _, queue = nodes.writer()
     fail_syncs(former)
-    queue.put(b"nobody knows")
+    queue.put(b"unknown")
     nodes.run(10.0)
     assert nodes.primary() is not former
     nodes.post(5)
@@ -373,7 +373,7 @@ def test_another_member_becomes_primary_when_the_disk_of_the_primary_fails() -> 
 
 
 def test_a_replica_with_a_failing_disk_does_not_delay_acks() -> None:
-    nodes = settled_cluster(11)
+    nodes = stable_cluster(11)
     nodes.post(5)
     node = nodes.replicas()[0]
     node.disk.fail = lambda operation, path: 5 if operation == "write" and "journal" in path else None
@@ -393,7 +393,7 @@ def test_a_replica_with_a_failing_disk_does_not_delay_acks() -> None:
 
 @pytest.mark.parametrize("kind, where", [("journal", 104), ("journal", 704), ("data", 100), ("data", 400)])
 def test_a_replica_with_flipped_bits_gets_the_records_from_other_members(kind: str, where: int) -> None:
-    nodes = settled_cluster(12)
+    nodes = stable_cluster(12)
     for _ in range(4):
         nodes.post(10)
         nodes.run(1.5)
@@ -439,7 +439,7 @@ def make_unreadable_record(nodes: ReplicatingCluster) -> tuple[SimulatedNode, Si
 def test_a_replica_that_lacks_an_unreadable_record_gets_an_image(rolled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also when the last rollover was before that record, so that its copies do not contain it."""
     monkeypatch.setattr(replica, "RECENT_BYTES", 0)
-    nodes = settled_cluster(5)
+    nodes = stable_cluster(5)
     if rolled:
         nodes.post(5)
         first = nodes.primary()
@@ -460,7 +460,7 @@ def test_a_replica_that_lacks_an_unreadable_record_gets_an_image(rolled: bool, m
 def test_an_image_with_an_unreadable_message_raises_a_limited_number_of_alarms(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its replica gets no image; the other members continue."""
     monkeypatch.setattr(replica, "RECENT_BYTES", 0)
-    nodes = settled_cluster(5)
+    nodes = stable_cluster(5)
     away, primary = make_unreadable_record(nodes)
     monkeypatch.setattr(image.ImageSource, "next_part", unreadable)
     away.boot()
@@ -480,7 +480,7 @@ def unreadable(source: image.ImageSource) -> None:
 
 
 def test_without_a_majority_no_put_is_acknowledged_and_its_repetition_is_stored_once() -> None:
-    nodes = settled_cluster(13)
+    nodes = stable_cluster(13)
     nodes.post(1)
     primary = nodes.primary()
     _, queue = nodes.writer()
@@ -504,7 +504,7 @@ def test_without_a_majority_no_put_is_acknowledged_and_its_repetition_is_stored_
 
 @pytest.mark.spec("cluster", 66)
 def test_a_primary_isolated_for_a_short_time_becomes_active_again_under_its_lease() -> None:
-    nodes = settled_cluster(14)
+    nodes = stable_cluster(14)
     nodes.post(5, EVENTUAL)
     primary = nodes.primary()
     lease = nodes.partition(primary).lease
@@ -524,7 +524,7 @@ def test_a_primary_isolated_for_a_short_time_becomes_active_again_under_its_leas
 
 
 def test_a_rolling_restart_transfers_only_missing_records() -> None:
-    nodes = settled_cluster(15)
+    nodes = stable_cluster(15)
     nodes.post(20)
     for node in nodes.machines:
         node.stop(down=None)
@@ -538,7 +538,7 @@ def test_a_rolling_restart_transfers_only_missing_records() -> None:
 
 
 def test_confirmed_messages_are_not_delivered_by_the_next_primary() -> None:
-    nodes = settled_cluster(16)
+    nodes = stable_cluster(16)
     nodes.post(10, FANOUT)
     record = nodes.cluster("n1").metadata.state.queues[FANOUT]
     apps = list(record.apps)
@@ -557,7 +557,7 @@ def test_confirmed_messages_are_not_delivered_by_the_next_primary() -> None:
 
 
 def test_the_status_shows_each_primary_and_whether_it_is_active() -> None:
-    nodes = settled_cluster(17)
+    nodes = stable_cluster(17)
     primary = nodes.primary()
     for node in nodes.machines:
         text = nodes.admin(node, "CLUSTERS CLUSTER c3 STATUS")
@@ -613,7 +613,7 @@ def disturb(nodes: ReplicatingCluster, random: Random, kind: str) -> None:
 
 
 def post(nodes: ReplicatingCluster, random: Random) -> None:
-    """Post messages at active primaries and record those that are acknowledged within 1 s."""
+    """Post messages at active primaries and record the messages acknowledged within 1 s."""
     for node in nodes.machines:
         if not node.up or node.paused or not nodes.replication(node).is_active_primary(0):
             continue

@@ -186,15 +186,15 @@ def test_requests_of_clients_during_a_failover_take_effect_once() -> None:
     first.die()
     setup.world.run(0.1)
     assert [each.handle_parameters.read_count for each in second.requests_of("openQueue")] == [2]
-    newcomer = setup.client()
-    number = send_open(newcomer, read=1)
+    unconfigured = setup.client()
+    number = send_open(unconfigured, read=1)
     stays.configure(priority=5)
     leaves.client.kill()
     setup.world.run(0.5)
     assert len(second.requests) == 1, "the reopen is in progress"
     second.unanswered.clear()
     second.answer(second.requests[0])
-    newcomer.response(number)
+    unconfigured.response(number)
     setup.world.run(1.0)
     opened = sum(each.handle_parameters.read_count for each in second.requests_of("openQueue"))
     closed = sum(each.handle_parameters.read_count for each in second.requests_of("closeQueue"))

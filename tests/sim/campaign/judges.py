@@ -81,7 +81,7 @@ class Judge:
         """Check what must hold after each event of the simulation."""
 
     def check_final_state(self) -> None:
-        """Check what must hold after all faults have ended and the cluster has settled."""
+        """Check the invariants of the final state, after all faults have ended and the cluster is stable."""
 
 
 def durable_vote(node: SimulatedNode) -> tuple[Vote, bool]:

@@ -94,9 +94,9 @@ def _perform(world: CampaignWorld, schedule: Schedule) -> None:
         act(world, step)
         world.run(step.wait)
     end_faults(world)
-    _settle(world)
+    _run_to_final_state(world)
     end_faults(world)  # also at nodes that were down before
-    _settle(world)
+    _run_to_final_state(world)
     believed = world.believed()
     if len(believed) != 1:
         raise Violation("L1", f"{[node.name for node in believed]} lead in the end: "
@@ -109,7 +109,7 @@ def _perform(world: CampaignWorld, schedule: Schedule) -> None:
     world.run(2.0)
     if not done:
         raise Violation("L1", f"{believed[0].name} leads, but does not commit a change")
-    _settle(world)  # replicas receive the records of that change
+    _run_to_final_state(world)  # replicas receive the records of that change
     for judge in world.judges:
         judge.check_final_state()
     standings = {world.cluster(node.name).leadership.standing.leader for node in world.machines}
@@ -117,16 +117,16 @@ def _perform(world: CampaignWorld, schedule: Schedule) -> None:
         raise Violation("L1", f"nodes follow different leaders in the end: {standings}")
 
 
-def _settle(world: CampaignWorld) -> None:
+def _run_to_final_state(world: CampaignWorld) -> None:
     """Let time pass until the final state is reached, at most SETTLE_S; with some seeds wait all of that time."""
     until = world.now + SETTLE_S
     while world.now < until:
         world.run(SETTLE_STEP_S)
-        if world.schedule.seed % FULL_WAIT_SEEDS and _is_settled(world):
+        if world.schedule.seed % FULL_WAIT_SEEDS and _is_final(world):
             return
 
 
-def _is_settled(world: CampaignWorld) -> bool:
+def _is_final(world: CampaignWorld) -> bool:
     """Return whether all nodes are up and the judges accept the state as final."""
     if not all(node.up for node in world.machines) or len(world.believed()) != 1:
         return False
