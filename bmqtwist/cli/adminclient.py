@@ -1,4 +1,5 @@
-"""Admin session over a blocking socket: connect, authenticate, negotiate, run commands."""
+"""Admin session over a blocking socket: connect, authenticate, negotiate, run commands. Used by the commands of `bmq` and by
+the broker processes of `bmqtwist.testing`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Exit codes of `bmq`, and the error that carries one. docs/cli.md and `bmq --help` show the same table."""
+"""Exit codes of `bmq`, and the errors with an exit code. `bmq --help` prints the table `EXIT_CODES`, which docs/cli.md
+repeats."""
 
 from __future__ import annotations
 

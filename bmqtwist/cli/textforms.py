@@ -1,4 +1,5 @@
-"""Templates that format messages as bytes."""
+"""Output forms of messages, of `bmq consume` and `bmq tail`: templates and JSON. Escapes, also in the delimiters of
+`bmq produce`."""
 
 from __future__ import annotations
 

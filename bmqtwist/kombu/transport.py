@@ -52,8 +52,8 @@ def is_private(kind: str, exchange_durable: bool, queue_durable: bool, queue_tra
     """Return whether a binding makes a queue private to its connection: it then receives from the exchange's broadcast
     queue.
 
-    `kind`: direct, topic or fanout; `queue_transient`: exclusive or auto-deleted. Private are transient queues of a fanout
-    exchange, and transient, non-durable queues of a topic exchange or of a non-durable direct exchange. Therefore the queues
+    `kind`: direct, topic or fanout; `queue_transient`: exclusive or auto-deleted. Transient queues of a fanout exchange are
+    private, and transient, non-durable queues of a topic exchange or of a non-durable direct exchange. Therefore the queues
     of event receivers, of remote control and of replies are private; task queues are not.
     """
     if not queue_transient:
@@ -448,8 +448,8 @@ class Transport(virtual.Transport):
         return self._link
 
     def verify_connection(self, connection: Any) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Return whether the connection is usable. It is, until its loss was raised: kombu would replace it silently before,
-        and its consumers would wait forever."""
+        """Return True until LinkLost was raised. With False at the loss itself, kombu would replace the connection silently,
+        and the consumers of the lost connection would wait forever."""
         return self._link is not None and not self._link.loss_raised
 
     def close_connection(self, connection: Any) -> None:

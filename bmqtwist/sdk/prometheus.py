@@ -1,4 +1,5 @@
-"""Prometheus collector of session counters, which reads them at each scrape. Extra: `prometheus`.
+"""Prometheus collector of session counters, which reads them at each scrape. Extra: `prometheus`. Each field of `Counters`
+with a text in `_HELP` is a metric: a gauge if its name ends in `_now`, else a counter.
 
     from prometheus_client import REGISTRY
     collector = Collector("session", "team")

@@ -34,7 +34,8 @@ _WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSL
 
 
 class Pump(ABC):
-    """Moves bytes between `core` and a broker; every effect but `Connect` goes to `dispatch`, and notes to the log."""
+    """Moves bytes between `core` and a broker; log lines go to `logger`, all other effects except `Connect` to
+    `dispatch`."""
 
     options: SessionOptions
     dispatch: Dispatch

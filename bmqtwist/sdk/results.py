@@ -145,7 +145,7 @@ class PostRefused(SdkError):
 
 
 class PostsFailed(PostRefused):
-    """Some of several posts were not accepted: `failures` is their number, `acks` the first acknowledgements."""
+    """Some of several posts were not accepted: `failures` is their number, `acks` their acknowledgements, at most 100."""
 
     failures: int
     acks: list[Ack]

@@ -111,7 +111,8 @@ class Queue(BaseQueue[ValueT], Generic[ValueT]):
         self.session.run(self._flush())
 
     def get(self, timeout_s: float | None = None) -> Message[ValueT] | None:
-        """Return the next message; None after `timeout_s` seconds, or if the queue is closed."""
+        """Return the next message; None after `timeout_s` seconds, or if the queue is closed or drained. SdkError if the
+        broker closed it."""
         session = self.session
         end = None if timeout_s is None else session.clock() + timeout_s
         if not self._inbox and session.running:

@@ -9,9 +9,9 @@
     with tracing.use(parent and parent.child(os.urandom)):
         await other.post(b"...")                            # same trace, child of this span
 
-`trace` of a session is a function that returns a TraceContext or None. `ambient` returns the OpenTelemetry context (if it is
-installed and has a valid span), else the context of `use`. Texts follow the W3C recommendation "Trace Context": malformed
-values are ignored, later versions are parsed as far as they are compatible.
+`trace` of a session is a function that returns a TraceContext or None; the session core calls it for each post. `ambient`
+returns the OpenTelemetry context (if it is installed and has a valid span), else the context of `use`. Texts follow the W3C
+recommendation "Trace Context": malformed values are ignored, later versions are parsed as far as they are compatible.
 """
 
 from __future__ import annotations

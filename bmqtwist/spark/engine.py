@@ -4,7 +4,7 @@ For each batch Spark calls `latest_offset(start)`, writes the result to its offs
 and `parts(start, end)`, runs the tasks, writes its commit log, and calls `latest_offset(start = end)`. Both this last call
 and `commit` prove that a batch is in the commit log, so both confirm all messages before their offset. (With `commit` alone
 the last batch would never be confirmed, and a window smaller than a batch would block.) After a restart with an unfinished
-batch `parts` is the first call.
+batch `parts` is the first call. `latest_offset` also plans the next batch, of messages received so far.
 """
 
 from __future__ import annotations

@@ -139,7 +139,8 @@ class Receiver:
                     self._threaded.core.confirm(Message(*known[key[0]], key[1:], b"", 0, 0))
 
     def stop(self) -> None:
-        """Send confirmations, close the queues, disconnect: unconfirmed messages return and do not count as attempts."""
+        """Send confirmations, close the queues, disconnect. Unconfirmed messages return to their queues; their delivery
+        attempts are not counted."""
         threaded = self._threaded
         if threaded is None:
             return

@@ -63,8 +63,8 @@ class _Sink:
             raise
 
     def _post_all(self, batches: Iterator[pa.RecordBatch], made: Guids) -> int:
-        session, count = producer_of(self.options), 0
-        session.start_task()
+        producer, count = producer_of(self.options), 0
+        producer.start_task()
         known: dict[str, str] = {}
         for batch in batches:
             columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
@@ -85,9 +85,9 @@ class _Sink:
                     name = made.for_key(uri, key.encode() if isinstance(key, str) else bytes(key))
                 else:
                     name = made.for_content(uri, data, ((each, repr(text)) for each, text in given.items()))
-                session.post(uri, name, data, given)
+                producer.post(uri, name, data, given)
                 count += 1
-        session.wait_for_acks()
+        producer.wait_for_acks()
         return count
 
 

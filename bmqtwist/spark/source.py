@@ -33,7 +33,7 @@ from bmqtwist.spark.engine import QueryEngine
 from bmqtwist.spark.messages import OF_PROPERTIES, SCHEMA, from_ipc, record_batch
 from bmqtwist.spark.options import SourceOptions, parse_flag, sink_options, source_options
 from bmqtwist.spark.plan import Key, Offset, keys_of
-from bmqtwist.spark.tasks import keep_imports
+from bmqtwist.spark.tasks import freeze_imports
 
 GC_THRESHOLDS = 100_000, 20, 20  # with many messages in memory the default thresholds cost a third of the time
 
@@ -79,7 +79,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [BatchPart(each) for each in self._started_engine().parts(Offset.from_json(start), Offset.from_json(end))]
 
     def read(self, partition: BatchPart) -> Iterator[pa.RecordBatch]:
-        keep_imports()
+        freeze_imports()
         yield _select_columns(from_ipc(partition.content), self._names)
 
     def commit(self, end: dict[str, Any]) -> None:

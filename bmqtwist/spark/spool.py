@@ -4,7 +4,7 @@
         epoch                           one line: id of the checkpoint
         lock                            locked while a query runs
         <start>-<end>.arrow             a planned batch, Arrow IPC; deleted when it is committed
-        <start>-<end>.guids             its keys, 17 bytes each; deleted after the GUID retention
+        <start>-<end>.guids             its keys, 17 bytes each; deleted after the GUID retention (`plan.CommittedKeys`)
 
 A batch is written before Spark receives its end: content, then keys; each file is synced and renamed, then the directory is
 synced. Therefore a batch with keys only is committed, and a batch with content only was not reported to Spark.

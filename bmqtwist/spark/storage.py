@@ -43,7 +43,7 @@ from bmqtwist.spark.options import OptionError, StorageOptions, storage_options
 from bmqtwist.spark.payloads import DataFileReader
 from bmqtwist.spark.records import TYPE_NAMES, Block, KeyNames, Origin, columns_of
 from bmqtwist.spark.tail import StoragePosition, advance, parts_between
-from bmqtwist.spark.tasks import keep_imports
+from bmqtwist.spark.tasks import freeze_imports
 from bmqtwist.storage.records import RECORD_BYTES
 from bmqtwist.storagetool.inputs import ReadOnlyFile
 
@@ -115,7 +115,7 @@ class StorageReader(DataSourceReader):
 
     def read(self, partition: JournalPart) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a range; runs in a task."""
-        keep_imports()
+        freeze_imports()
         file = ReadOnlyFile(partition.path)
         of_payload = set(self.columns) & set(payloads.ARROW_TYPES)
         data = DataFileReader(partition.data, self.options.verify_crc or "crcGood" in of_payload) if of_payload else None
@@ -204,7 +204,7 @@ class LifelineReader(StorageReader):
 
     def read(self, partition: SharePart) -> Iterator[pa.RecordBatch]:
         """Yield the lifelines of a share; runs in a task."""
-        keep_imports()
+        freeze_imports()
         collected, names = LifelineRecords(), KeyNames({}, {})
         for each in partition.journals:
             names = KeyNames({**names.queues, **each.names.queues}, {**names.apps, **each.names.apps})

@@ -1,4 +1,5 @@
-"""Settings of Spark's Python worker processes, which run one task after another."""
+"""Garbage collection in Spark's Python worker processes, which run one task after another. Called by the readers of `source`
+and `storage` at the start of each task."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from functools import cache
 
 
 @cache
-def keep_imports() -> None:
+def freeze_imports() -> None:
     """Exclude the imported modules from garbage collection, once per process. PySpark collects after each task, which would
     take as long as reading 200,000 records."""
     gc.freeze()

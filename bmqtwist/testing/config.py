@@ -1,4 +1,8 @@
-"""Broker configurations for tests, in files or in memory; by default a single-node cluster `c3` with node `n1`."""
+"""Broker configurations for tests, in files or in memory; by default a single-node cluster `c3` with node `n1`.
+
+`broker_config`, `clusters_config` and `domain_config` return the documents of the configuration files; `plain_domain`
+checks and translates the arguments of `Broker.domain`.
+"""
 
 from __future__ import annotations
 

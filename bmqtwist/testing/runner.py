@@ -1,8 +1,8 @@
 """Runner of an in-process broker: clock and timers, connections, start, stop and crash, and bridges to event loops.
 
 Connections call `run` after each change, `at`, `record_note` and `remove_connection`. Clients' ends (`aio`, `tx`,
-`transport`, `port`) call `connect`, `bridge` and `advance_to_next_timer`. All methods run in the thread of the caller, with
-`lock` held.
+`transport`, `port`) call `connect`, `bridge` and `advance_to_next_timer`. Methods run in the thread of the caller and
+take `lock`; the methods that connections call require it.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ def test_a_task_excludes_imported_modules_from_garbage_collection(monkeypatch: p
 
     frozen: list[int] = []
     monkeypatch.setattr(gc, "freeze", lambda: frozen.append(1))
-    tasks.keep_imports.cache_clear()
+    tasks.freeze_imports.cache_clear()
     source = StorageDataSource({"path": ROLLOVER, "maxPartitionRecords": "10"})
     reader = source.reader(StructType().add("sequence", LongType()))
     for part in reader.partitions():

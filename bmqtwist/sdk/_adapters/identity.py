@@ -1,4 +1,7 @@
-"""Client identity of this process, and construction of session cores with clock, random numbers and GUIDs."""
+"""Construction of session cores, for the adapters: client identity of this process, clock, random numbers, GUIDs.
+
+Also the combination of options (an options object and single members by keyword), and the TLS context of an address.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Session core with an I/O thread and blocking calls from other threads, for `sdk.blazingmq`, the kombu transport and Spark.
 
-`on_effect` receives all effects without a waiting call, under the lock and usually in the thread. The thread references this
-object but not its owner: when the owner is garbage-collected, it calls `end_thread`.
+`on_effect` receives the effects that complete no waiting call, under the lock and usually in the thread. The thread
+references this object but not its owner: when the owner is garbage-collected, it calls `end_thread`.
 """
 
 from __future__ import annotations

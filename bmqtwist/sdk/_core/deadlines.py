@@ -1,5 +1,6 @@
-"""Deadlines by key, in seconds of the caller's clock. `now` is the time of the current call: the caller sets it for all
-parts that share these deadlines."""
+"""Deadlines by key, in seconds of the caller's clock; used by session cores and `simple.Session`. `now` is the time of the
+current call: the caller sets it for all parts that share these deadlines. `pop_expired` returns one key; the caller repeats
+it until no deadline has passed (`SessionCore.tick`)."""
 
 from __future__ import annotations
 

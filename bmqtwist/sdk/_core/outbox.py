@@ -1,7 +1,8 @@
 """Output of a session core, in order: effects (instructions to the adapter) and bytes for the broker.
 
-Messages, acknowledgements and session events are effects as well: the adapter passes them to the application. Posts and
-confirmations are collected into one event each; any other message is written after them, so the order is preserved.
+Messages, acknowledgements and session events are effects as well: the adapter passes them to the application. Posts are
+collected into PUT events of up to `batch_bytes_max`, confirmations into one CONFIRM event. Schema messages (`send`)
+are encoded after the collected posts and confirmations, so the order is preserved; heartbeats (`write`) may precede them.
 `on_output` is called once when effects or bytes become available.
 """
 
@@ -99,8 +100,8 @@ class Outbox:
     """Effects and bytes that the adapter has not taken yet.
 
     `posts` and `confirms` are packed; `batch_bytes`: size of `posts`; `no_ack`: GUIDs of the posts that request no
-    acknowledgement. `encoded_posts`, `encoded_no_ack`: the same of posts in events that are not written yet. `notified`:
-    `on_output` was called since the last take.
+    acknowledgement. `encoded_posts`, `encoded_no_ack`: posts and GUIDs of events that are encoded and not written yet.
+    `notified`: `on_output` was called since the adapter last took the output.
     """
 
     __slots__ = ("_chunks", "_counters", "_deadlines", "_on_output", "_options", "batch_bytes", "confirms", "effects",

@@ -1,4 +1,5 @@
 """Records of opened queues, and the registry of a session's queues; `queue_machine` and `queue_configuration` change both.
+Requests of the application are checked before, by `queue_machine.Queues`.
 
 Ids are assigned as in the other SDKs: one queue id per canonical URI, stable over reconnects; one sub-queue id per reader
 with an app id; a new subscription id for each subscription in each configure request (`requests`).

@@ -1,6 +1,8 @@
-"""Queue state machine of a session (`QUEUE`): opens, reopens and closes queues at the request of the application.
+"""Queue state machine of a session, and the queue requests of the application.
 
-Opening has two phases: openQueue, then for readers a configure request. Closing has the same phases in reverse order.
+`Queues` checks requests of the application (timeouts, URIs, duplicates) and passes connection events to all queues;
+`QueueMachine` executes the transitions of the table `QUEUE`: open, close, and reopen after a reconnect. Opening has two
+phases: openQueue, then for readers a configure request. Closing has the same phases in reverse order.
 `queue_configuration` configures open queues.
 """
 

@@ -1,5 +1,5 @@
 """Control requests to the broker: pending requests by id with their callbacks, queue requests in the form that the broker
-supports, and the delivery routes of configurations."""
+supports, and the delivery routes of configurations: the target of each subscription id."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Streams of journals and queues into Parquet: `bmq pipeline archive`, `bmq pipeline live`, and `drain`.
+"""Streams of journals and queues into Parquet: `bmq pipeline archive`, `bmq pipeline live`, and for programs `drain`, which
+consumes the current messages of a queue.
 
     PATH/cluster=NAME/date=YYYY-MM-DD/*.parquet         archive: records, with payload and properties of messages
 
