@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 from kit.client import RequestRefused
 
-from bmqtwist.cluster.changes import AssignPartitions, AssignQueue, Judge
+from bmqtwist.cluster.changes import AssignPartitions, AssignQueue, ChangePlanner
 from bmqtwist.cluster.state import ClusterState, Primary
 from bmqtwist.member import dispatch
 from bmqtwist.member.proposals import Proposals
@@ -126,7 +126,7 @@ def test_no_queue_is_assigned_to_a_partition_without_primary() -> None:
     state = ClusterState()
     state.apply(ClusterMessage("leaderAdvisory", LeaderAdvisory(LeaderMessageSequence(), [PartitionPrimaryInfo(1, 1, 1)], [
         QueueInfo(f"bmq://d/q{each}", b"key%02d" % each, 1, []) for each in range(3)])))
-    plan = Judge(1, LEAST).plan(AssignQueue("bmq://d/new", ("__default",), 1), state, set())
+    plan = ChangePlanner(1, LEAST).plan(AssignQueue("bmq://d/new", ("__default",), 1), state, set())
     assert plan.result.partition_id == 1, "partition 0 has fewer queues, but no primary"
 
 

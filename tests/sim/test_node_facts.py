@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec import to_builtins
 
-from bmqtwist.broker.local_producer import COUNT_MAX, PATIENCE_S, PAYLOAD_BYTES_MAX, Published, publish
+from bmqtwist.broker.local_producer import COUNT_MAX, PAYLOAD_BYTES_MAX, PUBLISH_TIMEOUT_S, Published, publish
 from bmqtwist.cluster.partition_events import PartitionRole
 from bmqtwist.console import samples
 from bmqtwist.errors import LocalError
@@ -312,7 +312,7 @@ def test_a_test_message_without_a_majority_gets_the_status_unknown() -> None:
     node = nodes.primary()
     for replica in nodes.replicas():
         replica.crash(power=False, down=None)
-    found = posted(nodes, node, 2, seconds=PATIENCE_S + 1.0)
+    found = posted(nodes, node, 2, seconds=PUBLISH_TIMEOUT_S + 1.0)
     assert [each["status"] for each in found.results] == ["UNKNOWN"] * 2 or found.error
     assert nodes.roles()[node.name] is not PartitionRole.PRIMARY_HEALED
 
