@@ -1,4 +1,4 @@
-"""Alias of `pump.SocketPump`."""
+"""Public module name of `SocketPump`, for programs; `pump` defines it."""
 
 from bmqtwist.sdk.pump import SocketPump
 

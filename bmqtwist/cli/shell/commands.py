@@ -36,7 +36,7 @@ class UnparsableCommand(ShellCommandError):
     """A line that cannot be parsed."""
 
 
-def split(line: str) -> tuple[str, dict[str, Any]]:
+def split_line(line: str) -> tuple[str, dict[str, Any]]:
     """Split a non-blank line into verb and members. Raises UnparsableCommand with position and reason."""
     if len(line) > LINE_CHARS_MAX:
         raise UnparsableCommand(f"a line of {len(line)} characters, more than {LINE_CHARS_MAX}")
@@ -274,7 +274,7 @@ def parse(line: str) -> tuple[str, dict[str, Any]] | None:
     verb = _ALIASES.get(verb_of(text), verb_of(text))
     if verb not in COMMANDS:
         raise ShellCommandError(_unknown_verb_text(verb))
-    members = _fill_members(COMMANDS[verb], split(text)[1])
+    members = _fill_members(COMMANDS[verb], split_line(text)[1])
     _check_mandatory(verb, members)
     return verb, members
 
@@ -349,7 +349,7 @@ def parse_flags(text: str) -> Flags:
     return Flags(**{name.lower(): True for name in names})
 
 
-def select(guid: str, known: list[bytes]) -> list[bytes]:
+def select_guids(guid: str, known: list[bytes]) -> list[bytes]:
     """Return the GUIDs that a confirm command selects of those `known`, in order of arrival. Raises ShellCommandError if the
     text is invalid or the GUID unknown."""
     if guid == "*":

@@ -20,7 +20,7 @@ from bmqtwist.cli.shell.commands import (
     parse,
     parse_dump,
     parse_flags,
-    select,
+    select_guids,
 )
 from bmqtwist.cli.shell.log_output import EventFile, payload_text
 from bmqtwist.cli.shell.message_series import SeriesParameters, SeriesPoster, next_number
@@ -439,7 +439,7 @@ class Shell:
 
     async def _confirm(self, command: dict[str, Any]) -> None:
         entry = self._find_entry(command["uri"])
-        guids = select(command["guid"], list(entry.messages))
+        guids = select_guids(command["guid"], list(entry.messages))
         if not guids:
             self._log.info("No messages to confirm")
         for guid in guids:

@@ -319,7 +319,8 @@ class QueueCalls(Generic[ValueT]):
         """Stop deliveries until `resume`; all options stay. Messages already received can be processed and confirmed."""
 
     def resume(self, timeout_s: float | None = None) -> Any:
-        """Resume deliveries after a `pause` or a `drain`."""
+        """Resume deliveries after a `pause` or a `drain`. Received messages that the `drain` discarded are redelivered
+        only after the queue is closed or the connection is lost."""
 
     def drain(self, timeout_s: float | None = None) -> Any:
         """Prepare a graceful end: stop deliveries and iterations, and wait until all messages that the application has taken

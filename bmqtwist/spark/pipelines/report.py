@@ -1,7 +1,8 @@
 """Report over storage files or an archive, `bmq pipeline report`: Parquet tables and one HTML page.
 
     TARGET/report.html, *.png
-    TARGET/tables/NAME/*.parquet        throughput, backlog, latency, endings, duplicates, sizes, health, growth, replicas
+    TARGET/tables/NAME/*.parquet        throughput, backlog, latency, endings, duplicates, sizes, health, growth;
+                                        replicas (with --replica), measured (latency, with --statistics)
 
 Whole tables are computed in Spark; the page shows the queues with most messages only. It contains its plots as SVG, without
 scripts or external files; the plots are also written as PNG files.

@@ -22,8 +22,8 @@ from bmqtwist.cli.shell.commands import (
     parse_dump,
     parse_flags,
     read_subscription,
-    select,
-    split,
+    select_guids,
+    split_line,
 )
 from bmqtwist.cli.shell.log_output import RecordFormat
 from bmqtwist.cli.shell.message_series import SeriesContent, SeriesParameters
@@ -56,7 +56,7 @@ URI = "bmq://d/q"
     ("v a=NaN b=-Infinity", {"a": "NaN", "b": "-Infinity"}),
 ])
 def test_a_line_is_parsed_into_verb_and_members(line: str, members: dict[str, object]) -> None:
-    assert split(line) == ("v", members)
+    assert split_line(line) == ("v", members)
 
 
 @pytest.mark.parametrize(("line", "words"), [
@@ -69,12 +69,12 @@ def test_a_line_is_parsed_into_verb_and_members(line: str, members: dict[str, ob
 ])
 def test_the_error_of_a_malformed_line_has_its_position(line: str, words: str) -> None:
     with pytest.raises(UnparsableCommand, match=words.replace("[", "\\[")):
-        split(line)
+        split_line(line)
 
 
 def test_a_line_above_the_length_limit_is_refused() -> None:
     with pytest.raises(UnparsableCommand, match="more than"):
-        split("x" * (LINE_CHARS_MAX + 1))
+        split_line("x" * (LINE_CHARS_MAX + 1))
 
 
 _values = st.recursive(st.text() | st.integers() | st.booleans() | st.floats(allow_nan=False, allow_infinity=False),
@@ -85,7 +85,7 @@ _names = st.from_regex(r"[A-Za-z][A-Za-z0-9]{0,9}", fullmatch=True)
 @given(st.dictionaries(_names, _values, max_size=5), st.sampled_from(["=", " = ", " =", "= "]))
 def test_members_written_as_json_are_parsed_to_the_same_values(members: dict[str, object], equals: str) -> None:
     line = " ".join(["verb", *(f"{name}{equals}{json.dumps(value)}" for name, value in members.items())])
-    assert split(line) == ("verb", members)
+    assert split_line(line) == ("verb", members)
 
 
 _MEMBERS = st.sampled_from(["uri", "flags", "payload", "guid", "async", "subscriptions", "messageProperties", "msgSize",
@@ -212,15 +212,15 @@ def test_flags_are_case_insensitive() -> None:
 
 def test_guids_are_selected_with_the_syntax_of_the_original() -> None:
     known = [bytes([number]) * 16 for number in range(1, 6)]
-    assert select("*", known) == known
-    assert select("+2", known) == known[:2]
-    assert select("-2", known) == known[3:]
-    assert select("+9", known) == select("-9", known) == known
-    assert select("+0", known) == select("-0", known) == []
-    assert select("03" * 16, known) == [known[2]]
+    assert select_guids("*", known) == known
+    assert select_guids("+2", known) == known[:2]
+    assert select_guids("-2", known) == known[3:]
+    assert select_guids("+9", known) == select_guids("-9", known) == known
+    assert select_guids("+0", known) == select_guids("-0", known) == []
+    assert select_guids("03" * 16, known) == [known[2]]
     for guid, words in (("AB" * 16, "NOT found"), ("x", "not a valid GUID"), ("+", "not a valid"), ("-1x", "not a valid")):
         with pytest.raises(ShellCommandError, match=words):
-            select(guid, known)
+            select_guids(guid, known)
 
 
 # -- texts -------------------------------------------------------------------------------------------------------------
