@@ -109,7 +109,7 @@ def test_an_isolated_leader_steps_down_and_follows_after_the_heal(both: bool) ->
     nodes.run(SETTLE_S)
     nodes.judge_all()
     logs = [nodes.cluster(node.name).metadata.log.log for node in nodes.machines]
-    assert len({log.last for log in logs}) == 1 and not any(log.holds(alone) for log in logs), "it is truncated"
+    assert len({log.last for log in logs}) == 1 and not any(log.has_record(alone) for log in logs), "it is truncated"
 
 
 def test_a_leader_that_was_paused_becomes_a_follower() -> None:

@@ -130,7 +130,7 @@ class MetadataJudge(Judge):
     def on_boot(self, node: SimulatedNode) -> None:
         log = node.broker.clusters[CLUSTER].metadata.log
         self._positions[node.name] = log.committed
-        if log.alone:  # a single node: all records in its file count as committed
+        if log.is_only_member:  # a single node: all records in its file count as committed
             self._restart_single_node(node, log)
             return
         covered = log.log.lsn_at(log.log.covered)
@@ -160,7 +160,7 @@ class MetadataJudge(Judge):
         if isinstance(event, Lead) and log.role is Role.LEADING:
             # committed records of later terms do not count: a paused node may process an old election, and commits nothing
             needed = max(lsn for lsn in self._committed if lsn[0] <= event.term)
-            if log.log.base < needed and not log.log.holds(needed):
+            if log.log.base < needed and not log.log.has_record(needed):
                 raise Violation("M2", f"{node.name} leads in term {event.term} without the committed record {needed}")
         if log.committed < self._positions[node.name]:
             raise Violation("M4", f"the commit position of {node.name} went from {self._positions[node.name]} back to "
