@@ -72,7 +72,7 @@ def test_members_reconnect_after_a_crash_stop_or_reset(how: str, name: str) -> N
     ({"cluster_node_id": 2}, "2 is the id of this node itself"),
     ({"cluster_node_id": 9}, "no node of the cluster has the id 9"),
     ({"cluster_node_id": 3}, "node 3 must not dial node 2"),
-    ({"features": "PROTOCOL_ENCODING:BER"}, "it does not support DURABLE_VOTE, METADATA_LOG")], ids=lambda each: str(each)[:40])
+    ({"features": "PROTOCOL_ENCODING:BER"}, "support DURABLE_VOTE, METADATA_LOG")], ids=lambda each: str(each)[:40])
 def test_a_peer_with_an_unsuitable_identity_is_refused_with_the_reason(changed: dict[str, object], reason: str) -> None:
     nodes = SimulatedCluster(5, 3)
     nodes.node("n1").crash(power=False, down=None)
