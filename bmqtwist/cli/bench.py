@@ -105,6 +105,8 @@ def bench(connection: ConnectionOptions, uri: str, max_unconfirmed: int, as_json
 
 
 class Bench:
+    """One run: posts with all producers, reads and confirms with all consumers, and measures latencies."""
+
     def __init__(self, context: ClientCommandContext, plan: BenchParameters, readers: list[Queue], writers: list[Queue],
                  timeout_s: float) -> None:
         self._context, self._plan, self._timeout_s = context, plan, timeout_s

@@ -30,6 +30,8 @@ class BadInput(LocalError):
 
 @dataclass(slots=True)
 class Properties:
+    """Properties of a message: values and types by name. A property without a type has the type of its value."""
+
     values: dict[str, object] = field(default_factory=dict)
     types: dict[str, PropertyType] = field(default_factory=dict)
 

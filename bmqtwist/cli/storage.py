@@ -52,7 +52,7 @@ _PROGRESS_BYTES_MIN = 32 << 20  # smaller files are read without a progress bar
 
 
 class PsnType(click.ParamType):  # type: ignore[type-arg]
-    """`lease-sequence` or `term-sequence`."""
+    """Option value `lease-sequence` (journal) or `term-sequence` (ledger), as a pair of numbers."""
 
     name = "n-n"
 
@@ -73,7 +73,7 @@ class HexType(click.ParamType):  # type: ignore[type-arg]
         self.name, self._size = name, size
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> bytes:
-        """Parse the digits."""
+        """Parse the hexadecimal digits into bytes."""
         if isinstance(value, bytes):
             return value
         try:

@@ -92,6 +92,8 @@ class QoS(virtual.QoS):
 
 
 class Channel(virtual.Channel):
+    """kombu channel over the link of its transport. Unacknowledged messages return to their queues when it is closed."""
+
     QoS = QoS
     do_restore = False
     connection: Transport

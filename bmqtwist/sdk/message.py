@@ -44,7 +44,7 @@ class Message(Generic[ValueT]):
 
     @property
     def payload(self) -> bytes:
-        """Payload as posted."""
+        """Payload, decompressed, without properties."""
         if self._payload is None:
             self._open()
         return self._payload  # type: ignore[return-value]
@@ -75,12 +75,12 @@ class Message(Generic[ValueT]):
 
     @property
     def properties(self) -> dict[str, Value]:
-        """Values by name."""
+        """Values of the properties by name."""
         return {name: value for name, (_, value) in self._typed.items()}
 
     @property
     def property_types(self) -> dict[str, PropertyType]:
-        """Types by name."""
+        """Types of the properties by name."""
         return {name: kind for name, (kind, _) in self._typed.items()}
 
     @property

@@ -40,7 +40,7 @@ class HasCounters(Protocol):
     """A session of any front."""
 
     def counters(self) -> Counters:
-        """Return a snapshot."""
+        """Return a snapshot of the session's counters."""
         ...
 
 
@@ -61,7 +61,7 @@ class Collector:
         self._sessions[key] = session
 
     def remove(self, session: HasCounters) -> None:
-        """Remove a session."""
+        """Remove a session; its metrics are no longer reported."""
         self._sessions = {key: each for key, each in self._sessions.items() if each is not session}
 
     def describe(self) -> list[Any]:

@@ -112,7 +112,7 @@ class Requester(Generic[ValueT]):
 
 
 class BlockingRequester(Generic[ValueT]):
-    """Requester for `simple.Session`."""
+    """Requester for `simple.Session`: the calls block."""
 
     def __init__(self, session: BlockingSession, domain: str, codec: Codec[ValueT] | None = None) -> None:
         self._session = session

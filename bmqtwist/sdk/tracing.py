@@ -119,7 +119,7 @@ class HasProperties(Protocol):
 
     @property
     def properties(self) -> Mapping[str, object]:
-        """Values by name."""
+        """Values of the properties by name."""
         ...
 
 

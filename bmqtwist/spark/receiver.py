@@ -251,6 +251,8 @@ class Receivers:
 
 
 class _Child:
+    """Child process with one receiver, and the thread that reads its messages."""
+
     def __init__(self, owner: Receivers, number: int, options: SourceOptions) -> None:
         self.number, self.ready, self._owner, self._closing = number, False, owner, False
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

@@ -184,6 +184,8 @@ class Block:
 
 @dataclass(slots=True)
 class Origin:
+    """Broker partition and file set of a journal: values of the columns `partition` and `fileSet`."""
+
     partition: int
     file_set: str
 

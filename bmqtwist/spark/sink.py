@@ -32,11 +32,15 @@ _BATCH, _QUERY = "streaming.sql.batchId", "sql.streaming.queryId"  # local prope
 
 @dataclass
 class Posted(WriterCommitMessage):
+    """Result of a task: number of messages that it posted."""
+
     partition: int
     messages: int
 
 
 class _Sink:
+    """Base of the writers: checks options and columns, and posts the rows of a task. LocalError for an invalid row."""
+
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         self.options = options
         kinds = {field.name: field.dataType for field in schema.fields}
@@ -100,12 +104,16 @@ def _properties(value: Any) -> dict[str, object]:
 
 
 class BatchSink(_Sink, DataSourceArrowWriter):
+    """Writer of `df.write`. The scope of GUIDs without a key is the write id and the partition."""
+
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         partition = _task().partitionId()
         return Posted(partition, self.post_all(iterator, (self.write_id, partition)))
 
 
 class StreamSink(_Sink, DataSourceStreamArrowWriter):
+    """Writer of a streaming query. The scope of GUIDs without a key is query, batch and partition."""
+
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         task = _task()
         partition = task.partitionId()

@@ -40,6 +40,8 @@ GC_THRESHOLDS = 100_000, 20, 20  # with many messages in memory the default thre
 
 @dataclass
 class BatchPart(InputPartition):
+    """Part of a batch for one task: `content` is a record batch as Arrow IPC."""
+
     content: bytes
 
 

@@ -290,7 +290,7 @@ class Broker:
         self._runner.crash()
 
     def restart(self) -> None:
-        """Stop and start."""
+        """Stop the broker gracefully and start it again from its disk."""
         self.stop()
         self.start()
 

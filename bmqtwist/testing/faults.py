@@ -94,7 +94,7 @@ class Faults:
         self.armed: list[Fault] = []
 
     def drop(self, *kinds: Kind, client: str | None = None, uri: str | None = None, times: int | None = None) -> Fault:
-        """Discard events."""
+        """Discard the matching events."""
         return self._arm(Fault("drop", frozenset(kinds), client, uri, times))
 
     def delay(self, seconds: float, *kinds: Kind, client: str | None = None, uri: str | None = None,

@@ -85,7 +85,7 @@ class BrokerProcess(_Started):
 
     @property
     def url(self) -> str:
-        """Address for clients."""
+        """Address for clients, `tcp://127.0.0.1:PORT`."""
         return f"tcp://127.0.0.1:{self.port}"
 
     @property

@@ -96,7 +96,7 @@ class LocalCluster:
         return made
 
     def save(self) -> None:
-        """Write the record."""
+        """Write the record to `cluster.json`."""
         _replace(self.directory / RECORD, self.record.to_json())
 
     # -- brokers ----------------------------------------------------------------------------------------------------

@@ -15,6 +15,8 @@ from bmqtwist.wire.fast import EventType
 
 
 class State(Enum):
+    """States of a session."""
+
     IDLE = "idle"  # not started
     WAITING = "waiting"  # between two attempts to connect
     CONNECTING = "connecting"  # an attempt is in progress
@@ -61,6 +63,8 @@ class Input(Enum):
 
 
 class QueueState(Enum):
+    """States of an opened queue."""
+
     OPEN_PENDING = "open pending"  # open requested without a connection
     OPENING = "opening"  # openQueue is in progress
     CONFIGURING = "configuring"  # second phase: configureStream is in progress
@@ -74,7 +78,9 @@ class QueueState(Enum):
 
 
 class QueueInput(Enum):
-    CONNECTED = "connected"  # the session is connected: send held requests
+    """Inputs of a queue, from the application, the broker's answers and the session."""
+
+    CONNECTED = "connected"  # the session is connected: send deferred open requests
     GRANTED = "granted"  # the pending request succeeded
     REFUSED = "refused"  # the broker answered it with an error status
     TIMED_OUT = "timed out"  # no answer in time

@@ -236,6 +236,8 @@ _MARKS = {"OK": "good", "SLOW": "warn", "STALLED": "bad"}
 
 @dataclass(slots=True)
 class ReportSection:
+    """Section of the report: text, then a chart, a table, or both. `heads`, `rows`: of the table."""
+
     title: str
     words: str = ""
     chart: Chart | None = None
