@@ -1,5 +1,7 @@
-"""Admin operations on domains, queues, clusters, partitions and tunables, and inspections of this node. A refusal is a
-LocalError or Refused with a text for the operator.
+"""Functions of the admin commands: operations on domains, queues, clusters, partitions and tunables, and inspections.
+
+`table.py` names the function of each command; `console/actions.py` calls some of them, too. A refusal is a LocalError or
+Refused with a text for the operator.
 """
 
 from __future__ import annotations
@@ -76,12 +78,12 @@ def purge_domain(context: AdminContext, name: str) -> Steps[commands.PurgeReport
 
 
 def _purge_all(broker: Broker, domain: Domain) -> Steps[commands.PurgeReport]:
-    elsewhere = broker.clusters[domain.cluster].queues_of_other_primaries(domain.name)
+    unpurged = broker.clusters[domain.cluster].queues_of_other_primaries(domain.name)
     purged = []
     for queue in list(domain.queues.values()):
         if queue.name in domain.queues:  # not deleted since the last step
             purged.append((yield from _purge(broker, queue)))
-    return commands.PurgeReport(tuple(purged), tuple(_NOT_LOCAL.format(record.uri) for record in elsewhere))
+    return commands.PurgeReport(tuple(purged), tuple(_NOT_LOCAL.format(record.uri) for record in unpurged))
 
 
 def _purge(broker: Broker, queue: RootQueue) -> Steps[commands.Purged]:

@@ -83,7 +83,7 @@ def compose(directory: str, broker: BrokerConfig, clusters: Clusters, overrides:
                 for each in (*_stats_problems(app), *_listener_problems(app), *console_problems(app))]
     problems += [Finding(clusters_file, 0, *each)
                  for each in (*_endpoint_problems(app, clusters), *_cluster_problems(clusters))]
-    notices += [Finding(clusters_file, 0, *each) for each in _timeout_problems(clusters)]
+    notices += [Finding(clusters_file, 0, *each) for each in _timeout_warnings(clusters)]
     if app.authentication.authenticators and app.authentication.credential_provider is None and any(
             len(cluster.nodes) > 1 for cluster in clusters.my_clusters):
         notices.append(Finding(broker_file, 0, "appConfig.authentication.credentialProvider",
@@ -246,7 +246,8 @@ def _cluster_problems(clusters: Clusters) -> Problems:
                                                          f'"{virtual.name}" in myClusters')
 
 
-def _timeout_problems(clusters: Clusters) -> Problems:
+def _timeout_warnings(clusters: Clusters) -> Problems:
+    """Timeouts of queue operations are ordered; a violation is a warning only."""
     for path, cluster in _all_clusters(clusters):
         configure, close = cluster.queue_operations.configure_timeout_ms, cluster.queue_operations.close_timeout_ms
         if configure > close:

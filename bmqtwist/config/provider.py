@@ -125,7 +125,7 @@ class DomainProvider:
         self._definitions[name] = now + self._ttl_s, variant.definition
         return variant.definition
 
-    def first_load(self, resolved: ResolvedDomain, now: float) -> LoadedDomain:
+    def load_resolved(self, resolved: ResolvedDomain, now: float) -> LoadedDomain:
         """Load a domain at a member of its cluster. Raises Refused (E_REFUSED, -10) if its configuration is invalid."""
         try:
             config = normalise(self.definition(resolved.name, now).parameters, resolved, self._report)
@@ -142,7 +142,7 @@ class DomainProvider:
                       f"'{resolved.name}' configProviderError = '{reason}'' ]", CODE_CONFIG)
 
     def load(self, name: str, now: float) -> LoadedDomain:
-        return self.first_load(self.resolve(name, now), now)
+        return self.load_resolved(self.resolve(name, now), now)
 
     def reconfigure(self, name: str, loaded: Mapping[str, LoadedDomain], now: float) -> LoadedDomain:
         """Read a file again for `DOMAINS RECONFIGURE`, and return its domain; equal to the loaded one = no change.
@@ -155,7 +155,7 @@ class DomainProvider:
                 resolved = self.resolve(name, now)
                 if resolved.name not in loaded:
                     self._definitions.pop(resolved.name, None)
-                    return self.first_load(resolved, now)
+                    return self.load_resolved(resolved, now)
             except Refused:
                 raise LocalError(f"Domain '{name}' doesn't exist") from None
             name = resolved.name

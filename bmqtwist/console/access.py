@@ -29,7 +29,7 @@ SESSION_COOKIE = "bmq_session"
 OPEN_NONCE = "open"  # nonce of requests without login, where no users are configured
 FREE_FAILURES = 3  # failed logins without delay
 WAIT_SECONDS_MAX = 60.0
-FAILURES_EXPIRE_S = 900.0  # failures are forgotten this long after the last one
+FAILURES_EXPIRE_S = 900.0  # failures no longer count this long after the last one
 TRACKED_MAX = 10_000  # addresses and user names whose failures are counted
 SKEW_S = 30.0  # maximum difference of the clocks of two nodes
 NONCES_MAX = 10_000  # nonces of node requests that are stored to detect a replay
@@ -40,7 +40,7 @@ _SIGNING = {"key_derivation": "hmac", "digest_method": sha256}
 
 
 class UserRole(IntEnum):
-    """UserRole of a user; each role includes the permissions of the smaller ones."""
+    """Role of a user; each role includes the permissions of the smaller ones."""
 
     VIEWER = 1
     OPERATOR = 2
@@ -198,10 +198,10 @@ class Login(Struct, frozen=True):
 
 
 class Cookies:
-    """Signed cookies of logins, valid for `life_s` after the login and `idle_s` after the last use."""
+    """Signed cookies of logins, valid for `lifetime_s` after the login and `idle_s` after the last use."""
 
-    def __init__(self, secret: bytes, life_s: float, idle_s: float) -> None:
-        self.life_s, self.idle_s = life_s, idle_s
+    def __init__(self, secret: bytes, lifetime_s: float, idle_s: float) -> None:
+        self.lifetime_s, self.idle_s = lifetime_s, idle_s
         self._logins = URLSafeSerializer(secret, "session", signer_kwargs=_SIGNING)
         self._csrf = Signer(secret, "csrf", key_derivation="hmac", digest_method=sha256)
         self._ended: OrderedDict[str, float] = OrderedDict()
@@ -220,12 +220,12 @@ class Cookies:
         return login if self.is_valid(login, wall) else None
 
     def is_valid(self, login: Login, wall: float) -> bool:
-        return (login.nonce not in self._ended and login.began <= wall + SKEW_S and wall - login.began < self.life_s
+        return (login.nonce not in self._ended and login.began <= wall + SKEW_S and wall - login.began < self.lifetime_s
                 and wall - login.seen < self.idle_s)
 
     def end(self, nonce: str, wall: float) -> None:
         """End a login at this node before it expires."""
-        self._ended[nonce] = wall + self.life_s
+        self._ended[nonce] = wall + self.lifetime_s
         while len(self._ended) > ENDED_MAX or next(iter(self._ended.values())) < wall:
             self._ended.popitem(last=False)
 
@@ -301,9 +301,9 @@ def cookies_of(header: str) -> Mapping[str, str]:
     return found
 
 
-def cookie_header(name: str, value: str, path: str, secure: bool, life_s: float | None = None) -> str:
-    """Return a Set-Cookie header for an HttpOnly, same-site cookie. `life_s` None = session cookie, 0 = delete it."""
-    age = "" if life_s is None else f"; Max-Age={int(life_s)}"
+def cookie_header(name: str, value: str, path: str, secure: bool, lifetime_s: float | None = None) -> str:
+    """Return a Set-Cookie header for an HttpOnly, same-site cookie. `lifetime_s` None = session cookie, 0 = delete it."""
+    age = "" if lifetime_s is None else f"; Max-Age={int(lifetime_s)}"
     return f"{name}={value}; Path={path or '/'}; HttpOnly; SameSite=Strict{age}{'; Secure' if secure else ''}"
 
 

@@ -1,4 +1,8 @@
-"""Operations of the JSON API that change state. Each is performed by the node that owns the state."""
+"""Operations of the JSON API that change state: stops, moves, purges, test messages, alarms, demonstration traffic.
+
+Each is performed by the node that owns the state. `routes.py` collects the decorated functions; `operation.perform` calls
+them.
+"""
 
 from __future__ import annotations
 

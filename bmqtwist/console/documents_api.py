@@ -1,4 +1,7 @@
-"""Read operations of the JSON API: documents of the cluster and of this node, storage files, stored messages."""
+"""Operations of the JSON API that read: documents of the cluster and of this node, storage files, stored messages.
+
+`routes.py` collects the decorated functions; `operation.perform` calls them.
+"""
 
 from __future__ import annotations
 

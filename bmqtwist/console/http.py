@@ -1,5 +1,7 @@
-"""HTTP endpoints for liveness, readiness and metrics; they only read and show no secrets. The same listener serves the
-pages (`pages.py`) and the API (`operation.py`) of the console.
+"""HTTP endpoints for liveness, readiness and metrics, and the limits of every HTTP connection and request.
+
+The endpoints only read and show no secrets. `server.WebConsole` adds pages, login and API to them; `tap.py` serves them
+alone at a Prometheus listener. `make_site` limits the number and duration of connections and the size of bodies.
 
     /livez     200 while the event loop runs
     /readyz    200 when clients are served, 503 with the reason otherwise
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from bmqtwist.daemon.service import BrokerService
 
 IDLE_SECONDS_MAX = 30  # of a connection without a request
-LIFE_SECONDS_MAX = 120  # of a connection, WebSockets excepted
+CONNECTION_SECONDS_MAX = 120  # of a connection, WebSockets excepted
 CONNECTIONS_MAX = 192  # WebSockets included; a browser opens up to 6 besides its WebSocket
 BODY_BYTES_MAX = 4096  # of a request without a token, such as a login
 ACTION_BYTES_MAX = 64 << 10  # of a request with the token of a page or of another node
@@ -156,7 +158,7 @@ class _LimitedSite(Site):
 
         def makeConnection(transport: Any) -> None:
             nonlocal timeout
-            timeout = clock.callLater(LIFE_SECONDS_MAX, transport.abortConnection)
+            timeout = clock.callLater(CONNECTION_SECONDS_MAX, transport.abortConnection)
             make_connection(transport)
 
         def release() -> None:

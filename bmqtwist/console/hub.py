@@ -36,7 +36,7 @@ class Subscriber(Protocol):
 
 
 class TopicSubscription(Struct):
-    """TopicSubscription. `seen`: the last document sent; None = the subscriber waits for the first one."""
+    """Subscription of a WebSocket to a topic. `seen`: the last document sent, None = the first one is not sent yet."""
 
     ident: int
     topic: Topic

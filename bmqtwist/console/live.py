@@ -1,7 +1,7 @@
 """WebSocket of the console: Autobahn's protocol on the connection of an HTTP request.
 
-Access is checked before the WebSocket opens. `hub.py` decides what is sent: nothing while `busy`, when the client does not
-read.
+Access is checked before the WebSocket opens. `hub.py` decides which documents are sent; a client whose socket buffer is full
+(`is_busy`) receives none.
 """
 
 from __future__ import annotations

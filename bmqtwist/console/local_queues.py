@@ -1,6 +1,7 @@
-"""Rows, orders, depths and rates over time of the queues whose primary is this node.
+"""Sampling schedule and caches for the queues whose primary is this node: sorted pages, histories of depths, rates.
 
-Queues are sampled in steps, only while a client of the console requests them.
+`queues.py` has the sampled table; this module runs its steps on the reactor, for WANTED_S after each request of a console
+client. `collector.py` calls it to create documents.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class LocalQueues:
         self.book = QueueBook(lambda: primary_queues(self._broker))
         self._wanted_until = float("-inf")
         self._next_call: Any = None  # the delayed call of the next step
-        self._swept: list[Deferred[None]] = []  # fire at the end of the sweep
+        self._sweep_waiters: list[Deferred[None]] = []  # fire at the end of the sweep
         self._sweep_began = 0.0
         self._ranks: OrderedDict[Ranking, tuple[float, int, int, list[Key]]] = OrderedDict()
         self._histories: OrderedDict[str, tuple[float, deque[list[float]]]] = OrderedDict()
@@ -58,10 +59,10 @@ class LocalQueues:
         self._wanted_until = now + WANTED_S
         if self._next_call is None:
             self._next_step(0.0)
-        if self.book.swept > float("-inf"):
+        if self.book.sweep_end > float("-inf"):
             return succeed(None)
         done: Deferred[None] = Deferred()
-        self._swept.append(done)
+        self._sweep_waiters.append(done)
         return done
 
     def _next_step(self, pause: float) -> None:
@@ -69,19 +70,19 @@ class LocalQueues:
 
     def _step(self) -> None:
         now, _ = self._moment()
-        if now > self._wanted_until and not self._swept:
+        if now > self._wanted_until and not self._sweep_waiters:
             self._next_call = None
             self.book.clear()
             self._ranks.clear()
             return
-        first = self.book.swept == float("-inf")
+        first = self.book.sweep_end == float("-inf")
         if self.book.begin_sweep(lambda: self._moment()[0]):
             self._sweep_began = now
         more = self.book.step()
         pause = STEPS_PAUSE_S if more else max(STEPS_PAUSE_S, self._sweep_began + SWEEP_S - now)
         self._next_step(0.0 if first and more else pause)
         if not more:
-            waiting, self._swept = self._swept, []
+            waiting, self._sweep_waiters = self._sweep_waiters, []
             for done in waiting:
                 done.callback(None)
 
@@ -91,12 +92,12 @@ class LocalQueues:
         yield self.request_sampling()
         ranking = topic.text, topic.sort, topic.descending
         known = self._ranks.get(ranking)
-        if known is None or known[0] != self.book.swept or known[1] < topic.upto:
-            swept, (_, wall) = self.book.swept, self._moment()
+        if known is None or known[0] != self.book.sweep_end or known[1] < topic.upto:
+            sweep_end, (_, wall) = self.book.sweep_end, self._moment()
             upto = -(-topic.upto // RANK_UPTO) * RANK_UPTO  # neighbouring pages share one order
             order = Order(topic.sort, topic.descending)
             total, entries = yield self._in_steps(self.book.rank(topic.text, order, upto, wall))
-            known = self._ranks[ranking] = swept, upto, total, entries
+            known = self._ranks[ranking] = sweep_end, upto, total, entries
             while len(self._ranks) > RANKS_MAX:
                 self._ranks.popitem(last=False)
         return known[2], known[3][:topic.upto]

@@ -85,7 +85,8 @@ def merge_nodes(parts: Parts, missing: Mapping[str, str], last_stops: Mapping[st
 
 def merge_proxies(parts: Parts) -> list[Document]:
     """Return a row for each proxy that is connected to a node or serves this document. `links`: its connections, one for
-    each node; values that only the proxy itself knows are None elsewhere."""
+    each node; values that only the proxy itself knows are
+    None in the rows that nodes report."""
     rows: dict[str, Document] = {part["ident"]: {**{key: part[key] for key in ("ident", "name", "host", "state", *_OWN)},
                                                  "links": []} for part in parts.values() if part.get("proxy")}
     for name, part in parts.items():

@@ -101,7 +101,7 @@ class Download(Struct, frozen=True):
 
 
 class Operations(Struct, frozen=True):
-    """Services that operations use, and access to the broker."""
+    """Context of every operation: broker, collector, audit log and the other parts of the console; selection of nodes."""
 
     host: BrokerService
     collector: DocumentCollector
@@ -208,10 +208,10 @@ def at_leader(operations: Operations, call: ApiCall) -> str | None:
 
 def at_partition_primary(operations: Operations, call: ApiCall) -> str | None:
     """Return the primary of a partition. Raises Refusal 404."""
-    number_of, cluster = call.arguments["partition"], cluster_of(operations.broker)
-    if cluster is not None and not 0 <= number_of < len(cluster.partitions):
-        raise Refusal(404, f"There is no partition {number_of}.", "partition")
-    return _unless_here(operations, operations.collector.primary(number_of))
+    number, cluster = call.arguments["partition"], cluster_of(operations.broker)
+    if cluster is not None and not 0 <= number < len(cluster.partitions):
+        raise Refusal(404, f"There is no partition {number}.", "partition")
+    return _unless_here(operations, operations.collector.primary(number))
 
 
 @inlineCallbacks

@@ -1,7 +1,7 @@
-"""Table of a node's queues: rates, past depths, and sorted pages.
+"""Table of the queues whose primary is this node: rates, past depths, and sorted pages.
 
 Queues are sampled STEP_QUEUES at a time, so that 50,000 queues do not block the event loop; shown rows are sampled at each
-request. Pure: time is an argument, and the caller of `step` schedules the steps.
+request. Pure: time is an argument, and `local_queues.py` schedules the steps.
 """
 
 from __future__ import annotations
@@ -125,11 +125,11 @@ class QueueBook:
         self._sweep: Iterator[None] | None = None
         self.visited = 0  # queues sampled and sorted in all steps, a measure of the work
         self.top: list[str] = []  # the deepest queues in the last sweep
-        self.swept = float("-inf")  # end of the last sweep
+        self.sweep_end = float("-inf")  # end of the last sweep, monotonic seconds; -inf = none yet
 
     def clear(self) -> None:
         """Drop all records: no client requests queues any more."""
-        self._records, self._sweep, self.top, self.swept = {}, None, [], float("-inf")
+        self._records, self._sweep, self.top, self.sweep_end = {}, None, [], float("-inf")
 
     def begin_sweep(self, now: Callable[[], float]) -> bool:
         """Begin a sweep over all queues; False if one is in progress."""
@@ -164,7 +164,7 @@ class QueueBook:
             if count < STEP_QUEUES:
                 break
             yield
-        self._records, self.top, self.swept = records, [uri for _, uri in best], clock()
+        self._records, self.top, self.sweep_end = records, [uri for _, uri in best], clock()
 
     def rows(self, uris: Iterable[str], now: float, wall: float) -> list[Document]:
         """Return present rows of queues; unknown queues are omitted."""

@@ -39,7 +39,8 @@ def take_reading(broker: Broker, now: float, process: ProcessState) -> Reading:
 
 
 class NodeSampler:
-    """Rates of one node from readings at requests and every HISTORY_STEP_S."""
+    """Rates, ACK latencies and history of one node: `sample` updates the rates at requests, `record` adds to the history
+    every HISTORY_STEP_S."""
 
     def __init__(self, first: Reading) -> None:
         self._last = self._recorded = first

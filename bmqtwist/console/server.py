@@ -156,7 +156,7 @@ class WebConsole(HealthEndpoints):
     def _set_session(self, request: Request, login: access.Login) -> None:
         value = self._cookies.write(login)
         request.cookies.append(access.cookie_header(access.SESSION_COOKIE, value, self._cookie_path, self._secure,
-                                             self._cookies.life_s).encode())
+                                             self._cookies.lifetime_s).encode())
 
     def _address(self, request: Request) -> str:
         """Return the address of the client; a reverse proxy on this machine reports it in X-Forwarded-For."""

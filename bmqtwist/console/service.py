@@ -1,4 +1,7 @@
-"""Console of one broker, assembled: the site at `http.port` and the periodic work behind it."""
+"""Console of one broker, assembled: the site at `http.port`, and the publication of documents every PERIOD_S.
+
+`tap.py` creates it if `http.port` is set; `daemon.service.BrokerService` starts and stops it as a `Companion`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics of documents, for single requests and subscriptions, and the parsing of their arguments. Pure."""
+"""Topics: names of the documents that a client requests once or subscribes to, with their parsed arguments. Pure."""
 
 from __future__ import annotations
 

@@ -215,8 +215,8 @@ class Node:
     # -- statistics -------------------------------------------------------------------------------------------------
 
     def start_statistics(self, process: Callable[[], ProcessState] = ProcessState) -> Statistics:
-        """Collect statistics and execute commands from now on; the first command calls it, too. Imports the executor here,
-        because most brokers of tests execute no command. `process` returns the state of the process."""
+        """Create the statistics and the command executor, unless they exist; the first command calls this, too. The executor
+        is imported here, because most brokers of tests execute no command. `process` returns the state of the process."""
         if self._executor is None:
             from bmqtwist.admin.executor import AdminExecutor
             stats = self.broker.configuration.app.stats

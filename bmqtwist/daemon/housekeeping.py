@@ -1,4 +1,4 @@
-"""Housekeeping of one broker: periodic inspection for stuck queues, unused queues and cleared alarms.
+"""Housekeeping of one broker: alarms for stuck queues, deletion of unused queues, clearing of ended alarms.
 
 A queue is stuck for an app when the oldest undelivered message of the app is older than the domain's `maxIdleTime`.
 Delivered but unconfirmed messages do not count. An alarm is raised once per episode, which ends when no message is overdue.

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 from bmqtwist.storage.store import Disk, File
 
-KEPT_BYTES_MAX = 256 << 20  # of all writes; further ones fail as on a full disk
+WRITTEN_BYTES_MAX = 256 << 20  # of all writes; further ones fail as on a full disk
 
 
 class OverlayFile:
@@ -44,9 +44,9 @@ class OverlayFile:
 
     def write(self, offset: int, parts: Sequence[bytes]) -> int:
         data = b"".join(parts)
-        if self._disk.kept_bytes + len(data) > KEPT_BYTES_MAX:
+        if self._disk.written_bytes + len(data) > WRITTEN_BYTES_MAX:
             raise OSError(errno.ENOSPC, "No space left on device")
-        self._disk.kept_bytes += len(data)
+        self._disk.written_bytes += len(data)
         self._written.append((offset, data))
         self._size = max(self._size, offset + len(data))
         return len(data)
@@ -57,7 +57,7 @@ class OverlayFile:
         self._base_size, self._size = min(self._base_size, size), size
         before = sum(len(data) for _, data in self._written)
         self._written = [(at, data[:size - at]) for at, data in self._written if at < size]
-        self._disk.kept_bytes += sum(len(data) for _, data in self._written) - before
+        self._disk.written_bytes += sum(len(data) for _, data in self._written) - before
 
     def close(self) -> None:
         """Do nothing: a further `open` returns this file; the disk closes the original file."""
@@ -67,13 +67,13 @@ class OverlayDisk:
     """`storage.store.Disk` over `base`."""
 
     def __init__(self, base: Disk) -> None:
-        self._base, self.kept_bytes = base, 0  # of all files
+        self._base, self.written_bytes = base, 0  # of all files
         self._files: dict[str, OverlayFile] = {}
-        self._gone: set[str] = set()  # paths that were removed or renamed
+        self._removed: set[str] = set()  # removed paths, and old names of renamed files
         self._opened: list[File] = []
 
     def names(self, directory: str) -> list[str]:
-        below = {name for name in self._base.names(directory) if f"{directory}/{name}" not in self._gone}
+        below = {name for name in self._base.names(directory) if f"{directory}/{name}" not in self._removed}
         return sorted(below | {path.rpartition("/")[2] for path in self._files if path.rpartition("/")[0] == directory})
 
     def create(self, path: str) -> File:
@@ -84,7 +84,7 @@ class OverlayDisk:
 
     def open(self, path: str) -> File:
         if path not in self._files:
-            if path in self._gone:
+            if path in self._removed:
                 raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
             below = self._base.open(path)
             self._opened.append(below)
@@ -94,13 +94,13 @@ class OverlayDisk:
     def rename(self, old: str, new: str) -> None:
         self.open(old)
         self._files[new] = self._files.pop(old)
-        self._gone.add(old)
-        self._gone.discard(new)
+        self._removed.add(old)
+        self._removed.discard(new)
 
     def remove(self, path: str) -> None:
         self.open(path)
         del self._files[path]
-        self._gone.add(path)
+        self._removed.add(path)
 
     def sync_directory(self, directory: str) -> None: ...
 

@@ -1,4 +1,8 @@
-"""Checks of a configuration directory before a broker starts with it (`--check`)."""
+"""Checks of a configuration directory before a broker starts with it (`--check`), and the import of plug-in classes.
+
+Reads files, and opens neither ports nor storage; the trial start of `rehearsal.py` does. The preflight of a stop is in
+`view/stopping.py`.
+"""
 
 from __future__ import annotations
 

@@ -53,16 +53,17 @@ PIPE, HISTORY = "bmqbrkr.ctl", "bmqbrkr.hist"  # in the working directory
 BACKLOG = 1024  # listen backlog: connections that wait in the kernel
 FILES_RESERVE = 256  # file descriptors reserved for journals, logs, the console and rollovers
 STOP_POLL_S = 0.05
-COLLECT_AFTER_OBJECTS = 2_500, 0, 200_000  # thresholds of gc.set_threshold: new containers between two collections of the
-# youngest, and alternately of the two younger generations. A container takes 1 to 2 us, 20,000 of them 40 ms. The oldest
-# generation is collected by `reactor/loop_lag.py` while the loop is idle
+# Arguments of gc.set_threshold: a collection starts after 2,500 new containers, alternately of the youngest generation and
+# of the two younger ones. A container takes 1 to 2 us, 20,000 of them 40 ms. `reactor/loop_lag.py` collects the oldest
+# generation while the loop is idle.
+COLLECT_AFTER_OBJECTS = 2_500, 0, 200_000
 THREAD_WAITS_S = 0.001  # longest wait of a thread for the interpreter while the event loop is busy
-REPORT_S = 2.0  # the console stays available for so long after a stop that it requested, to show the report
+REPORT_S = 2.0  # the console shows the report of a stop that it requested this long before it closes
 DRAIN_SECONDS_MAX = 6.0  # timeout of the last output; `reactor.tcp` aborts connections before that
 
 
 class Companion(Protocol):
-    """The console: started when clients are served, stopped at the end of the process."""
+    """Console of the process (`console.service.ConsoleService`): started when clients are served, stopped at the end."""
 
     def start(self) -> None: ...
 

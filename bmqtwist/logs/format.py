@@ -3,8 +3,9 @@
 Patterns of a line:
 
     %d %D %i %I   time as 21NOV2026_05:00:37.248, with microseconds, ISO 8601 without and with milliseconds (all UTC)
-    %p %t         process, thread        %s  severity           %f %F  file, its last part        %l  line
-    %c            category               %m  message            %a %A %u  attributes (none here)  %%  a percent sign
+    %p %t %T      process, thread, thread in hexadecimal        %f %F  file, its last part        %l  line
+    %s %c         severity, category     %m  message            %a %A %u  attributes (none here)  %%  a percent sign
+    %x %X         message as the hexadecimal digits of its UTF-8 form, in lower and upper case
     %n            end of line; so are the two characters \\n; \\t is a tab
 
 Patterns of a file name: %T = 20261121_050037, %Y %M %D %h %m %s its parts, %p = process, %% = a percent sign.

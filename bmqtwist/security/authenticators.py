@@ -1,7 +1,8 @@
-"""Authentication of the broker: built-in authenticators, and their assembly from the configuration.
+"""Security of one broker, assembled from its configuration: authenticators, authorizer, credential for other brokers.
 
 `build_security` returns a `Security` or raises LocalError. `Security.new_authentication(peer)` creates the
 `link.authentication.Authentication` of one connection; `Security.allows(...)` calls the authorizer, if one is configured.
+`daemon/assemble.py` calls `build_security`; `exposure_warnings` lists listeners without protection for the log of the start.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ SHOWS_PER_INTERVAL_MAX = 4  # samples on demand within one snapshotInterval
 INVALID_QUEUE = "bmq://invalid/queue"  # counts the PUTs of clients to queues that they have not opened
 
 
-class TooOften(LocalError):
+class TooManyStatisticsRequests(LocalError):
     """More statistics requests than SHOWS_PER_INTERVAL_MAX in one interval."""
 
     def __init__(self) -> None:
@@ -100,10 +100,10 @@ class Statistics:
         return self.snapshot_interval > 0
 
     def admit(self, now: float) -> None:
-        """Count one request on demand, or raise TooOften."""
+        """Count one request on demand, or raise TooManyStatisticsRequests."""
         shows = self._shows
         if len(shows) == SHOWS_PER_INTERVAL_MAX and now - shows[0] < self.snapshot_interval:
-            raise TooOften
+            raise TooManyStatisticsRequests
         shows.append(now)
 
     def sampling(self, now: float, sources: Iterable[Source]) -> Steps[None]:

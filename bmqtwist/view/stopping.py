@@ -1,4 +1,4 @@
-"""Graceful stop of this node as JSON: preflight, progress and report."""
+"""Graceful stop of this node as JSON: preflight, progress and report, for the console and the admin commands."""
 
 from __future__ import annotations
 
@@ -53,6 +53,7 @@ def _cluster_view(cluster: Cluster) -> ClusterView:
 
 
 def preflight(broker: Broker) -> Tree:
+    """Return the effects of a stop of this node: moves of primaries, loss of quorum, affected clients, warnings."""
     clusters = [stop_preflight(_cluster_view(cluster)) for cluster in broker.clusters.values()]
     warnings = [text for each in clusters for text in each.warnings]
     proxies = sum(len(each.peers) for each in broker.sessions.downstreams.values())

@@ -33,7 +33,7 @@ COMPARED_RECORDS = 50_000  # the newest ones of each copy
 BLOCK_RECORDS = 1_000  # sequence numbers per checksum
 ARCHIVED_NAMES_MAX = 50
 _KINDS = {each.name: each for each in records.RecordType if each}
-_SHOWN_ELSEWHERE = {"RecordType", "Index", "Offset", "PrimaryLeaseId", "SequenceNumber", "Timestamp", "Epoch", "QueueKey",
+_MEMBERS_OF_ROW = {"RecordType", "Index", "Offset", "PrimaryLeaseId", "SequenceNumber", "Timestamp", "Epoch", "QueueKey",
                     "QueueUri"}
 Document = dict[str, Any]
 
@@ -125,7 +125,7 @@ def _row(record: JournalRecord, queues: Mapping[bytes, QueueRecord]) -> Document
     queue = queues.get(record.queue_key)
     return {"offset": record.offset, "kind": record.type_name, "lease": record.lease, "sequence": record.sequence,
             "at": record.wall, "queue": queue.uri if queue is not None else "",
-            "fields": [[name, str(value)] for name, value in record_fields(record, queues) if name not in _SHOWN_ELSEWHERE]}
+            "fields": [[name, str(value)] for name, value in record_fields(record, queues) if name not in _MEMBERS_OF_ROW]}
 
 
 # -- comparison of copies ---------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from kit.websocket import CLOSE, Frames, frame, request, say
 from twisted.internet.address import IPv4Address
 from twisted.internet.testing import StringTransport
 
-from bmqtwist.console.http import CONNECTIONS_MAX, LIFE_SECONDS_MAX
+from bmqtwist.console.http import CONNECTION_SECONDS_MAX, CONNECTIONS_MAX
 from bmqtwist.console.live import ENDED, GOING_AWAY, MESSAGE_BYTES_MAX, MESSAGES_PER_SECOND_MAX, POLICY, SUBSCRIBERS_MAX
 from bmqtwist.console.service import PERIOD_S
 
@@ -259,7 +259,7 @@ def test_a_websocket_has_no_lifetime_limit(console: ConsoleWorld) -> None:
     console.advance()
     tab.take_messages()
     for _ in range(3):
-        console.host.reactor.advance(LIFE_SECONDS_MAX)
+        console.host.reactor.advance(CONNECTION_SECONDS_MAX)
     console.advance(PERIOD_S)
     assert tab.take_messages() and tab.transport.protocol is not tab.channel
 

@@ -17,7 +17,7 @@ from twisted.internet.testing import StringTransportWithDisconnection
 from twisted.python.failure import Failure
 
 from bmqtwist.config.broker import StatPlugin
-from bmqtwist.console.http import CONNECTIONS_MAX, LIFE_SECONDS_MAX, HealthEndpoints, make_site
+from bmqtwist.console.http import CONNECTION_SECONDS_MAX, CONNECTIONS_MAX, HealthEndpoints, make_site
 from bmqtwist.steps import at_once
 from bmqtwist.view.metrics import exposition_in_steps, sample_text
 from bmqtwist.view.snapshot import (
@@ -215,7 +215,7 @@ def test_connections_are_limited_in_number_and_lifetime(site_and_clock: tuple[An
     visits[0].transport.loseConnection()
     assert SiteConnection(site).protocol is not None and SiteConnection(site).protocol is None
     visits[1].send(b"GET / HTTP/1.1\r\n")
-    for _ in range(LIFE_SECONDS_MAX // 10 - 1):  # a header line every 10 s prevents the idle timeout
+    for _ in range(CONNECTION_SECONDS_MAX // 10 - 1):  # a header line every 10 s prevents the idle timeout
         clock.advance(10)
         visits[1].send(b"A: b\r\n")
     assert visits[1].transport.connected

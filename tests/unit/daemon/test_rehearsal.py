@@ -222,7 +222,7 @@ def test_an_overlay_behaves_like_a_disk_and_does_not_change_its_base(seed: int) 
 
 
 def test_the_memory_of_an_overlay_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overlay, "KEPT_BYTES_MAX", 3 * PAGE_BYTES)
+    monkeypatch.setattr(overlay, "WRITTEN_BYTES_MAX", 3 * PAGE_BYTES)
     file = OverlayDisk(MemoryDisk()).create("/d/x")
     file.write(0, [bytes(3 * PAGE_BYTES)])
     with pytest.raises(OSError, match="No space"):

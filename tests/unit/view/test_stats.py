@@ -20,7 +20,7 @@ from bmqtwist.steps import ITEMS_AT_ONCE, at_once
 from bmqtwist.view import snapshot as state
 from bmqtwist.view import snapshots
 from bmqtwist.view.metrics import QUEUE_METRICS, interval_text, json_in_steps
-from bmqtwist.view.statistics import INVALID_QUEUE, SLOTS, Source, Statistics, TooOften
+from bmqtwist.view.statistics import INVALID_QUEUE, SLOTS, Source, Statistics, TooManyStatisticsRequests
 
 URI = "bmq://d.~lcl/q"
 METER = state.MeterSnapshot("queue", 0, 1000, 0, 1048576)
@@ -158,7 +158,7 @@ def test_the_fifth_snapshot_within_an_interval_is_refused() -> None:
         try:
             statistics.admit(10.0)
             outcomes.append("ok")
-        except TooOften as error:
+        except TooManyStatisticsRequests as error:
             outcomes.append(str(error))
     assert outcomes == ["ok"] * 4 + ["Cannot save the recent snapshot, trying to make snapshots too often"]
     statistics.admit(11.0)
