@@ -76,7 +76,7 @@ class Deliveries:
     def _report_meters(self, queue: RootQueue) -> None:
         for event in queue.meter.take_events():
             if event.alarm is not None:
-                self.report.alarm(event.alarm, f"{event.text}\n{describe.apps(queue)}")
+                self.report.alarm(event.alarm, f"{event.text}\n{describe.describe_apps(queue)}")
             else:
                 self.report.info(event.text)
 

@@ -28,10 +28,10 @@ from bmqtwist.storagetool.inputs import (
     JOURNAL,
     LEDGER,
     InputError,
+    OnRead,
     ReadOnlyFile,
     SetFiles,
     StorageTarget,
-    Watch,
     directory_target,
     kind_of,
     ledger_files,
@@ -221,8 +221,8 @@ def verify(path: tuple[str, ...], csl_file: str | None, no_ledger: bool, **optio
     """Check records, references and checksums of all messages. PATH: a storage directory, or the files of a file set."""
     with _exit_on_error():
         target = _open_target(path, csl_file)
-        with _progress(list(target.paths())) as watch:
-            findings = verify_target(target, not no_ledger, watch)
+        with _progress(list(target.paths())) as on_read:
+            findings = verify_target(target, not no_ledger, on_read)
         good = _print_findings(findings, _json_mode(options), "No damage found.")
     raise SystemExit(0 if good else EXIT_NOT_ALL)
 
@@ -235,8 +235,8 @@ def compare(left: str, right: str, **options: Any) -> None:
     """Compare the storage directories of two nodes, record by record."""
     with _exit_on_error():
         paths = [each for directory in (left, right) for each in directory_target(directory).paths()]
-        with _progress(paths) as watch:
-            findings = compare_directories(left, right, watch)
+        with _progress(paths) as on_read:
+            findings = compare_directories(left, right, on_read)
         good = _print_findings(findings, _json_mode(options), "The directories are equal, as far as both have records.")
     raise SystemExit(0 if good else EXIT_NOT_ALL)
 
@@ -371,8 +371,8 @@ def _show_ledger(path: str, options: dict[str, Any]) -> bool:
 
 
 def _read_ledger(path: str, report_tail: bool = False) -> LedgerContents:
-    with _progress([path]) as watch:
-        found = open_ledger(path, watch)
+    with _progress([path]) as on_read:
+        found = open_ledger(path, on_read)
     if report_tail and found.tail_zeros:
         click.echo(f"bmq: {path}: {found.tail_zeros} zero bytes after the last record, at offset "
                    f"{found.end}: the file is in use, or was left by a crash", err=True)
@@ -397,7 +397,7 @@ def _write(text: str) -> None:
 
 
 @contextmanager
-def _progress(paths: list[str]) -> Iterator[Watch | None]:
+def _progress(paths: list[str]) -> Iterator[OnRead | None]:
     """Show a progress bar for files of 32 MiB or more if standard error is a terminal."""
     total = sum(os.path.getsize(path) for path in paths if os.path.isfile(path))
     if total < _PROGRESS_BYTES_MIN or not sys.stderr.isatty():
@@ -409,7 +409,7 @@ def _progress(paths: list[str]) -> Iterator[Watch | None]:
 
 @contextmanager
 def _open_with_progress(path: str) -> Iterator[ReadOnlyFile]:
-    with _progress([path]) as watch, closing(ReadOnlyFile(path, watch)) as file:
+    with _progress([path]) as on_read, closing(ReadOnlyFile(path, on_read)) as file:
         yield file
 
 

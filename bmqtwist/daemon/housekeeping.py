@@ -14,7 +14,7 @@ from bmqtwist import alarms
 from bmqtwist.admin.commands import QueueContents
 from bmqtwist.admin.operations import list_entry
 from bmqtwist.admin.text import handle_parameters, message_rows, queue_contents, window_text
-from bmqtwist.queue.describe import app_details, app_uri
+from bmqtwist.queue.describe import app_uri, describe_app
 from bmqtwist.report import Report
 from bmqtwist.view import queue_facts
 from bmqtwist.view.alarms import AlarmBook, ended_alarms
@@ -109,7 +109,7 @@ def stuck_text(queue: RootQueue, app: App, head: Message, wall_offset: float) ->
     held = [message for message in queue.messages.values() if message.pending & app.bit]
     oldest = QueueContents(tuple(list_entry(message, wall_offset) for message in held[:LISTED_MAX]), 0, len(held))
     header, row = message_rows([list_entry(head, wall_offset)], 0)
-    return "\n".join([first, *consumers, "", app_details(queue, app), "", f"{LISTED_MAX} oldest messages in the queue:",
+    return "\n".join([first, *consumers, "", describe_app(queue, app), "", f"{LISTED_MAX} oldest messages in the queue:",
                       queue_contents(oldest), "Current head of the queue:", header[7:], row[7:], ""])
 
 

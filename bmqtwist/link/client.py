@@ -118,7 +118,7 @@ class ClientSession(SessionKind):
         self.session.pausable = False
 
     def _control_in_slices(self, buffer: bytes, specific: int, start: int, end: int) -> Steps[None]:
-        message = yield from self.decode_slowly(buffer, specific, start, end)
+        message = yield from self.decode_in_steps(buffer, specific, start, end)
         if message is not None:
             yield from self.requests.handle_slowly(message)
 

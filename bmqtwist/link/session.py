@@ -566,15 +566,16 @@ class SessionKind:
 
     def decode_control(self, buffer: bytes, specific: int, start: int, end: int) -> ControlMessage | None:
         """Decode a control message; None = invalid, and logged."""
-        return at_once(self.decode_slowly(buffer, specific, start, end))
+        return at_once(self.decode_in_steps(buffer, specific, start, end))
 
-    def decode_slowly(self, buffer: bytes, specific: int, start: int, end: int) -> Steps[ControlMessage | None]:
+    def decode_in_steps(self, buffer: bytes, specific: int, start: int, end: int) -> Steps[ControlMessage | None]:
         """Decode a control message in slices."""
         tag = "#CORRUPTED_EVENT"
         try:
             if end - start > CONTROL_BYTES_MAX:
                 raise PeerError(f"control message of {end - start} bytes (limit: {CONTROL_BYTES_MAX})")
-            message = yield from control.decode_control_slowly(buffer[start:end], encoding_of(specific), CONTROL_VALUES_MAX)
+            message = yield from control.decode_control_in_steps(buffer[start:end], encoding_of(specific),
+                                                                 CONTROL_VALUES_MAX)
             if message.choice and (message.r_id or 0) >= 0 and (
                     message.r_id is not None or message.choice == "clusterMessage"):
                 return message

@@ -1,8 +1,13 @@
-"""Counters of the hot path: totals, maxima, and histograms of latencies.
+"""Counters of the hot path: totals, maxima, and histograms of latencies, for statistics and metrics.
 
-Attributes are totals since the creation of the object; those ending in `_max` are maxima since the last `take_maxima`. Times
-are seconds; a mean is the `_sum` divided by the number of events. Values that the queue itself has (messages stored now,
-readers, history) are not counted here.
+    QueueStats   one queue: PUTs, ACKs, removals, and the deliveries of all its apps
+    AppStats     one app of a fanout queue: PUSHes, CONFIRMs
+    ClientStats  one client session
+    AckLatency   one node: histogram of the time from PUT to ACK, with LATENCY_STEPS buckets per power of two
+
+Queues, delivery and sessions count; the modules of `view` read. Attributes are totals since the creation of the object;
+those ending in `_max` are maxima since the last `take_maxima`. Times are seconds; a mean is the `_sum` divided by the number
+of events. The present content of a queue (stored messages, readers, GUID history) is read from the queue, not from here.
 """
 
 from __future__ import annotations

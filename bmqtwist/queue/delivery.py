@@ -1,7 +1,9 @@
 """Delivery from a queue, app by app: redelivered messages first, then put-aside messages, then new messages.
 
-A turn delivers at most TURN_MESSAGES_MAX messages of a queue and evaluates at most TURN_EVALUATIONS_MAX expressions for an
-app; delivery continues in the next turn, in the same order.
+One turn delivers at most TURN_MESSAGES_MAX / (number of apps) new messages to an app without subscription expressions. With
+expressions, and for redeliveries and rechecks of put-aside messages, it examines at most TURN_EVALUATIONS_MAX / (number of
+groups) messages of an app, because each one may evaluate every expression. Delivery continues in the next turn, in the same
+order.
 
 docs/architecture.md, "A message's way", shows when this module is called.
 """
@@ -58,8 +60,8 @@ def broadcast(queue: Queue, app: App, message: Message) -> int:
     return max(1, len(app.router.subscriptions))
 
 
-def _messages_per_turn(app: App) -> int:
-    """Return the number of messages of an app that a turn may evaluate."""
+def _evaluated_messages_max(app: App) -> int:
+    """Return the number of messages of an app that one turn may match against its expressions."""
     return max(1, TURN_EVALUATIONS_MAX // len(app.router.groups))
 
 
@@ -68,7 +70,7 @@ def _deliver_new(queue: Queue, app: App, now: float) -> None:
     new_messages, bit, router = app.new_messages, app.bit, app.router
     group = router.only_group
     alone = group.members[0] if group is not None and len(group.members) == 1 else None
-    share = _messages_per_turn(app) if group is None else max(1, TURN_MESSAGES_MAX // len(queue.active))
+    share = _evaluated_messages_max(app) if group is None else max(1, TURN_MESSAGES_MAX // len(queue.active))
     for _ in range(min(len(new_messages), share)):
         message = new_messages[0]
         if not message.pending & bit:
@@ -107,7 +109,7 @@ def _recheck(queue: Queue, app: App, now: float) -> bool:
     """Route put-aside messages again, in order, until all consumers are full. False: the rest and all new messages wait for
     the next turn."""
     rechecks, bit = app.rechecks, app.bit
-    for _ in range(min(len(rechecks), _messages_per_turn(app))):
+    for _ in range(min(len(rechecks), _evaluated_messages_max(app))):
         message = rechecks.popleft()
         if not message.pending & bit:
             continue
@@ -128,7 +130,7 @@ def _recheck(queue: Queue, app: App, now: float) -> bool:
 
 def _redeliver(queue: Queue, app: App, now: float) -> bool:
     """Redeliver returned messages, oldest first. False: one of them must wait, and all later messages with it."""
-    for _ in range(_messages_per_turn(app)):
+    for _ in range(_evaluated_messages_max(app)):
         message = app.redelivery.first()
         if message is None:
             return True
@@ -137,15 +139,15 @@ def _redeliver(queue: Queue, app: App, now: float) -> bool:
             del app.redelivery[guid]
             continue
         delay = _redelivery_delay(queue, app, message)
-        resting = _throttled_substreams(app, now, delay) if delay else frozenset()
-        chosen = app.router.choose(queue.values(message), resting)
+        throttled = _throttled_substreams(app, now, delay) if delay else frozenset()
+        chosen = app.router.choose(queue.values(message), throttled)
         if isinstance(chosen, ConsumerSubscription):
             del app.redelivery[guid]
             if delay or message.attempts is not None:
                 chosen.substream.redelivered = (guid, now)
             _push(queue, app, chosen, message, True, now)
-        elif resting:
-            queue.context.deliver_at(min(substream.redelivered[1] for substream in resting) + delay,  # type: ignore[index]
+        elif throttled:
+            queue.context.deliver_at(min(substream.redelivered[1] for substream in throttled) + delay,  # type: ignore[index]
                                  queue)
             return False
         elif chosen is STOP:

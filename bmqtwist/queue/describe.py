@@ -1,6 +1,6 @@
-"""Texts of queue alarms: lists and subscriptions of the apps, and dumps of poison messages.
+"""Texts of queue alarms: lists and subscriptions of the apps (capacity and stuck-queue alarms), dumps of poison messages.
 
-The dump of a message is
+Only the first DUMP_BYTES_MAX bytes of a payload are dumped. The dump of a message is
 
 ```
 Message Properties:
@@ -45,12 +45,12 @@ STRING_CHARS_MAX = 4096  # of one string property in readable form
 EXPRESSIONS_MAX = 10  # of one app
 
 
-def apps(queue: RootQueue) -> str:
+def describe_apps(queue: RootQueue) -> str:
     """Describe pending messages and subscriptions of every app (capacity and stuck-queue alarms)."""
-    return "\n\n".join(app_details(queue, app) for app in queue.active)
+    return "\n\n".join(describe_app(queue, app) for app in queue.active)
 
 
-def app_details(queue: RootQueue, app: App) -> str:
+def describe_app(queue: RootQueue, app: App) -> str:
     """Describe pending messages and subscriptions of one app."""
     held = [message for message in queue.messages.values() if message.pending & app.bit]
     lines = [f"For appId: {app.app_id}", "",

@@ -1,4 +1,9 @@
-"""Domain settings and quota, common to the queues of a domain."""
+"""Settings of a domain in terms of the queue engine, and the state that its queues share: quota, compiled conditions.
+
+`config/engine_settings.py` makes `DomainSettings` from the domain configuration. `DomainRules` is a domain at a relay;
+`root.Domain` extends it at primaries. The limits are applied by `Meter` (messages, bytes) and by `handles.open_queue`
+(producers, consumers).
+"""
 
 from __future__ import annotations
 
@@ -53,8 +58,8 @@ class DomainSettings:
 
 
 class DomainRules:
-    """A domain at primaries and relays. Mode and storage type never change; other settings may. `source`: name of the domain
-    whose configuration it has; `opening`: number of opens in progress."""
+    """A domain at a relay, and the base of a domain at primaries (`root.Domain`). Mode and storage type never change; other
+    settings may. `source`: name of the domain whose configuration it has; `opening`: number of opens in progress."""
 
     def __init__(self, name: str, source: str, cluster: str, settings: DomainSettings, throttle: Throttle) -> None:
         self.name, self.source, self.cluster, self.throttle = name, source, cluster, throttle
@@ -66,7 +71,7 @@ class DomainRules:
         self.apply_settings(settings)
 
     def apply_settings(self, settings: DomainSettings) -> None:
-        """Apply settings."""
+        """Set the limits and compile the application subscriptions; mode and storage type stay."""
         self.settings = settings
         self.ttl_s, self.max_attempts = settings.ttl_s, settings.max_attempts
         self.max_consumers, self.max_producers = settings.max_consumers, settings.max_producers

@@ -31,7 +31,7 @@ def to_root(relay: RelayQueue, root: RootQueue, now: float, wall: int) -> None:
         if root.mode != QueueMode.FANOUT:
             app.stats = root.stats
         _remove_unconfirmed(app.new_messages, {guid: message for substream in app.substreams
-                               for guid, (message, _, _) in substream.unconfirmed.items()})
+                                               for guid, (message, _, _) in substream.unconfirmed.items()})
         while app.new_messages and app.is_late(app.new_messages[0]):
             app.redelivery.add(app.new_messages.popleft())
     for app_id, guids in relay.held_confirms.items():

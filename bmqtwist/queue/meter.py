@@ -169,7 +169,7 @@ class Meter:
     def _update_state(self, silent: bool) -> None:
         before = self.state
         self.messages_state = _next_state(self.messages_state, self.messages, self.messages_low, self.messages_high,
-                                    self.messages_max)
+                                          self.messages_max)
         self.bytes_state = _next_state(self.bytes_state, self.bytes, self.bytes_low, self.bytes_high, self.bytes_max)
         self._set_marks()
         after = self.state
@@ -180,7 +180,7 @@ class Meter:
     def _set_marks(self) -> None:
         """Set the values at which a state changes next; most updates compare with these only."""
         self._messages_up, self._messages_down = _state_marks(self.messages_state, self.messages_low, self.messages_high,
-                                                        self.messages_max)
+                                                              self.messages_max)
         self._bytes_up, self._bytes_down = _state_marks(self.bytes_state, self.bytes_low, self.bytes_high, self.bytes_max)
 
 

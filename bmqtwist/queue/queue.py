@@ -624,7 +624,8 @@ class Queue(ABC):
         return properties.values(data, message.schema_id != 0)
 
     def attempts_left(self, app: App, message: Message) -> int | None:
-        """Return the remaining delivery attempts of a message for an app; None = unlimited."""
+        """Return the remaining delivery attempts of a message for an app, at most the domain's `max_attempts`; None =
+        unlimited."""
         if not self.domain.max_attempts or message.attempts is None:
             return self.domain.max_attempts or None
         return message.attempts.get(app.ordinal, message.attempts.get(-1, self.domain.max_attempts))

@@ -244,8 +244,8 @@ class RelayQueue(Queue):
             return
         delivery.deliver(self, now)
         for app in self.active:
-            suspended = bool(app.substreams) and not app.router.groups  # no consumer has subscriptions
-            if not app.put_aside and not suspended:
+            unsubscribed = bool(app.substreams) and not app.router.groups  # no consumer has subscriptions
+            if not app.put_aside and not unsubscribed:
                 continue
             unwanted = list(app.put_aside.values())
             if not app.router.groups:

@@ -1,4 +1,7 @@
-"""Messages of a queue being activated: numbered and sorted by app, in steps."""
+"""Messages of a queue being activated: numbered in order of arrival and sorted by app, RESTORED_AT_ONCE messages per step.
+
+`member/activation.py` runs the steps; `RootQueue.restore` takes over the result.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +35,8 @@ def restore(store: StoredQueue, wall: int) -> Generator[int, None, RestoredMessa
     the arrival time of the next message, so that expiry does not stop at this one.
     """
     newest_first, left, size = store.messages.newest_first(), len(store.messages), 0
-    fresh = {app.bit: deque[Message]() for app in store.apps.values()}
-    places, finished = list(fresh.items()), list[Message]()
+    undelivered = {app.bit: deque[Message]() for app in store.apps.values()}
+    places, finished = list(undelivered.items()), list[Message]()
     if left > RESTORED_AT_ONCE:
         gc.collect(1)  # promotes the deques to an old generation before they are long, because young ones are traversed
     while left:
@@ -52,4 +55,4 @@ def restore(store: StoredQueue, wall: int) -> Generator[int, None, RestoredMessa
                 if pending & bit:
                     place.appendleft(message)
         yield len(step)
-    return RestoredMessages(len(store.messages), size, fresh, finished)
+    return RestoredMessages(len(store.messages), size, undelivered, finished)

@@ -7,7 +7,9 @@ PSNs and timestamps stay; DATA and QLIST offsets are those of the new files. Adj
                            messages and queues (`on_deletion`)
     copy_slice() is True   the copy is complete: the next set has the present state
 
-PSNs in the next set ascend, as recovery requires for the records before the first sync point.
+`rollover.py` runs the copy. After the switch to the next set, `Relocation` gives the new DATA offset of each message until
+the offset in its `Message` is updated. PSNs in the next set ascend, as recovery requires for the records before the first
+sync point.
 """
 
 from __future__ import annotations
@@ -127,7 +129,7 @@ class LiveCopy:
             self._next_new_key += 1
 
     def _copy_deletion(self, sequence: int) -> bool:
-        """Copy one noted DELETION if its sequence number is below `sequence`; False if there is none."""
+        """Copy the oldest reported DELETION if its sequence number is below `sequence`; False if there is none."""
         if not self._deletions or self._at < self._total or self._deletions[0][0] > sequence:
             return False
         self._journal.append(self._deletions.popleft()[1])

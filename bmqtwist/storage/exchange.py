@@ -1,4 +1,12 @@
-"""Records exchanged between nodes: split into runs, read with their DATA and QLIST records, applied to a replica's state."""
+"""Records exchanged between nodes: runs read from the files of the sender, and their application to the state of a replica.
+
+    build_run     sender: reads JOURNAL records with their DATA and QLIST records, up to READ_BYTES for one message
+    divide_run    sender: splits a run of a written batch by number of records
+    records_of    receiver: checks a run and pairs its records
+    Applier       receiver: applies each record to the `PartitionState`
+
+Called by `replica.py` and `image.py`; recovery (`found_log.py`) uses `read_attachment`.
+"""
 
 from __future__ import annotations
 

@@ -5,7 +5,14 @@
 The directory holds several sets only after a crash during a rollover. The set whose journal has the highest PSN is used; if
 two are equal, the one whose header is marked as complete. The mark is written when everything before it is durable. A set
 without a mark that is not the oldest one is the copy of an unfinished rollover; it may have gaps and is used only if there
-is no other. This module deletes only files of a failed creation; other sets move to the archive, where the oldest ones are
+is no other.
+
+    FileSet        three open files, with their write positions
+    SetDirectory   selection, creation and removal of sets; the archive with `keep` old sets
+    FileSets       the current, next and old set of a partition, used by `PartitionLog` and `Rollover`
+    Reports        log lines and alarms of the partition
+
+This module deletes only files of a failed creation; other sets move to the archive, where the oldest ones are
 deleted. Damaged sets get a prefix and are never deleted.
 
 docs/architecture.md, "A message's way", shows when this module is called.

@@ -1,10 +1,14 @@
 """Recovery of a cluster member: finds a log without gaps in its files, and its last PSN.
 
-A single broker skips and repairs damage. A cluster member reports its log to the other members, so the log ends before the
-first damaged record, and the primary sends the rest. Records torn by a loss of power were never reported as durable. A
-record followed by two sync points, which are written a second apart and synced, was durable; if it is missing, the log is
-`doubtful` until it has been healed. After those, even deleted messages must be intact, since replicas may need them. Damage
-before the base, in the part that a rollover copied, makes the file set unusable: it is archived, and the log begins empty.
+A single broker skips and repairs damage. A cluster member reports its log to the other members, so its log ends before the
+first damaged record, and the primary sends the rest.
+
+- A record followed by SYNC_POINTS sync points, which are written a second apart and synced, was durable. If it is missing,
+  the log is `doubtful` until it has been healed.
+- Later records may be torn by a loss of power: they were never reported as durable. All of them must be intact, those of
+  deleted messages included, since replicas may need them.
+- Damage before the base, in the part that a rollover copied, makes the file set unusable: it is archived, and the log begins
+  empty.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from bmqtwist.storage.records import MAGIC, RECORD, RECORD_BYTES, SEQUENCE_MASK
 from bmqtwist.storage.recovery import KnownQueue, RecoveredPartition, recover
 from bmqtwist.storage.store import JOURNAL_HEADER_BYTES, PartitionReader
 
-SYNC_POINTS = 2  # after a record that was durable
+SYNC_POINTS = 2  # number of sync points after which a record was durable
 
 
 @dataclass(slots=True)
@@ -80,8 +84,8 @@ class _Journal:
         """Return the first record that may not have been durable and whose DATA or QLIST record is damaged; [] if none."""
         summary = self.summary
         counted = [psn for psn in self.sync_points if psn <= summary.last]
-        safe = max(counted[-SYNC_POINTS], summary.base) if len(counted) >= SYNC_POINTS else summary.base
-        start = self.offset(safe) if safe != NO_PSN else JOURNAL_HEADER_BYTES
+        durable = max(counted[-SYNC_POINTS], summary.base) if len(counted) >= SYNC_POINTS else summary.base
+        start = self.offset(durable) if durable != NO_PSN else JOURNAL_HEADER_BYTES
         records = files.read_journal(start, self.end - start)
         reader = ReadAhead(files, files.lengths()[1])
         for at in range(0, len(records), RECORD_BYTES):
@@ -105,8 +109,9 @@ def find_log(files: FileSets, known: Mapping[bytes, KnownQueue] | None, clock: R
         torn = min([(message.lease, message.sequence) for message in recovered.quarantined] + recovered.unreadable
                    + journal.first_torn(view), default=None)
         if torn is None:
-            safe = sum(psn > journal.summary.last for psn in sync_points)
-            return FoundLog(journal.summary, recovered, max(0, written_end - journal.end), doubtful=safe >= SYNC_POINTS)
+            lost_sync_points = sum(psn > journal.summary.last for psn in sync_points)
+            return FoundLog(journal.summary, recovered, max(0, written_end - journal.end),
+                            doubtful=lost_sync_points >= SYNC_POINTS)
         if torn <= journal.summary.base:
             break
         journal = _read_journal(files, journal.offset(torn) - RECORD_BYTES)

@@ -161,7 +161,7 @@ class JournalScan:
                 elif offset <= area_end and _well_formed(record):
                     if (record_lease, head & SEQUENCE_MASK) < (lease, expected - 1):  # equal: a CREATION made anew
                         self._add_problem(f"JOURNAL: the PSN of the record at offset {offset} is smaller than its"
-                                      " predecessor's")
+                                          " predecessor's")
                     if offset == area_end:
                         record_lease, sequence = self._first_sync_psn(offset, record)
                         head = head & _TYPE_AND_FLAGS | sequence
@@ -190,7 +190,7 @@ class JournalScan:
         self._find_stale_bytes(offset)
 
     def _resolve_slot(self, offset: int, record: tuple[int, int, int, bytes, int], lease: int,
-               expected: int) -> tuple[int, int] | None:
+                      expected: int) -> tuple[int, int] | None:
         """Return the PSN for a slot that does not hold the next record; (0, 0) to skip it; None if the journal ends."""
         head, record_lease, _, _, _ = record
         sequence = head & SEQUENCE_MASK
@@ -208,7 +208,7 @@ class JournalScan:
         return (lease, expected) if _repairable(record) else (0, 0)
 
     def _accept_gap(self, offset: int, record: tuple[int, int, int, bytes, int], lease: int,
-              expected: int) -> tuple[int, int] | None:
+                    expected: int) -> tuple[int, int] | None:
         """Return the PSN after a gap of missing records; None if the journal ends here."""
         psn = record[1], record[0] & SEQUENCE_MASK
         after = self._slot(offset + RECORD_BYTES)
@@ -217,7 +217,7 @@ class JournalScan:
             return None
         self._jumps += 1
         self._add_problem(f"JOURNAL: the PSN jumps from {lease}-{expected - 1} to {psn[0]}-{psn[1]} at offset {offset}:"
-                      " records are missing")
+                          " records are missing")
         return psn
 
     def _find_resync(self, bad: int, lease: int, expected: int) -> int:
@@ -236,10 +236,10 @@ class JournalScan:
         repaired = sum(slot is not None and _repairable(slot) for slot in slots)
         if repaired < len(slots):
             self._add_problem(f"JOURNAL: {len(slots) - repaired} record(s) between offsets {start} and {self._resync} are"
-                          " unreadable: skipped")
+                              " unreadable: skipped")
         if repaired:
             self._add_problem(f"JOURNAL: {repaired} record(s) between offsets {start} and {self._resync} had a wrong PSN:"
-                          " kept with the PSN of their place")
+                              " kept with the PSN of their place")
 
     def _first_sync_psn(self, offset: int, record: tuple[int, int, int, bytes, int]) -> tuple[int, int]:
         """Return the PSN of the first sync point: from its header, or from its body if only that fits the next record."""

@@ -5,7 +5,7 @@ Reading never fails: a torn record at the end is cut off, a damaged one is skipp
 an alarm.
 
 A new file is written under a temporary name, synced and renamed, so the newest file is always complete. One older file
-stays for the operator.
+stays for the operator. `cluster/record_log.py` decides when records are appended and when the file is replaced.
 """
 
 from __future__ import annotations

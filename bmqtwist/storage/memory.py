@@ -1,5 +1,7 @@
 """Simulated disk in memory, with the faults of a real one: unsynced data may be lost, torn or written out of order.
 
+Used by `bmqtwist.testing` and by the simulation tests; a broker uses `files.py`.
+
 Every file has two contents: the one that the running process reads (`content`) and the one that survives a crash
 (`durable`). `crash` decides per 512-byte sector written since the last sync whether it survives. File names behave alike:
 creations, renames and removals survive only after `sync_directory`.

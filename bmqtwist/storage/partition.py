@@ -6,6 +6,9 @@ writes the records of a turn to the files and then passes them to the replicas (
 CONFIRMs and DELETIONs are never refused. While the partition is disabled, full or its disk fails, they change the state at
 once and become *pending records*, which are appended as soon as the partition takes records again.
 
+`PayloadReader` reads stored application data. `replica.ReplicatedPartition` extends `Partition` for cluster members. Queues
+append messages, CONFIRMs and DELETIONs; the broker's storage turn calls `flush` and the sync methods.
+
 docs/architecture.md, "A message's way", shows when this module is called.
 """
 
@@ -117,7 +120,7 @@ class Partition:
         self.room = Room(log, self.roll)
         self.queues = QueueRecords(log, self.room, self.roll)
         self.payloads = PayloadReader(files, self.roll)
-        log.set_limit()
+        log.update_journal_limit()
 
     @property
     def lease(self) -> int:

@@ -131,11 +131,11 @@ class PartitionLog:
     def on_event(self, event: WriterEvent, cause: str = "") -> None:
         self.availability.step(event, self.wall, cause)
         self.closed = self.availability.state is WriterState.CLOSED
-        self.set_limit()
+        self.update_journal_limit()
 
-    def set_limit(self) -> None:
-        """Set the limit that hot paths compare; below 0 every append calls `Room.make_room`, which refuses it or appends
-        pending records first."""
+    def update_journal_limit(self) -> None:
+        """Set `Tail.journal_limit` from the availability: up to it, hot paths append without a check. Below 0 every append
+        calls `Room.make_room`, which refuses it or appends pending records first."""
         free = self.available and self.is_primary and not self.pending_records
         self.tail.journal_limit = self.files.sizes.journal - NORMAL_RESERVE if free else -1
 

@@ -70,7 +70,7 @@ class QueueRecords:
                                start=first)
         queue = state.queues[queue_key]
         log.reports.info(f"Writing PURGE record [{state.lease}, {state.sequence + 1}] of queue '{queue.uri}' [queueKey: "
-                           f"{queue_key.hex().upper()}, appKey: {'*' if app_key is None else app_key.hex().upper()}]")
+                         f"{queue_key.hex().upper()}, appKey: {'*' if app_key is None else app_key.hex().upper()}]")
         log.append(record)
         if app_key is None:
             return self._reopening(state.apply_purge(queue, record))

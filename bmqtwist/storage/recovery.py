@@ -155,13 +155,13 @@ class Recovery(Replay):
             queue.history.shift_times(now - self._seen_at)
         for key, count in self.unknown_keys.items():
             self.report_damage(f"JOURNAL: {count} record(s) belong to queue key {key.hex().upper()}, which has no CREATION:"
-                        " they are dropped")
+                               " they are dropped")
         if self.unmatched_confirms:
             recovered.alarms.append(f"JOURNAL: {self.unmatched_confirms} CONFIRM record(s) name absent messages or apps"
                                     " and are ignored")
         if self.journal_size and not scan.preallocated and scan.last_head >> TYPE_SHIFT != RecordType.JOURNAL_OP:
             self.report_damage("JOURNAL: the file ends without a sync point: it was truncated; later records are lost, and"
-                        " messages confirmed since may be delivered again")
+                               " messages confirmed since may be delivered again")
 
     def on_unknown_queue(self, key: bytes, entry: Entry) -> StoredQueue | None:
         """Create the queue of a record without CREATION from the ledger or QLIST; None if it is in neither."""
@@ -171,7 +171,7 @@ class Recovery(Replay):
             if listed is not None and key != NULL_KEY:
                 offset, head, lease, wall, _ = entry
                 self.report_damage(f"JOURNAL: no CREATION of {listed[0]} before offset {offset}: taken from the"
-                            f" {'ledger' if record else 'QLIST'}")
+                                   f" {'ledger' if record else 'QLIST'}")
                 # the PSN before this record, which the lost record had; a duplicate if the sequence is 1
                 created = pack_queue_op((lease, max(1, (head & SEQUENCE_MASK) - 1)), wall, key, NULL_KEY, QueueOp.CREATION)
                 return self.create(key, *listed, created, pack_queue_record(listed[0], key, listed[1]),
@@ -242,7 +242,7 @@ class Recovery(Replay):
         for name, position, size in (("DATA", data, self.data_size), ("QLIST", qlist, self.qlist_size)):
             if position > size:
                 self.report_damage(f"{name}: the file has {size} B, but the sync point at JOURNAL offset {entry[0]}"
-                            f" says {position}")
+                                   f" says {position}")
         self.sync_data, self.sync_qlist = max(self.sync_data, data), max(self.sync_qlist, qlist)
 
     # ---- queues --------------------------------------------------------------------------------------------------
@@ -265,7 +265,7 @@ class Recovery(Replay):
                 self.mark_unreadable(entry)
             if qlist_offset or known is None:
                 self.report_damage(f"QLIST: the record at offset {qlist_offset} for queue key {key.hex().upper()} is"
-                            f" unreadable ({error})")
+                                   f" unreadable ({error})")
         from_ledger = not qlist
         if known is not None:
             names = {app_key: app_id for app_id, app_key in known.apps.items()}

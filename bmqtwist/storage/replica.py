@@ -1,8 +1,10 @@
 """Replicated partition of a cluster: the primary writes its log, the replicas append the same records.
 
-    primary    appends as a single broker does; its last 8 MiB stay in memory for the replicas (`recent_run`)
+    primary    appends as a single broker does
     replica    `append_run` checks received records, sets the offsets of its own files and applies them; it rolls over where
                its primary does, or when a file is full, without records of its own
+    both       keep the last RECENT_BYTES (8 MiB) of records in memory, to send them to replicas (`recent_run`); older ones
+               are read from the files (`read_run`)
     cut        `journal_end_at` returns the end of JOURNAL without the records after a PSN; then the files are read again
 
 After a cut or an image (`image.py`), a new `ReplicatedPartition` replaces this one over the same files.
@@ -75,10 +77,10 @@ class ReplicatedPartition(Partition):
         self.gate.mark_all_durable()
         self.copies.committed = 0
 
-    def _set_primary(self, leading: bool) -> None:
+    def _set_primary(self, is_primary: bool) -> None:
         """Set whether this node is the primary."""
-        self.log.is_primary = self.log.retains_batches = self.replicated = leading
-        self.log.set_limit()
+        self.log.is_primary = self.log.retains_batches = self.replicated = is_primary
+        self.log.update_journal_limit()
 
     # ---- PSNs ----------------------------------------------------------------------------------------------------
 

@@ -429,7 +429,7 @@ def _log_usage(log: PartitionLog, what: str) -> None:
     """Log the used bytes of the files and the number of live records."""
     sizes, (journal, data, qlist) = log.files.sizes, log.tail.positions()
     log.reports.info(f"{what}: JOURNAL {journal} of {sizes.journal} bytes, DATA {data} of {sizes.data} bytes, QLIST "
-                       f"{qlist} of {sizes.qlist} bytes; {len(log.state.live)} live records")
+                     f"{qlist} of {sizes.qlist} bytes; {len(log.state.live)} live records")
 
 
 def _report_failure(log: PartitionLog, what: str, error: OSError, retry_s: int) -> None:

@@ -1,4 +1,12 @@
-"""Free space of a partition's files: rolls over when a record does not fit, refuses records, appends pending records."""
+"""Free space of a partition's files, at its primary.
+
+    make_room     for a record that does not fit: appends the pending records, rolls over. PartitionUnavailable if the
+                  rollover would leave less than AVAILABLE_PERCENT_MIN (20 %) of a file free (`FileSizes.leaves_enough`)
+    add_pending   keeps a CONFIRM or DELETION that cannot be appended now
+    check_usage   soft alarm when 60 % of a file are outstanding, at most every 15 minutes
+
+Called by `Partition` and `QueueRecords`.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +88,7 @@ class Room:
     def add_pending(self, record: Callable[[int], None]) -> None:
         """Add a record to the pending ones: it cannot be appended now, and must not be refused."""
         self._log.pending_records.append(record)
-        self._log.set_limit()
+        self._log.update_journal_limit()
 
     def append_pending(self, wall: int) -> None:
         """Append the pending records, oldest first. PartitionUnavailable: the rest stays pending."""
@@ -92,7 +100,7 @@ class Room:
                 pending.popleft()
         finally:
             self._appending = False
-            self._log.set_limit()
+            self._log.update_journal_limit()
 
     def write_pending(self, wall: int) -> None:
         """Append and write the pending records, in a turn without other records."""

@@ -143,7 +143,7 @@ class PartitionState:
     """The state of one partition after the record with the PSN (`lease`, `sequence`). Read freely, change by methods.
 
     data_bytes, qlist_bytes: bytes of DATA and QLIST that a rollover would copy, file headers included. cached_bytes: of
-    payloads in memory. last_key: highest live key so far. leaving: (queue, its messages that are still live) of purges in
+    payloads in memory. last_key: highest live key so far. purging: (queue, its messages that are still live) of purges in
     progress.
     """
 

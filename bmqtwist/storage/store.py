@@ -60,7 +60,7 @@ class PayloadDamaged(PartitionUnavailable):
     """The stored application data of a message is damaged and must not be delivered."""
 
 
-Bytes = tuple[int, int, int]  # of JOURNAL, DATA, QLIST
+FileBytes = tuple[int, int, int]  # of JOURNAL, DATA, QLIST
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,25 +79,25 @@ class FileSizes:
                 raise StorageError(f"max{name}FileSize must be {low}..{high} bytes, not {size}")
 
     @property
-    def as_tuple(self) -> Bytes:
+    def as_tuple(self) -> FileBytes:
         """Sizes of JOURNAL, DATA, QLIST."""
         return self.journal, self.data, self.qlist
 
-    def usage_text(self, kept: Bytes) -> str:
+    def usage_text(self, kept: FileBytes) -> str:
         """Return a text with `kept` bytes and their percentage of each file."""
         return ", ".join(f"{name} {part} of {size} B ({part * 100 // size}%)" for name, part, size in
                          zip(("JOURNAL", "DATA", "QLIST"), kept, self.as_tuple, strict=True))
 
-    def fits(self, positions: Bytes) -> bool:
+    def fits(self, positions: FileBytes) -> bool:
         """Return whether no position exceeds the size of its file."""
         return all(position <= size for position, size in zip(positions, self.as_tuple, strict=True))
 
-    def leaves_enough(self, kept: Bytes, needed: Bytes) -> bool:
+    def leaves_enough(self, kept: FileBytes, needed: FileBytes) -> bool:
         """Return whether a rollover that copies `kept` leaves enough of every file free, with `needed` bytes in use."""
         return all((size - part - more) * 100 // size >= AVAILABLE_PERCENT_MIN
                    for size, part, more in zip(self.as_tuple, kept, needed, strict=True))
 
-    def exceeds_percent(self, kept: Bytes, percent: int) -> bool:
+    def exceeds_percent(self, kept: FileBytes, percent: int) -> bool:
         """Return whether `kept` is at least `percent` of any file."""
         return any(part * 100 >= size * percent for part, size in zip(kept, self.as_tuple, strict=True))
 

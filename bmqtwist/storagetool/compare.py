@@ -17,7 +17,7 @@ from bmqtwist.storage.psn import Psn
 from bmqtwist.storage.records import SEQUENCE_MASK, read_queue_record
 from bmqtwist.storage.recovery import join_limited
 from bmqtwist.storagetool.datafile import DataError, DataFile
-from bmqtwist.storagetool.inputs import InputError, SetFiles, SetView, Watch, file_sets, ledger_files, open_ledger
+from bmqtwist.storagetool.inputs import InputError, OnRead, SetFiles, SetView, file_sets, ledger_files, open_ledger
 from bmqtwist.storagetool.journalview import JOURNAL_OP, MESSAGE, JournalRecord, hex_key
 from bmqtwist.storagetool.ledgerview import plain, queues_of
 from bmqtwist.storagetool.verify import ERROR, NOTE, FileFinding
@@ -132,11 +132,11 @@ class _Comparison:
         for side in (self.left, self.right):
             if side.unmatched:
                 found.append(FileFinding(ERROR, f"{len(side.unmatched)} record(s) only in {side.name}:"
-                                                f" {join_limited(side.unmatched, LISTED_MAX)}"))
+                                         f" {join_limited(side.unmatched, LISTED_MAX)}"))
         for side, other in ((self.left, self.right), (self.right, self.left)):
             if side.beyond_end:
                 found.append(FileFinding(NOTE, f"{other.name} ends at {_text(other.last)}, {side.name} has"
-                                           f" {side.beyond_end} more record(s), up to {_text(side.last)}"))
+                                         f" {side.beyond_end} more record(s), up to {_text(side.last)}"))
         if self.omitted:
             found.append(FileFinding(NOTE, f"{self.omitted} record(s) were omitted by a rollover on one side only"))
         for side in (self.left, self.right):
@@ -183,7 +183,7 @@ def compare_ledgers(left: LedgerContents, right: LedgerContents, names: tuple[st
             caught_up = missing[-1][0] < max(snapshots, default=(0, 0))
             result.append(FileFinding(NOTE if caught_up else ERROR,
                                   f"{len(missing)} record(s) only in {names[mine]}: {named}"
-                                  + ("; a later snapshot covers them" if caught_up else "")))
+                                      + ("; a later snapshot covers them" if caught_up else "")))
     if ends[0] != ends[1]:
         shorter = 0 if ends[0] < ends[1] else 1
         result.append(FileFinding(NOTE, f"{names[shorter]} ends at {_text(ends[shorter])}, {names[1 - shorter]} at"
@@ -196,7 +196,7 @@ def compare_ledgers(left: LedgerContents, right: LedgerContents, names: tuple[st
     return result
 
 
-def compare(left: str, right: str, watch: Watch | None) -> list[FileFinding]:
+def compare(left: str, right: str, on_read: OnRead | None) -> list[FileFinding]:
     """Return all findings about the storage directories of two nodes."""
     findings: list[FileFinding] = []
     sets = [_current_sets(directory) for directory in (left, right)]
@@ -207,11 +207,11 @@ def compare(left: str, right: str, watch: Watch | None) -> list[FileFinding]:
             findings.append(FileFinding(ERROR, f"only in {left if pair[0] else right}", name))
             continue
         with ExitStack() as stack:
-            views = [SetView(each, stack, watch) for each in pair if each is not None]
+            views = [SetView(each, stack, on_read) for each in pair if each is not None]
             findings += [finding._replace(where=name) for finding in compare_sets(views[0], views[1], (left, right))]
     ledgers = [ledger_files(directory)[-1:] for directory in (left, right)]
     if ledgers[0] and ledgers[1]:
-        read = [open_ledger(each[0], watch) for each in ledgers]
+        read = [open_ledger(each[0], on_read) for each in ledgers]
         findings += [each._replace(where="ledger") for each in compare_ledgers(read[0], read[1], (left, right))]
     elif ledgers[0] or ledgers[1]:
         findings.append(FileFinding(NOTE, f"only in {left if ledgers[0] else right}", "ledger"))

@@ -1,4 +1,7 @@
-"""DATA records of the storage tool: their number in the file, options, properties and payload."""
+"""DATA records, decoded for tools: their index in the file, options, properties and payload.
+
+Used by the storage tool, `bmq tail` and the Spark data source; a broker reads DATA with `storage/partition.py`.
+"""
 
 from __future__ import annotations
 

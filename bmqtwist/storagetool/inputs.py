@@ -1,4 +1,7 @@
-"""Input files of the storage tool: found by name, by directory or by a prefix with an asterisk; opened for reading only."""
+"""Input files of the storage tool: found by name, by directory or by a prefix with an asterisk; opened for reading only.
+
+The files may belong to a running broker. `bmq tail` and the Spark data source open files with this module, too.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ _SUFFIXES = {f".bmq_{kind}": kind for kind in (JOURNAL, DATA, QLIST, LEDGER)}
 _CHUNK_BYTES = 4 << 20
 _SET_NAME = re.compile(r"(?:damaged\.)?bmq_(\d+)\.(.+)\.bmq_(journal|data|qlist)")
 
-Watch = Callable[[int], None]  # receives the number of bytes of each read
+OnRead = Callable[[int], None]  # receives the number of bytes of each read
 
 
 class InputError(LocalError):
@@ -30,8 +33,8 @@ class InputError(LocalError):
 class ReadOnlyFile:
     """One file, opened for reading only."""
 
-    def __init__(self, path: str, watch: Watch | None = None) -> None:
-        self.path, self._watch = path, watch
+    def __init__(self, path: str, on_read: OnRead | None = None) -> None:
+        self.path, self._on_read = path, on_read
         try:
             self._file = RealFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
         except OSError as error:
@@ -49,8 +52,8 @@ class ReadOnlyFile:
             data = self._file.read(offset, size)
         except OSError as error:
             raise InputError(f"{self.path} cannot be read at offset {offset}: {error.strerror}") from None
-        if self._watch:
-            self._watch(len(data))
+        if self._on_read:
+            self._on_read(len(data))
         return data
 
     def read_all(self) -> bytes:
@@ -63,8 +66,8 @@ class JournalSnapshot(ReadOnlyFile):
     Open it before the other files: a broker writes ledger and DATA before the JOURNAL, so they hold all that it refers to.
     """
 
-    def __init__(self, path: str, watch: Watch | None = None) -> None:
-        super().__init__(path, watch)
+    def __init__(self, path: str, on_read: OnRead | None = None) -> None:
+        super().__init__(path, on_read)
         self._size = self._end = super().size
         while self._end > 0:  # find the end of the last record that is not zero; it may be incomplete
             start = max(0, self._end - _CHUNK_BYTES)
@@ -115,11 +118,11 @@ class SetView:
 
     file_missing = False
 
-    def __init__(self, files: SetFiles, stack: ExitStack, watch: Watch | None = None) -> None:
+    def __init__(self, files: SetFiles, stack: ExitStack, on_read: OnRead | None = None) -> None:
         self.sources: dict[FileType, ReadOnlyFile | None] = {}
         for kind, path in ((FileType.JOURNAL, files.journal), (FileType.DATA, files.data), (FileType.QLIST, files.qlist)):
             file = self.sources[kind] = (
-                None if not path else (JournalSnapshot if kind is FileType.JOURNAL else ReadOnlyFile)(path, watch))
+                None if not path else (JournalSnapshot if kind is FileType.JOURNAL else ReadOnlyFile)(path, on_read))
             if file is not None:
                 stack.callback(file.close)
         self.read_journal, self.read_data, self.read_qlist = (
@@ -247,7 +250,7 @@ def directory_target(directory: str) -> StorageTarget:
     return StorageTarget(directory, file_sets(directory), ledgers[-1] if ledgers else "", True, ledgers[:-1])
 
 
-def open_ledger(path: str, watch: Watch | None = None) -> LedgerContents:
+def open_ledger(path: str, on_read: OnRead | None = None) -> LedgerContents:
     """Read a ledger file."""
-    with closing(ReadOnlyFile(path, watch)) as file:
+    with closing(ReadOnlyFile(path, on_read)) as file:
         return read_ledger(file.read_all())

@@ -1,4 +1,7 @@
-"""Journal records of the storage tool: decoded attributes, and their printed names and values, in order."""
+"""Journal records, decoded for tools: their attributes, and the names and values that are printed, in order.
+
+Used by the storage tool, `bmq tail` and the console (`view/storage_files.py`).
+"""
 
 from __future__ import annotations
 

@@ -164,11 +164,11 @@ class LedgerPrinter:
         types = count_types(chosen)[0]
         for entry in chosen:
             output.write_item(self._detailed_text(entry) if details else self._short_text(entry),
-                        {**texts(self._fields(entry)), "Record": plain(entry.record.message)})
+                              {**texts(self._fields(entry)), "Record": plain(entry.record.message)})
         for kind in TYPES:
             if kind in selection.types:
                 output.write_members(f"{types[kind] or 'No'} {kind} record(s) found.\n",
-                            {f"{kind.capitalize()}Records": str(types[kind])})
+                                     {f"{kind.capitalize()}Records": str(types[kind])})
         for what, asked in (("offset", selection.offsets), ("sequence number", selection.seqnums)):
             if asked:
                 output.write_missing(what, missing[what])

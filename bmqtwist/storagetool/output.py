@@ -68,18 +68,18 @@ class ToolOutput(ABC):
     def write_counts(self, counts: dict[str, int]) -> None:
         """Write the number of records of each type."""
         self.write_members("".join(f"{count} {name} record(s) found.\n" if count else f"No {name} record found.\n"
-                          for name, count in counts.items()),
-                  {f"{name[0].upper()}{name[1:]}Records": str(count) for name, count in counts.items()})
+                                   for name, count in counts.items()),
+                           {f"{name[0].upper()}{name[1:]}Records": str(count) for name, count in counts.items()})
 
     def write_ratio(self, outstanding: int, total: int) -> None:
         """Write the ratio of outstanding messages."""
         self.write_members(f"Outstanding ratio: {percent(outstanding, total)}% ({outstanding}/{total})\n",
-                  {"OutstandingRatio": str(percent(outstanding, total)), "OutstandingMessages": str(outstanding)})
+                           {"OutstandingRatio": str(percent(outstanding, total)), "OutstandingMessages": str(outstanding)})
 
     def write_missing(self, what: str, values: list[str]) -> None:
         """Write the selected GUIDs, offsets or sequence numbers that were not found."""
         self.write_members(f"\nThe following {len(values)} {what}(s) not found:\n" + "".join(f"{each}\n" for each in values)
-                  if values else "", {_JSON_MISSING[what]: values})
+                           if values else "", {_JSON_MISSING[what]: values})
 
 
 class TextOutput(ToolOutput):

@@ -72,7 +72,7 @@ def by_message(records: Iterable[JournalRecord]) -> Iterator[MessageRecords | Jo
     Pass the whole journal and select afterwards, so that the status of each message is right.
     """
     open_messages: dict[bytes, dict[bytes, MessageRecords]] = {}  # queueKey -> GUID -> message without a DELETION so far
-    done: list[MessageRecords] = []  # messages that never get one
+    done: list[MessageRecords] = []  # complete messages without a DELETION
     for record in records:
         if record.type in (MESSAGE, CONFIRM, DELETION):
             queue = open_messages.setdefault(record.queue_key, {})

@@ -84,7 +84,7 @@ class RecordPrinter:
     def _message(self, found: MessageRecords) -> bytes:
         guid = found.records[0].guid
         self.output.write_message(hex_key(guid), [record_fields(record, self.queues) for record in found.records],
-                            self._payload(found.message))
+                                  self._payload(found.message))
         return guid
 
     def _payload(self, message: JournalRecord | None) -> Payload:
@@ -129,7 +129,7 @@ def show_qlist(file: ReadOnlyFile, output: ToolOutput) -> str:
         fields: Fields = [("Index", index), ("Offset", offset), ("OffsetWords", offset >> 2), ("QueueUri", uri),
                           ("QueueKey", hex_key(key))]
         output.write_item(aligned([*fields, *(("App", f"{name} [{hex_key(app)}]") for name, app in apps)], 12) + "\n",
-                    {**texts(fields), "Apps": [{"AppId": name, "AppKey": hex_key(app)} for name, app in apps]})
+                          {**texts(fields), "Apps": [{"AppId": name, "AppKey": hex_key(app)} for name, app in apps]})
     output.write_members(f"{len(records) or 'No'} queue record(s) found.\n", {"QueueRecords": str(len(records))})
     output.finish()
     damaged = any(content[end:end + QUEUE_RECORD_HEADER.size])
@@ -286,11 +286,11 @@ class SummaryPrinter:
                                                               for name, count in ops.items()}})
         if "journal-op" in self.types:
             output.write_members(f"\nNumber of journalOp records: {found.journal_ops}\n" if found.journal_ops
-                        else "\nNo journalOp records found.\n", {"JournalOperationsNumber": str(found.journal_ops)})
+                                 else "\nNo journalOp records found.\n", {"JournalOperationsNumber": str(found.journal_ops)})
         output.write_members(f"Total number of records: {found.records}\n", {"TotalRecordsNumber": str(found.records)})
         listed = found.queue_fields(self.least, self.queues)
         output.write_members("Number of records per Queue:\n" + "\n".join(map(aligned, listed)) if listed else "",
-                    {"PerQueueRecordsNumber": [texts(each) for each in listed]})
+                             {"PerQueueRecordsNumber": [texts(each) for each in listed]})
         for name, parts in self._file_details():
             output.write_members(f"\nDetails of {name} file:{' ' if name == 'data' else ''}\n" + "".join(
                 f"    {title:<23}: \n{aligned(fields)}\n" for title, fields in parts),

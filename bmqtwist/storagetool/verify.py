@@ -31,7 +31,7 @@ from bmqtwist.storage.records import (
 from bmqtwist.storage.recovery import UNFINISHED_TEXT, RecoveredPartition, join_limited, recover
 from bmqtwist.storage.store import DATA_HEADER_BYTES, QLIST_HEADER_BYTES
 from bmqtwist.storagetool.datafile import DataFile
-from bmqtwist.storagetool.inputs import JournalSnapshot, SetFiles, SetView, StorageTarget, Watch, open_ledger
+from bmqtwist.storagetool.inputs import JournalSnapshot, OnRead, SetFiles, SetView, StorageTarget, open_ledger
 from bmqtwist.storagetool.journalview import (
     CONFIRM,
     DELETION,
@@ -190,7 +190,7 @@ class _Checks:
         inner = record.inner_lease, record.inner_sequence
         if inner[0] > record.lease or inner[0] == record.lease and inner != record.psn:
             self.report(ERROR, f"JOURNAL: the sync point at offset {record.offset} is {record.lease}-{record.sequence}"
-                            f" in its header and {inner[0]}-{inner[1]} in its body")
+                        f" in its header and {inner[0]}-{inner[1]} in its body")
         if record.kind not in (SyncPoint.REGULAR, SyncPoint.ROLLOVER):
             self.report(ERROR, f"JOURNAL: the sync point at offset {record.offset} has the unknown type {record.kind}")
         if self.starts and record.data_dwords * 8 != position and not self.recovered.damaged:
@@ -292,19 +292,19 @@ def leases_of(ledger: LedgerContents) -> dict[int, int]:
     return found
 
 
-def verify(target: StorageTarget, with_ledger: bool, watch: Watch | None) -> list[FileFinding]:
+def verify(target: StorageTarget, with_ledger: bool, on_read: OnRead | None) -> list[FileFinding]:
     """Return all findings about a target."""
     with ExitStack() as stack:
-        views = [(each, SetView(each, stack, watch)) for each in target.sets]  # journals first: see JournalSnapshot
-        return _verify(target, views, with_ledger, watch)
+        views = [(each, SetView(each, stack, on_read)) for each in target.sets]  # journals first: see JournalSnapshot
+        return _verify(target, views, with_ledger, on_read)
 
 
 def _verify(target: StorageTarget, views: list[tuple[SetFiles, SetView]], with_ledger: bool,
-            watch: Watch | None) -> list[FileFinding]:
+            on_read: OnRead | None) -> list[FileFinding]:
     found: list[FileFinding] = []
     ledger = None
     if target.ledger and with_ledger:
-        ledger = open_ledger(target.ledger, watch)
+        ledger = open_ledger(target.ledger, on_read)
         name = target.ledger.rpartition("/")[2]
         found += [finding._replace(where=name) for finding in verify_ledger(ledger, name)]
     elif target.whole and with_ledger:
@@ -329,7 +329,7 @@ def _verify_one(each: SetFiles, view: SetView, queues: dict[bytes, LedgerQueue],
     findings, lease = verify_set(view, known, number)
     if number is not None and leases and lease > leases.get(number, 0):
         findings.append(FileFinding(ERROR, f"the journal has lease {lease}, the highest in the ledger"
-                                       f" is {leases.get(number, 0)}"))
+                                    f" is {leases.get(number, 0)}"))
     return [finding._replace(where=name) for finding in findings]
 
 

@@ -58,7 +58,7 @@ def properties_area(data: bytes, compression: int, schema_id: int) -> tuple[byte
 
 
 def inflation_of_put(data: bytes, has_properties: bool, schema_id: int,
-              limit_bytes: int = INFLATED_BYTES_MAX) -> Inflation | None:
+                     limit_bytes: int = INFLATED_BYTES_MAX) -> Inflation | None:
     """Return the inflation of a PUT with CAT 1 before it is stored, None without one.
 
     A PUT with v1 properties is stored inflated: `data()` of the inflation, with CAT 0 and a new checksum. Others are stored

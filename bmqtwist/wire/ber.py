@@ -9,8 +9,8 @@ the message.
  SEQUENCE field 0   field 1 selection 10 of the anonymous choice that is field 1
 ```
 
-Every input gives a value or a PeerError. Enumerations and choices: an unknown enum value fails the message, an unknown
-selection leaves the choice unset.
+Every input gives a value or a PeerError. Nesting is limited to BER_DEPTH_MAX, the number of values by `Budget`. Enumerations
+and choices: an unknown enum value fails the message, an unknown selection leaves the choice unset.
 """
 
 from __future__ import annotations
@@ -45,26 +45,27 @@ Reading = Generator[None, None, tuple[Any, int]]  # with pauses: the value, and 
 
 class Budget:
     """Limit of the number of values in a message, since few bytes can encode many values; 0 = unlimited. A reader raises
-    PeerError when `left` is below zero; below `pause` it calls `next_pause` and pauses."""
+    PeerError when `left` is below zero; below `pause` it calls `set_next_pause` and pauses."""
 
     __slots__ = ("left", "pause")
 
     def __init__(self, values_max: int) -> None:
         self.left = values_max or sys.maxsize
-        self.next_pause()
+        self.set_next_pause()
 
-    def next_pause(self) -> None:
+    def set_next_pause(self) -> None:
+        """Set the next pause SLICE_VALUES values from now."""
         self.pause = max(0, self.left - SLICE_VALUES)
 
 
 def decode(cls: type, data: bytes, start: int = 0, values_max: int = 0) -> Any:
     """Decode the message of type `cls` at `start`, ignoring bytes after it. Offsets in errors count from data[0];
     `values_max`: see Budget."""
-    return at_once(decode_slowly(cls, data, start, values_max))
+    return at_once(decode_in_steps(cls, data, start, values_max))
 
 
-def decode_slowly(cls: type, data: bytes, start: int = 0, values_max: int = 0) -> Generator[None, None, Any]:
-    """Decode like `decode`, pausing after every SLICE_VALUES values."""
+def decode_in_steps(cls: type, data: bytes, start: int = 0, values_max: int = 0) -> Generator[None, None, Any]:
+    """Decode like `decode`, as a generator that pauses after every SLICE_VALUES values."""
     if len(data) <= start or data[start] != _SEQUENCE:
         raise PeerError("not a BER sequence", cls.__name__, start)
     _, body, stop, is_open = _header(data, start, len(data), cls.__name__)
@@ -282,7 +283,7 @@ class _BerCodec:
             if budget.left < budget.pause:
                 if budget.left < 0:
                     raise PeerError("too many values", self.cls.__name__, pos)
-                budget.next_pause()
+                budget.set_next_pause()
                 yield
             known = fields.get(tag)
             if known is None and tag != choice_tag:
@@ -343,7 +344,7 @@ class _BerCodec:
             if budget.left < budget.pause:
                 if budget.left < 0:
                     raise PeerError("too many values", name, pos)
-                budget.next_pause()
+                budget.set_next_pause()
                 yield
             items.append(item)
         return items, end

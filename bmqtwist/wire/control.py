@@ -20,7 +20,7 @@ from bmqtwist.wire.schema import AuthenticationMessage, ControlMessage, Negotiat
 
 __all__ = [
     "AuthenticationMessage", "ClusterMessage", "ControlMessage", "ElectorMessage", "Encoding", "NegotiationMessage",
-    "cluster_event", "decode_authentication", "decode_control", "decode_control_slowly", "decode_elector",
+    "cluster_event", "decode_authentication", "decode_control", "decode_control_in_steps", "decode_elector",
     "decode_negotiation", "encode_body", "encode_event", "encoding_of",
 ]
 
@@ -44,18 +44,18 @@ def encoding_of(type_specific: int) -> Encoding:
 
 
 def _decode(cls: type[_M], body: bytes, encoding: int = Encoding.BER, values_max: int = 0) -> _M:
-    return at_once(_decode_slowly(cls, body, encoding, values_max))
+    return at_once(_decode_in_steps(cls, body, encoding, values_max))
 
 
-def _decode_slowly(cls: type[_M], body: bytes, encoding: int, values_max: int = 0) -> Generator[None, None, _M]:
-    return (ber.decode_slowly(cls, body, values_max=values_max) if encoding == Encoding.BER
-            else jsoncodec.decode_slowly(cls, body, values_max))
+def _decode_in_steps(cls: type[_M], body: bytes, encoding: int, values_max: int = 0) -> Generator[None, None, _M]:
+    return (ber.decode_in_steps(cls, body, values_max=values_max) if encoding == Encoding.BER
+            else jsoncodec.decode_in_steps(cls, body, values_max))
 
 
 # Decoders of the body of an event with its padding: (body, encoding, values_max = 0); PeerError if it is malformed. Elector
-# messages are always BER. `slowly`: a generator with pauses, for large messages.
+# messages are always BER. `in_steps`: a generator with pauses, for large messages.
 decode_control = partial(_decode, ControlMessage)
-decode_control_slowly = partial(_decode_slowly, ControlMessage)
+decode_control_in_steps = partial(_decode_in_steps, ControlMessage)
 decode_negotiation = partial(_decode, NegotiationMessage)
 decode_authentication = partial(_decode, AuthenticationMessage)
 decode_elector = partial(_decode, ElectorMessage)

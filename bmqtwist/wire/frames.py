@@ -49,9 +49,9 @@ class FrameBuffer:
         self.total = total or BufferedBytes()
         self.error: PeerError | None = None
         self._incomplete: BytesIO | None = None  # incomplete event
-        self.incomplete_bytes = 0  # bytes of _held
-        self._need = 0  # bytes of _held at which it is divided again
-        self._room = 0  # capacity of _held in bytes
+        self.incomplete_bytes = 0  # bytes of `_incomplete`
+        self._need = 0  # bytes of `_incomplete` at which it is divided again
+        self._room = 0  # capacity of `_incomplete`, bytes
 
     def receive(self, chunk: bytes) -> tuple[bytes, list[Span]]:
         """Take the next bytes; return a buffer and the spans of the whole events in it, in order.

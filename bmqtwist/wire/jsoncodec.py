@@ -36,10 +36,10 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan
 
 def decode(cls: type, data: bytes, values_max: int = 0) -> Any:
     """Decode a message of type `cls`, with or without word padding. `values_max`: see `ber.Budget`."""
-    return at_once(decode_slowly(cls, data, values_max))
+    return at_once(decode_in_steps(cls, data, values_max))
 
 
-def decode_slowly(cls: type, data: bytes, values_max: int = 0) -> Generator[None, None, Any]:
+def decode_in_steps(cls: type, data: bytes, values_max: int = 0) -> Generator[None, None, Any]:
     """Decode like `decode`, with the pauses of `ber.Budget`."""
     name = cls.__name__
     if values_max and data.count(b"{") + data.count(b"[") > values_max:  # each costs at least one value
@@ -84,7 +84,7 @@ class _JsonCodec:
         if budget.left < budget.pause:
             if budget.left < 0:
                 raise PeerError("too many values", path)
-            budget.next_pause()
+            budget.set_next_pause()
             yield
         values: dict[str, Any] = {}
         for key, item in tree.items():

@@ -530,7 +530,7 @@ def test_an_error_in_composing_an_alarm_text_affects_no_message(world: MemoryWor
     world.domain("p", maxDeliveryAttempts=1, queue_messages=2)
     producer, consumer = world.producer("bmq://p/q"), world.consumer("bmq://p/q")
     monkeypatch.setattr("bmqtwist.queue.describe.poison_alarm", lambda *arguments: 1 // 0)
-    monkeypatch.setattr("bmqtwist.queue.describe.apps", lambda *arguments: 1 // 0)
+    monkeypatch.setattr("bmqtwist.queue.describe.describe_apps", lambda *arguments: 1 // 0)
     assert [producer.status_of(b"x") for _ in range(4)][-1] == 1
     world.run()
     consumer.client.kill()
