@@ -23,7 +23,7 @@ _NAME = re.compile(r"[-a-zA-Z0-9_.]*")
 
 
 class InvalidUri(LocalError):
-    """The text is not a queue URI; the message is the original's."""
+    """The text is not a queue URI; the message is BlazingMQ's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def domain_of(uri: str) -> str:
 
 
 def parse_uri(text: str) -> QueueUri:
-    """Parse a queue URI, or raise InvalidUri with the text of the original broker."""
+    """Parse a queue URI, or raise InvalidUri with BlazingMQ's text."""
     if not text.startswith(SCHEME):
         raise InvalidUri('Invalid scheme: uri must start with "bmq://"')
     rest = text[len(SCHEME):]

@@ -17,11 +17,11 @@ _U = TypeVar("_U")
 _END = object()
 
 
-def in_steps(items: Iterable[_U], made: Callable[[_U], _T], pause_after: int = ITEMS_AT_ONCE) -> Steps[list[_T]]:
-    """Return `made(item)` for each item, with a pause after each `pause_after` items."""
+def in_steps(items: Iterable[_U], make: Callable[[_U], _T], pause_after: int = ITEMS_AT_ONCE) -> Steps[list[_T]]:
+    """Return `make(item)` for each item, with a pause after each `pause_after` items."""
     found: list[_T] = []
     for item in items:
-        found.append(made(item))
+        found.append(make(item))
         if not len(found) % pause_after:
             yield
     return found

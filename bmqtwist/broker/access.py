@@ -150,8 +150,8 @@ class QueueAccess:
 
         def created(found: Queue | Refused) -> None:
             domain.opening -= 1
-            led_elsewhere = isinstance(found, Refused) and found.code == NOT_PRIMARY
-            if led_elsewhere and cluster.relays is not None and not _is_of_member(session):
+            has_other_primary = isinstance(found, Refused) and found.code == NOT_PRIMARY
+            if has_other_primary and cluster.relays is not None and not _is_of_member(session):
                 cluster.relays.open(session, uri, request, answer)
             else:
                 answer(found)
@@ -216,7 +216,7 @@ class QueueAccess:
 
     def release_unused(self, queue: Queue) -> None:
         if isinstance(queue, RelayQueue):
-            self._relays_of(queue).unused(queue)
+            self._relays_of(queue).release_unused(queue)
         elif not queue.handles:
             queue.idle_since = self.loop.now
 

@@ -144,7 +144,7 @@ class Broker:
         """Write the last sync points and close all files at their lengths; then raise the first OSError, if any."""
         sync = all(each.partition_config.flush_at_shutdown for each in self.configuration.clusters.my_clusters)
         failed = self.storage.close(self.loop.wall(now), sync)
-        self.deliveries.end()
+        self.deliveries.drop_requests()
         self.output.write()
         if failed is not None:
             raise failed

@@ -97,8 +97,8 @@ class Deliveries:
                 self._loop.isolation.close(session)
             self._deliver(now)  # their unconfirmed messages go to other consumers
 
-    def end(self) -> None:
-        """End all deliveries: the broker stops."""
+    def drop_requests(self) -> None:
+        """Drop all requested deliveries: the broker closes."""
         for queue in self._requested:
             queue.delivery_requested = False
         self._requested.clear()

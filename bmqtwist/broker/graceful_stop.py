@@ -178,10 +178,10 @@ class Shutdown:
         if self._is_complete(now, any(members.statuses.stop_awaited for _, members in self._multi_node)):
             self._enter_stage(Stage.HAND_OVER, now, HAND_OVER_S, "members have answered, or timeout")
             for cluster, _ in self._multi_node:
-                cluster.hand_over()
+                cluster.begin_hand_over()
 
     def _check_hand_over(self, now: float) -> None:
-        left = [cluster for cluster, _ in self._multi_node if not cluster.is_handed_over]
+        left = [cluster for cluster, _ in self._multi_node if not cluster.advance_hand_over()]
         if self._is_complete(now, bool(left)):
             self._enter_stage(Stage.ANSWERS, now, 0.0, "timeout" if left else "partitions and leadership are handed over")
             for cluster, _ in self._multi_node:

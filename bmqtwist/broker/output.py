@@ -1,7 +1,7 @@
 """Output of a turn: one write for each session that has output, for at most TURN_WRITE_S.
 
-The connections of ended sessions are closed. If a client does not read its output, the broker stops reading from it, and
-disconnects it above the output limit.
+The connections of ended sessions are closed. If a client does not read its output, the broker stops reading from it. It
+disconnects a client above the limit of unsent output, or after UNREAD_SECONDS_MAX without progress above the lagging limit.
 
 docs/architecture.md, "A message's way", shows when this module is called.
 """
@@ -82,6 +82,7 @@ class Output:
             self._slow_down(session, unsent)
 
     def _slow_down(self, session: Session, unsent: int) -> None:
+        """Stop reading from a client that does not read its output; disconnect it above the limit of unsent output."""
         limit = session.kind.output_bytes_max or self._outbox_max and self._outbox_max + PUT_MESSAGE_BYTES_MAX
         if limit and unsent > limit:
             self._disconnect(session, unsent)

@@ -56,7 +56,7 @@ class Sessions:
         self.unauthenticated = UnauthenticatedConnections(
             extension.unauthenticated_connections_max, UNAUTHENTICATED_BYTES_MAX,
             extension.unauthenticated_connections_per_address_max, extension.connections_per_address_and_second_max)
-        self.held = BufferedBytes(extension.input_bytes_max)
+        self.incomplete_input = BufferedBytes(extension.input_bytes_max)
         self.event_bytes_max = extension.event_bytes_max
         self.output_bytes_max = extension.outbox_bytes_max
 
@@ -161,8 +161,9 @@ class Sessions:
 
     def enforce_input_limit(self) -> None:
         session = max(self.open, key=lambda each: each.frames.incomplete_bytes)
+        total = self.incomplete_input
         session.close("#TCP_READ_ERROR %s: it has the largest of the incomplete events, %d of %d bytes (limit: %d)",
-                      session.description, session.frames.incomplete_bytes, self.held.bytes, self.held.bytes_max)
+                      session.description, session.frames.incomplete_bytes, total.bytes, total.bytes_max)
 
     def authenticate(self, session: Session, effect: Authenticate) -> None:
         self.loop.performer.authenticate(session, effect)

@@ -1,7 +1,7 @@
 """Sessions of peers, that is, other brokers: nodes and proxies of a cluster.
 
-`PeerContext` admits peers and processes their events. The session implements heartbeats, the end of the connection, and the
-limit of unsent output.
+`PeerContext` admits peers and processes their events. The session declares the limits of missed heartbeats and of unsent
+output; `broker/periodic_jobs.py` and `broker/output.py` enforce them.
 
 A downstream broker (`accept_requests`) is a client: one handle may stand for many of its clients, with the sums of their
 counts, and is one consumer of each app. PUSH messages contain the remaining delivery attempts; a REJECT reports a used

@@ -79,7 +79,7 @@ class SessionContext(Protocol):
     event_bytes_max: int  # of one event
     output_bytes_max: int  # limit of unsent output of a client; 0 = unlimited
     unauthenticated: UnauthenticatedConnections  # unauthenticated connections
-    held: BufferedBytes  # bytes of incomplete events of all connections
+    incomplete_input: BufferedBytes  # bytes of incomplete events of all connections
     serving: bool  # False: the broker is stopping, and does not answer opens any more
 
     @property
@@ -104,7 +104,7 @@ class SessionContext(Protocol):
         """Drop the jobs of the session."""
 
     def enforce_input_limit(self) -> None:
-        """Close the connection that holds the most bytes of incomplete events: their sum exceeds `held.bytes_max`."""
+        """Close the connection with the most bytes of incomplete events: the sum exceeds `incomplete_input.bytes_max`."""
 
     def authenticate(self, session: Session, effect: Authenticate) -> None:
         """Run an authenticator on a worker thread, then call `session.on_authenticated`."""
@@ -192,7 +192,7 @@ class Session:
         self.state = ConnectionState.CLOSED  # until the first call of `set_kind`
         self.kind: SessionKind = NO_KIND
         self.transitions = TransitionLog()
-        self.frames = FrameBuffer(min(context.event_bytes_max, NEGOTIATION_BYTES_MAX), context.held)
+        self.frames = FrameBuffer(min(context.event_bytes_max, NEGOTIATION_BYTES_MAX), context.incomplete_input)
         self.has_jobs = False  # jobs process its input; the socket is not read meanwhile
 
     # -- from the transport -----------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ class Performer(Protocol):
         """Write to the connection of a session; return its unsent bytes."""
 
     def unread(self, session: Session) -> tuple[int, int]:
-        """(unsent bytes, total bytes sent after a wait) of the connection of a session."""
+        """Return the unsent bytes of the connection of a session, and the total of the bytes that were sent after a wait."""
 
     def dial(self, host: str, port: int, tls: bool, connected: Callable[[str, float], Session],
              failed: Callable[[str, float], None]) -> None:

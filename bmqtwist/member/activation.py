@@ -1,6 +1,7 @@
 """Activation of stored queues in slices: a million messages, or ten thousand queues, take a second.
 
-A queue being activated already has this node as its primary. Its records do not change meanwhile, and opens of it wait.
+`member/cluster.py` activates the queues of a domain when the domain is loaded and this node is primary of their partitions.
+The records of a queue do not change during its activation; opens of it wait for the end.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from bmqtwist.storage.state import StoredQueue
 class ActivationState(Enum):
     """State of the activation of one queue."""
 
-    PENDING = "its messages are being restored, or wait for that"
+    PENDING = "its messages are being restored, or their restoration has not begun"
     ACTIVATED = "the queue is created"
     FAILED = "the queue cannot be used"
     CANCELLED = "the queue is deleted, or has another primary"

@@ -194,10 +194,10 @@ class Appointments:
         """Return the node that becomes leader when this node stops."""
         return next(iter(self._prefer_available(self._candidates())), None)
 
-    def successor_of(self, safe: Mapping[int, Psn]) -> int | None:
-        """Return the next primary of a partition of this node; `safe`: the last durable record of each node."""
+    def successor_of(self, durable: Mapping[int, Psn]) -> int | None:
+        """Return the next primary of a partition of this node; `durable`: the last durable record of each node."""
         candidates = [node_id for node_id in self._prefer_available(self._candidates()) if node_id != self.node_id]
-        return successor_of(self.leadership.metadata.state.partitions, candidates, safe, self._rules.algorithm,
+        return successor_of(self.leadership.metadata.state.partitions, candidates, durable, self._rules.algorithm,
                             self.leadership.standing.leader)
 
     @property

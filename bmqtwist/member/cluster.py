@@ -320,14 +320,13 @@ class Cluster:
             self.members.on_statuses_changed()
             self.replication.appointments.check(self.loop.now)
 
-    def hand_over(self) -> None:
-        """Announce that this node stops: other nodes become leader and primaries."""
+    def begin_hand_over(self) -> None:
+        """Begin the handover of leadership and partitions: report to the other nodes that this node stops."""
         if self.members is not None:
             self.members.statuses.set_own(NodeStatus.E_STOPPING)
 
-    @property
-    def is_handed_over(self) -> bool:
-        """True once other nodes are leader and primaries, or cannot become so. Each read advances the handover."""
+    def advance_hand_over(self) -> bool:
+        """Take the next step of the handover; return True once other nodes are leader and primaries, or cannot become so."""
         successor = self.replication.appointments.successor() if self.replication is not None else None
         if self.replication is None or successor is None or not self.leadership.has_quorum_without_self:
             return True

@@ -34,15 +34,15 @@ class Handover:
 
 
 class Handovers:
-    """Handovers of one cluster at one node. `patience`: seconds that a successor has. `serve(partition, output, now)`:
-    activate or retire its queues; `end_lease(partition, now)`: append the sync point; `decline(partition, output, now)`:
-    report to the leader that this node gives the lease up."""
+    """Handovers of one cluster at one node. `patience`: seconds until the successor must have stored all records.
+    `set_serving(partition, output, now)`: activate or retire its queues; `end_lease(partition, now)`: append the sync point;
+    `decline(partition, output, now)`: report to the leader that this node gives the lease up."""
 
     def __init__(self, hosted: list[HostedPartition], loop: Loop, patience: float,
-                 serve: Callable[[int, SetActive, float], None], end_lease: Callable[[int, float], None],
+                 set_serving: Callable[[int, SetActive, float], None], end_lease: Callable[[int, float], None],
                  decline: Callable[[int, Decline, float], None]) -> None:
         self._hosted, self._loop, self._patience = hosted, loop, patience
-        self._serve, self._end_lease, self._decline = serve, end_lease, decline
+        self._set_serving, self._end_lease, self._decline = set_serving, end_lease, decline
         self._in_progress: dict[int, Handover] = {}
 
     def is_leaving(self, index: int) -> bool:
@@ -58,7 +58,7 @@ class Handovers:
         if not self._in_progress:
             self._loop.timers.at(now + CHECK_S, self._check_all)
         self._in_progress[index] = Handover(wanted, node_stops, now + self._patience)
-        self._serve(index, SetActive(machine.lease, False, f"handed over to node {wanted.successor}"), now)
+        self._set_serving(index, SetActive(machine.lease, False, f"handed over to node {wanted.successor}"), now)
         self._end_lease(index, now)
         self.advance(index, now)
 
@@ -81,9 +81,9 @@ class Handovers:
             self._decline_lease(index, found, machine, now)
         elif now >= found.until:
             del self._in_progress[index]
-            self._loop.report.warn(f"{machine.name}: node {found.wanted.successor} did not have all of it within "
+            self._loop.report.warn(f"{machine.name}: node {found.wanted.successor} did not store all records within "
                                    f"{self._patience:g} s: this node stays its primary")
-            self._serve(index, SetActive(machine.lease, True, "the handover was given up"), now)
+            self._set_serving(index, SetActive(machine.lease, True, "the handover was given up"), now)
 
     def _is_drained(self, machine: PartitionMachine, successor: int) -> bool:
         target, last = machine.targets.by_node.get(successor), machine.log.summary.last

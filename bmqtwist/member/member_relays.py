@@ -2,7 +2,8 @@
 
 A partition has an upstream while its active primary is known and connected (`Replication.primary_of`); the generation of the
 upstream is the primary's lease. The primary sends PUSHes without payload: this node has the records, or receives them soon.
-When this node becomes primary, its relays become queues, and the reverse (`queue.handover`). The rest is in `relay.relays`.
+When this node becomes primary, its relays become queues, and the reverse (`queue.handover`). `relay.relays` has the
+part that members and proxies share.
 docs/architecture.md shows the way of a PUT through three nodes, and of its ACK back.
 """
 
@@ -39,8 +40,8 @@ CHECK_PERIOD_S = 0.2
 
 
 class MemberRelays:
-    """`relay.relays.RelayUser` of one cluster. `record_of`: a queue's record in the metadata; `bytes_max`: the limit of PUTs
-    that wait for ACKs, in bytes."""
+    """`relay.upstream_queue.RelayUser` of one cluster. `record_of`: a queue's record in the metadata; `bytes_max`: the limit
+    of PUTs that wait for ACKs, in bytes."""
 
     def __init__(self, cluster: ReplicatedCluster, record_of: Callable[[str], QueueRecord | None], replication: Replication,
                  links: ClusterLinks, statuses: NodeStatuses, bytes_max: int) -> None:
@@ -60,7 +61,7 @@ class MemberRelays:
     # -- the primaries ----------------------------------------------------------------------------------------------------
 
     def awaited_members(self) -> str:
-        """Return the members that have not connected yet after the start; see `ClusterLinks.awaited`."""
+        """Return the members that have not connected yet after the start; see `ClusterLinks.awaited_nodes`."""
         return self._links.awaited_nodes(self._loop.now)
 
     def on_primary_changed(self, index: int) -> None:
@@ -141,7 +142,7 @@ class MemberRelays:
         self.statuses.set_usable_by_proxies(self._cut_off_since is None or now < self._cut_off_since + self._election_seconds
                                 or not self.leadership.may_be_cut_off_from_leader)
 
-    # -- relay.relays.RelayUser -------------------------------------------------------------------------------------------
+    # -- relay.upstream_queue.RelayUser ---------------------------------------------------------------------------------
 
     def upstream_of(self, uri: str) -> Upstream | None:
         """Return the active primary of the queue's partition."""
@@ -170,7 +171,7 @@ class MemberRelays:
         now = self._loop.now
         copy = Message(guid, payload, message.options, message.has_properties, message.compression, message.schema_id,
                        message.crc, now, self._loop.wall(now))
-        copy.lease, copy.sequence = message.lease, message.sequence  # for what `App.is_late` says
+        copy.lease, copy.sequence = message.lease, message.sequence  # `App.is_late` compares them
         return copy
 
     def payload(self, uri: str, guid: bytes) -> bytes:

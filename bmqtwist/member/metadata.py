@@ -120,7 +120,7 @@ class ClusterMetadata:
     # -- the file ---------------------------------------------------------------------------------------------------
 
     def next_job(self, wall: int) -> FileJob | None:
-        """Return the next file job: `perform` it on any thread, then call `written` or `failed`."""
+        """Return the next file job: `perform` it on any thread, then call `on_written` or `on_failed`."""
         if self.flush_due:
             self.flush_due = False
             self._perform_outputs(self.log.step(Flush(), wall), wall)

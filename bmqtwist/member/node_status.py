@@ -1,7 +1,8 @@
 """Availability of the members of a cluster: the status that each member reports, and this node's own.
 
 A member is AVAILABLE when all its partitions are healed and each partition has an active primary. It reports changes to the
-other members, and to proxies, which choose their upstream by them; a stopping member reports that it stops.
+other members, and to proxies, which choose their upstream by them; a stopping member reports that it stops. The statuses of
+two members decide which message types one may send to the other (`cluster/gates.py`).
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 `PartitionLogs` opens logs at the start, appends to them, and reads them again in a thread after a cut or an image. Meanwhile
 the partition is *busy*: it ignores records, which the primary repeats. `Feeding` sends a replica the records that it lacks,
-or an image of all live records. Recent records leave from memory at once; older ones are read one message at a time.
+or an image of all live records. Recent records are sent from memory at once; older ones are read from the files, one
+message every PAUSE_S. `storage.replica` limits the size of a message.
 
 docs/architecture.md, "A message's way", shows when this module is called.
 """

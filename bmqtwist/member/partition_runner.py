@@ -4,6 +4,8 @@
     logs        `partition_logs`: the files of each partition; records and images for other nodes
     promises    `promises`: one file for all partitions; effects of a promise wait until it is durable
 
+`KnownPrimaries` has the appointed and the active primary of each partition, this node or another one.
+
 Records leave for the replicas in the turn in which they are written, before their sync (`on_written`); CONFIRMs wait up to
 DELAY_S for the records of a message. A replica sends a receipt when it has written or synced records. Inputs of a machine
 are processed in order; an input that an output causes is queued.

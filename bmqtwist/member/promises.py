@@ -1,4 +1,9 @@
-"""Durable promises of this node for all partitions of a cluster: one file, written in a thread."""
+"""Durable promises of this node for all partitions of a cluster: one file, written in a thread.
+
+A promise is the lease of an appointed primary: this node no longer supports primaries with an older lease. The primary
+receives the promise once it is durable (`cluster/take_over.py`). The file also has a flag for each partition: durable
+records may be missing in its log (`doubtful`).
+"""
 
 from __future__ import annotations
 
@@ -13,8 +18,9 @@ RETRY_S = 1.0  # from a failed write to the next attempt
 
 
 class Promises:
-    """Promises of one cluster. `on_saved(partition, lease, now)`: the promise of a newer lease is durable. `lost`: the file
-    is damaged, so that earlier promises are unknown."""
+    """Promises of one cluster. `on_saved(partition, lease, now)`: the promise of a newer lease is durable. `wanted`: the
+    latest promises, by partition, of which a write may be pending; `lost`: the file is damaged, so that earlier promises are
+    unknown."""
 
     def __init__(self, title: str, file: PromiseFile, loop: Loop,
                  on_saved: Callable[[int, int, float], None]) -> None:

@@ -45,7 +45,7 @@ class Proposals:
         self._numbers = timer_ns()  # answers to an earlier run of this process do not match
 
     def propose(self, change: Change, on_decided: OnDecided, wall: int, timeout: float = REQUEST_SECONDS_MAX) -> None:
-        """As `ClusterMetadata.propose`; `timeout`: timeout in seconds."""
+        """Propose a change; `on_decided` receives the outcome. `timeout`: seconds until it fails with unknown outcome."""
         if len(self._requests) >= REQUESTS_MAX:
             on_decided(NotDone(f"{REQUESTS_MAX} changes of the metadata wait for the leader", False), wall)
             return

@@ -1,13 +1,12 @@
-"""Retirement of queues that this node is no longer primary of: a job converts them to relays, so that their clients
-continue.
+"""Retirement of queues of which this node is no longer primary: they become relays, and their clients continue.
 
     begin               stop all queues of a partition: they accept and deliver no messages
     job                 convert the queues in order (`queue.handover`), first those with unacknowledged PUTs, whose payloads
                         are read from the log
     convert             convert a queue at once: a client makes a request, or this node becomes its primary again; PUTs and
                         CONFIRMs of clients wait for the conversion
-    call_when_log_read  use the log as a replica's after these reads. The next primary's records may replace uncommitted
-                        ones, whose payloads may be in the files alone; so the log is neither cut nor appended to before
+    call_when_log_read  call an action after these reads. Before them the log must not change: the next primary may replace
+                        uncommitted records, whose payloads may be only in the files
 """
 
 from __future__ import annotations

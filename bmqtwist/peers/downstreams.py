@@ -1,4 +1,5 @@
-"""Downstream brokers: proxies connected to this node, a member or proxy of their cluster.
+"""Downstream brokers of one cluster: proxies that are connected to this node. The node is a member of the cluster, or a
+proxy itself.
 
 Any number of proxies may connect. A proxy uses queues as a client does (`link/peer.py`) and receives this node's status, if
 it supports that.

@@ -1,6 +1,7 @@
 """Handshake contents: identity and features of this broker, checks of a peer's features, supported SDK versions.
 
-Used during the negotiation (`link/negotiation.py`) by `broker/sessions.py`, `links.py` and `downstreams.py`.
+Used during the negotiation (`link/negotiation.py`) by `broker/sessions.py`, `links.py` and `downstreams.py`. `LinkHost` is
+the interface that the latter two need of the broker.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Admission of connections: limits of their number, and of the open files that storage needs."""
+"""Admission of connections: limits of their number, and a reserve of file descriptors for storage.
+
+Called for each accepted connection. `link/unauthenticated.py` has the limits per address and of unauthenticated
+connections.
+"""
 
 from __future__ import annotations
 

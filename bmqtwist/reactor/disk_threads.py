@@ -32,7 +32,7 @@ class DiskThreads:
             if thread.ident is not None:
                 thread.join()
 
-    def do(self, work: Callable[[], object], done: Callable[[], None], failed: Callable[[BaseException], None]) -> None:
+    def submit(self, work: Callable[[], object], done: Callable[[], None], failed: Callable[[BaseException], None]) -> None:
         """Call `work` on a thread, then `done()`, or `failed(error)` if it raised, in the event loop."""
         self._jobs.put((work, done, failed))
 

@@ -10,9 +10,9 @@ from bmqtwist import alarms
 from bmqtwist.report import Report
 
 LAG_PERIOD_S = 1.0  # between two measurements
-IDLE_BUSY_S = 0.05  # if turns took less in a period, the oldest generation may be collected, which may take 0.1 s and more
-COLLECT_AFTER = 300  # collections of the middle generation between two of the oldest; multiplied by the duration of the
-SHORT_COLLECTION_S = 0.005  # last one in units of this
+IDLE_BUSY_S = 0.05  # the oldest generation (0.1 s and more) is collected only after a period with less time in turns
+COLLECT_AFTER = 300  # collections of the middle generation between two of the oldest, after one below SHORT_COLLECTION_S
+SHORT_COLLECTION_S = 0.005  # each further unit of the last duration adds COLLECT_AFTER
 
 
 class LoopLag:

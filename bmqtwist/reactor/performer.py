@@ -271,7 +271,7 @@ class ReactorPerformer:
                 error = OSError(str(error))
             self._if_running(partial(failed, error))
 
-        self._disk.do(work, partial(self._if_running, done), on_error)
+        self._disk.submit(work, partial(self._if_running, done), on_error)
 
     def _if_running(self, action: Callable[[float], None]) -> None:
         if self._running:

@@ -146,7 +146,7 @@ def _accepts_returns(peer: PeerSession) -> bool:
 
 
 class RelayIncoming:
-    """Messages from the upstream nodes of one cluster. `by_id`: queues open there, by queue id."""
+    """Messages from the upstream nodes of one cluster. `by_id`: queues open at upstream nodes, by queue id."""
 
     def __init__(self, by_id: dict[int, UpstreamQueue], uplink: RelayUplink, user: RelayUser, loop: Loop) -> None:
         self._by_id, self._uplink, self._user, self._loop = by_id, uplink, user, loop
@@ -206,6 +206,7 @@ class RelayIncoming:
                 self._with_waiting.pop(opened, None)
 
     def deliver_waiting(self, opened: UpstreamQueue, now: float) -> None:
+        """Deliver the PUSHes of a queue in order until one lacks its record; return those after their deadline."""
         relay = opened.relay
         while relay is not None and opened.waiting_pushes:
             push = opened.waiting_pushes[0]

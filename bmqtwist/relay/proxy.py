@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 class ProxyCluster:
-    """`peers.links.LinkUser` and `relay.relays.RelayUser` of one cluster."""
+    """`peers.links.LinkUser` and `relay.upstream_queue.RelayUser` of one cluster."""
 
     def __init__(self, definition: ClusterProxyDefinition, host: LinkHost, context: QueueContext) -> None:
         self.definition, self.name, self._loop = definition, definition.name, host.loop
@@ -79,7 +79,7 @@ class ProxyCluster:
         """The relays that clients have open, by URI."""
         return self.relays.queues
 
-    # -- relay.relays.RelayUser -----------------------------------------------------------------------------------------
+    # -- relay.upstream_queue.RelayUser ---------------------------------------------------------------------------------
 
     def upstream_of(self, uri: str) -> Upstream | None:
         """Return the upstream of all queues."""

@@ -10,7 +10,7 @@ module connects both with the queue's upstream connection (`Upstream`).
     uplink                   PUTs and CONFIRMs of clients
     release_surplus          close at the upstream the handles that clients have closed
 
-`RelayUser` provides what differs between members and proxies: a queue's upstream, its domain, payloads of PUSHes.
+Members and proxies differ in a queue's upstream, its domain and the payloads of PUSHes: `RelayUser` (`upstream_queue.py`).
 """
 
 from __future__ import annotations
@@ -217,14 +217,15 @@ class Relays:
         self.release_surplus(opened, add_request)
         on_closed()
 
-    def unused(self, queue: RelayQueue) -> None:
+    def release_unused(self, queue: RelayQueue) -> None:
         """Release a queue's surplus after handles were dropped or an open failed."""
         opened = self.opened.get(queue.uri)
         if opened is not None and opened.relay is queue:
             self.release_surplus(opened)
 
     def release_surplus(self, opened: UpstreamQueue, add_request: Callable[[], Callable[[], None]] | None = None) -> None:
-        """Close at the upstream what no client has open; `add_request()` returns the callback of one more close request."""
+        """Close at the upstream the handles that no client has open; `add_request()` returns the callback of one more
+        close request."""
         opened.drop_gone_consumers()
         if opened.relay is not None:
             opened.relay.detach_closed_handles()

@@ -37,8 +37,9 @@ from bmqtwist.wire.schema import (
 
 
 class Upstream:
-    """An upstream node of one generation: the number of the proxy's choice, or the primary's lease. `stopping`: it has sent
-    a stop request; `sends_receipts`: it reports committed CONFIRMs."""
+    """An upstream node during one generation. `generation`: at a proxy a number that grows with each choice of an upstream
+    node, at a member the primary's lease; `stopping`: the node has sent a stop request; `sends_receipts`: the node reports
+    committed CONFIRMs."""
 
     __slots__ = ("peer", "batch", "generation", "stopping", "sends_receipts")
 

@@ -74,7 +74,7 @@ class SessionContext:
 
     def __init__(self) -> None:
         self.report = ListReport()
-        self.held, self.unauthenticated = BufferedBytes(), UnauthenticatedConnections(0, 1 << 20)
+        self.incomplete_input, self.unauthenticated = BufferedBytes(), UnauthenticatedConnections(0, 1 << 20)
         self.flushes: list[Session] = []
         self.gone_sessions: list[Session] = []
         self.unfinished: list[Session] = []

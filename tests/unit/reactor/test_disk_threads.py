@@ -25,7 +25,7 @@ def test_jobs_run_in_order_and_their_results_arrive_in_the_event_loop() -> None:
     worked: list[tuple[int, int]] = []
     reported: list[tuple[int, int]] = []
     for number in range(20):
-        pool.do(lambda number=number: worked.append((number, threading.get_ident())),
+        pool.submit(lambda number=number: worked.append((number, threading.get_ident())),
                 lambda number=number: reported.append((number, threading.get_ident())), pytest.fail)
     pool.stop()
     assert [number for number, _ in worked] == list(range(20)) and not reported
@@ -39,7 +39,7 @@ def test_as_many_jobs_run_at_once_as_there_are_threads() -> None:
     pool, calls = started_pool(3)
     together = threading.Barrier(3)
     for _ in range(3):
-        pool.do(lambda: together.wait(10), lambda: None, pytest.fail)
+        pool.submit(lambda: together.wait(10), lambda: None, pytest.fail)
     for _ in range(3):
         calls.get(timeout=10)()
     pool.stop()
@@ -53,8 +53,8 @@ def test_any_exception_of_a_job_is_reported_and_the_thread_continues(error: Base
     def work() -> None:
         raise error
 
-    pool.do(work, pytest.fail, found.append)
-    pool.do(lambda: None, lambda: found.append("next"), pytest.fail)
+    pool.submit(work, pytest.fail, found.append)
+    pool.submit(lambda: None, lambda: found.append("next"), pytest.fail)
     for _ in range(2):
         calls.get(timeout=10)()
     assert found == [error, "next"]
