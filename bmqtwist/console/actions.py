@@ -38,58 +38,58 @@ def reason_of(error: Exception) -> str:
     return error.message if isinstance(error, Refused) else str(error)
 
 
-def _ok(operations: api.Operations) -> Document:
+def _ok(context: api.OperationContext) -> Document:
     """Discard the cached cluster document, and return the answer of a successful action."""
-    operations.collector.invalidate()
+    context.collector.invalidate()
     return {"ok": True}
 
 
 @api.post("nodes/<node>/stop", UserRole.OPERATOR, api.Argument("confirm", "the name of the node again", required=True),
       api.REASON,
       api.Argument("delay", "seconds until the stop begins, 0 to 3600; until then it can be aborted", "integer",
-               api.integer_reader(0, 0, DELAY_SECONDS_MAX)), place=api.at_named_node, confirm="node")
-def stop(operations: api.Operations, call: api.ApiCall) -> Document:
+                   api.integer_reader(0, 0, DELAY_SECONDS_MAX)), place=api.at_named_node, confirm="node")
+def stop(context: api.OperationContext, call: api.ApiCall) -> Document:
     """Stop a node gracefully."""
-    operations.delayed_stop.request(call.arguments["reason"], call.caller.user, call.arguments["delay"])
-    return _ok(operations)
+    context.delayed_stop.request(call.arguments["reason"], call.caller.user, call.arguments["delay"])
+    return _ok(context)
 
 
 @api.post("nodes/<node>/abort-stop", UserRole.OPERATOR, place=api.at_named_node)
-def abort_stop(operations: api.Operations, call: api.ApiCall) -> Document:
+def abort_stop(context: api.OperationContext, call: api.ApiCall) -> Document:
     """Abort the stop of a node before it begins."""
-    operations.delayed_stop.abort(call.caller.user)
-    return _ok(operations)
+    context.delayed_stop.abort(call.caller.user)
+    return _ok(context)
 
 
 @api.post("partitions/<int:partition>/move", UserRole.OPERATOR,
-      api.Argument("to", "name of the new primary", read=api.text_reader(api.NAME_CHARS_MAX, 1), required=True),
-      api.OPTIONAL_REASON, place=api.at_leader)
+          api.Argument("to", "name of the new primary", read=api.text_reader(api.NAME_CHARS_MAX, 1), required=True),
+          api.OPTIONAL_REASON, place=api.at_leader)
 @inlineCallbacks
-def move(operations: api.Operations, call: api.ApiCall) -> Any:
+def move(context: api.OperationContext, call: api.ApiCall) -> Any:
     """Move a partition to another primary."""
-    yield operations.run_admin(call, admin.move_partition, operations.own_cluster().name,
-                             call.arguments["partition"], operations.check_node(call.arguments["to"]))
+    yield context.run_admin(call, admin.move_partition, context.own_cluster().name,
+                            call.arguments["partition"], context.check_node(call.arguments["to"]))
     return {"ok": True}
 
 
 @api.post("partitions/<int:partition>/rollover", UserRole.OPERATOR, api.OPTIONAL_REASON, place=api.at_partition_primary)
 @inlineCallbacks
-def rollover(operations: api.Operations, call: api.ApiCall) -> Any:
+def rollover(context: api.OperationContext, call: api.ApiCall) -> Any:
     """Start a rollover of a partition to a new file set."""
-    yield operations.run_admin(call, admin.roll_over, operations.own_cluster().name, call.arguments["partition"])
+    yield context.run_admin(call, admin.roll_over, context.own_cluster().name, call.arguments["partition"])
     return {"ok": True}
 
 
 @api.post("queues/purge", UserRole.ADMIN, api.URI,
-      api.Argument("app", "the app; null = all", read=api.text_reader(api.NAME_CHARS_MAX), nullable=True),
-      api.Argument("confirm", "the URI again", required=True), api.REASON,
-      answer={"messages": "integer", "bytes": "integer"}, place=api.at_queue_primary, confirm="uri")
+          api.Argument("app", "the app; null = all", read=api.text_reader(api.NAME_CHARS_MAX), nullable=True),
+          api.Argument("confirm", "the URI again", required=True), api.REASON,
+          answer={"messages": "integer", "bytes": "integer"}, place=api.at_queue_primary, confirm="uri")
 @inlineCallbacks
-def purge(operations: api.Operations, call: api.ApiCall) -> Any:
+def purge(context: api.OperationContext, call: api.ApiCall) -> Any:
     """Purge all messages of a queue, or of one of its apps."""
     uri = parse_uri(call.arguments["uri"])
-    report = yield operations.run_admin(call, admin.purge_queue, uri.qualified_domain, uri.queue,
-                                      call.arguments["app"] or admin.WHOLE_QUEUE)
+    report = yield context.run_admin(call, admin.purge_queue, uri.qualified_domain, uri.queue,
+                                     call.arguments["app"] or admin.WHOLE_QUEUE)
     if report.errors:
         raise Refusal(409, report.errors[0])
     return {"ok": True, "messages": sum(each.messages for each in report.purged),
@@ -97,15 +97,15 @@ def purge(operations: api.Operations, call: api.ApiCall) -> Any:
 
 
 @api.post("publish", UserRole.OPERATOR, api.URI,
-      api.Argument("payload", f"at most {PAYLOAD_CHARS_MAX} characters", read=api.text_reader(PAYLOAD_CHARS_MAX)),
-      api.Argument("encoding", "text or base64"), api.PROPERTIES,
-      api.Argument("count", "1 to 100", "integer", api.integer_reader(1, 1, local_producer.COUNT_MAX)),
-      answer={"results": "array"})
+          api.Argument("payload", f"at most {PAYLOAD_CHARS_MAX} characters", read=api.text_reader(PAYLOAD_CHARS_MAX)),
+          api.Argument("encoding", "text or base64"), api.PROPERTIES,
+          api.Argument("count", "1 to 100", "integer", api.integer_reader(1, 1, local_producer.COUNT_MAX)),
+          answer={"results": "array"})
 @inlineCallbacks
-def publish(operations: api.Operations, call: api.ApiCall) -> Any:
+def publish(context: api.OperationContext, call: api.ApiCall) -> Any:
     """Post test messages to a queue, and return the status of each ACK."""
     given, done = call.arguments, Deferred[local_producer.Published]()
-    local_producer.publish(operations.broker, given["uri"], _payload(given["payload"], given.get("encoding") or "text"),
+    local_producer.publish(context.broker, given["uri"], _payload(given["payload"], given.get("encoding") or "text"),
                            typed_properties.from_tree(given["properties"] or {}), given["count"], call.caller.user,
                            done.callback)
     result = yield done
@@ -132,9 +132,9 @@ def _payload(payload: str, encoding: object) -> bytes:
                    read=api.text_reader(api.NAME_CHARS_MAX)),
       api.Argument("text", f"text of the alarm, 1 to {ALARM_CHARS_MAX} characters",
                    read=api.text_reader(ALARM_CHARS_MAX, 1), required=True), api.NODE, place=api.at_node)
-def raise_alarm(operations: api.Operations, call: api.ApiCall) -> Document:
+def raise_alarm(context: api.OperationContext, call: api.ApiCall) -> Document:
     """Raise an alarm; it is logged and listed like an alarm of the broker."""
-    given, report = call.arguments, operations.host.report
+    given, report = call.arguments, context.host.report
     category, severity, message = given["category"] or "OPERATOR", given["severity"] or "ALARM", given["text"].strip()
     if not message:
         raise Refusal(400, "The text of an alarm must not be empty.", "text")
@@ -147,35 +147,35 @@ def raise_alarm(operations: api.Operations, call: api.ApiCall) -> Document:
         raise Refusal(400, "The severity must be ALARM or PANIC.", "severity")
     report.alarm(alarms.operator_alarm(category, severity == "PANIC"), "%s",
                  f"{shown(message, ALARM_CHARS_MAX)} (raised by {shown(call.caller.user)})")
-    return _ok(operations)
+    return _ok(context)
 
 
 @api.post("alarms/<alarm>/acknowledge", UserRole.OPERATOR, place=api.at_alarm)
-def acknowledge(operations: api.Operations, call: api.ApiCall) -> Document:
+def acknowledge(context: api.OperationContext, call: api.ApiCall) -> Document:
     """Acknowledge an alarm: an operator has taken note of it. It stays active."""
-    operations.host.node.alarms.acknowledge(call.arguments["alarm"].rpartition(":")[2], call.caller.user)
+    context.host.node.alarms.acknowledge(call.arguments["alarm"].rpartition(":")[2], call.caller.user)
     return {"ok": True}
 
 
 @api.post("alarms/<alarm>/clear", UserRole.OPERATOR, place=api.at_alarm)
-def clear(operations: api.Operations, call: api.ApiCall) -> Document:
+def clear(context: api.OperationContext, call: api.ApiCall) -> Document:
     """Clear an alarm. The broker raises it again if its condition recurs."""
-    operations.host.node.alarms.clear(call.arguments["alarm"].rpartition(":")[2], call.caller.user)
+    context.host.node.alarms.clear(call.arguments["alarm"].rpartition(":")[2], call.caller.user)
     return {"ok": True}
 
 
 @api.post("domains/<domain>/reconfigure", UserRole.ADMIN, api.OPTIONAL_REASON, answer={"nodes": "array"})
 @inlineCallbacks
-def reconfigure(operations: api.Operations, call: api.ApiCall) -> Any:
+def reconfigure(context: api.OperationContext, call: api.ApiCall) -> Any:
     """Reload the configuration file of a domain at every node."""
-    name, own = read_text(call.arguments, "domain", api.NAME_CHARS_MAX, 1), operations.collector.name
+    name, own = read_text(call.arguments, "domain", api.NAME_CHARS_MAX, 1), context.collector.name
     rows = []
-    for node in (own, *(operations.collector.consoles.urls() if not call.caller.node else ())):
+    for node in (own, *(context.collector.consoles.urls() if not call.caller.node else ())):
         try:
             if node == own:
-                yield operations.run_admin(call, admin.reconfigure_domain, name)
+                yield context.run_admin(call, admin.reconfigure_domain, name)
             else:
-                yield operations.forward(node, call)
+                yield context.forward(node, call)
             rows.append({"node": node, "ok": True, "error": ""})
         except (Refusal, *REFUSALS) as refused:
             if call.caller.node:
@@ -186,36 +186,36 @@ def reconfigure(operations: api.Operations, call: api.ApiCall) -> Any:
 
 @api.post("rolling-restart", UserRole.ADMIN, api.REASON, answer={"order": "array"})
 @inlineCallbacks
-def rolling_restart(operations: api.Operations, call: api.ApiCall) -> Any:
+def rolling_restart(context: api.OperationContext, call: api.ApiCall) -> Any:
     """Stop all nodes one at a time, each when the previous one is up again; a supervisor must restart them."""
-    cluster = yield operations.collector.cluster()
-    return {"ok": True, "order": operations.restart.start(cluster, call.arguments["reason"], call.caller)}
+    cluster = yield context.collector.cluster()
+    return {"ok": True, "order": context.restart.start(cluster, call.arguments["reason"], call.caller)}
 
 
 @api.post("rolling-restart/abort", UserRole.ADMIN)
-def abort_restart(operations: api.Operations, call: api.ApiCall) -> Document:
+def abort_restart(context: api.OperationContext, call: api.ApiCall) -> Document:
     """Abort the rolling restart; a stop in progress continues."""
-    operations.restart.abort(call.caller.user)
-    return _ok(operations)
+    context.restart.abort(call.caller.user)
+    return _ok(context)
 
 
 @api.post("demo/start", UserRole.OPERATOR)
-def start_demo(operations: api.Operations, call: api.ApiCall) -> Document:
+def start_demo(context: api.OperationContext, call: api.ApiCall) -> Document:
     """Start demonstration traffic at this node, if its configuration allows it."""
-    operations.demonstration.start(call.caller.user)
-    return _ok(operations)
+    context.demonstration.start(call.caller.user)
+    return _ok(context)
 
 
 @api.post("demo/stop", UserRole.OPERATOR)
-def stop_demo(operations: api.Operations, call: api.ApiCall) -> Document:
+def stop_demo(context: api.OperationContext, call: api.ApiCall) -> Document:
     """Stop demonstration traffic at this node."""
-    operations.demonstration.stop(call.caller.user)
-    return _ok(operations)
+    context.demonstration.stop(call.caller.user)
+    return _ok(context)
 
 
 @api.post("node/logout", UserRole.VIEWER,
-      api.Argument("nonce", "of the login", read=api.text_reader(64, 1), required=True), between_nodes=True)
-def end_login(operations: api.Operations, call: api.ApiCall) -> Document:
+          api.Argument("nonce", "of the login", read=api.text_reader(64, 1), required=True), between_nodes=True)
+def end_login(context: api.OperationContext, call: api.ApiCall) -> Document:
     """End a login at this node."""
-    operations.logins.cookies.end(call.arguments["nonce"], operations.host.present_time()[1])
+    context.logins.cookies.end(call.arguments["nonce"], context.host.present_time()[1])
     return {"ok": True}

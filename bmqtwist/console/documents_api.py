@@ -44,88 +44,88 @@ _PAGE = (api.Argument("filter", "part of the URI, case-insensitive"),
     "at": "number", "servedBy": "string", "name": "string", "version": "string", "verdict": "object", "leader": "object",
     "rates": "object", "ackLatencyMs": "object", "history": "array", "nodes": "array", "partitions": "array",
     "proxies": "array", "queuesTop": "array", "alarms": "array", "events": "array"})
-def cluster(operations: api.Operations, call: api.ApiCall) -> Any:
+def cluster(context: api.OperationContext, call: api.ApiCall) -> Any:
     """State of the whole cluster: verdict, leader, rates, nodes, partitions, proxies, the deepest queues, alarms, last
     events."""
-    return operations.collector.cluster()
+    return context.collector.cluster()
 
 
 @api.get("node")
-def node(operations: api.Operations, call: api.ApiCall) -> Any:
+def node(context: api.OperationContext, call: api.ApiCall) -> Any:
     """This node's part of the cluster document."""
-    return operations.collector.own_part()
+    return context.collector.own_part()
 
 
 @api.get("queues", *_PAGE, api.Argument("offset", "rows to skip", "integer"),
      api.Argument("limit", "maximum number of rows, 1 to 500", "integer"),
      answer={"total": "integer", "offset": "integer", "rows": "array"})
-def queues(operations: api.Operations, call: api.ApiCall) -> Any:
+def queues(context: api.OperationContext, call: api.ApiCall) -> Any:
     """A page of the queues of the cluster."""
-    return operations.collector.queues(queues_topic(call.arguments))
+    return context.collector.queues(queues_topic(call.arguments))
 
 
 @api.get("node/queues", *_PAGE, api.Argument("upto", "number of queues", "integer", api.integer_reader(100, 1, 10_000_000)),
      answer={"total": "integer", "entries": "array"}, between_nodes=True)
 @inlineCallbacks
-def node_queues(operations: api.Operations, call: api.ApiCall) -> Any:
+def node_queues(context: api.OperationContext, call: api.ApiCall) -> Any:
     """The first queues whose primary is this node, as pairs of sort key and URI."""
     page = queues_topic({**call.arguments, "offset": call.arguments["upto"] - 1, "limit": 1})
-    total, entries = yield operations.collector.local.rank(page)
+    total, entries = yield context.collector.local.rank(page)
     return {"total": total, "entries": entries}
 
 
 @api.post("node/rows", UserRole.VIEWER, api.Argument("uris", "URIs of queues", "array", required=True),
-      answer={"rows": "array"}, between_nodes=True)
+          answer={"rows": "array"}, between_nodes=True)
 @inlineCallbacks
-def node_rows(operations: api.Operations, call: api.ApiCall) -> Any:
+def node_rows(context: api.OperationContext, call: api.ApiCall) -> Any:
     """Rows of queues whose primary is this node."""
     uris = call.arguments["uris"]
     if not isinstance(uris, list) or not all(isinstance(uri, str) for uri in uris):
         raise Refusal(400, "uris must be an array of strings.", "uris")
-    return {"rows": (yield operations.collector.local.rows(uris))}
+    return {"rows": (yield context.collector.local.rows(uris))}
 
 
 @api.get("queue", api.URI, answer={"apps": "array", "consumers": "array", "producers": "array", "history": "array",
                            "tree": "object"})
-def queue(operations: api.Operations, call: api.ApiCall) -> Any:
+def queue(context: api.OperationContext, call: api.ApiCall) -> Any:
     """One queue: its apps, consumers, producers, history and distribution tree."""
-    return operations.collector.queue(QueueTopic(call.arguments["uri"]))
+    return context.collector.queue(QueueTopic(call.arguments["uri"]))
 
 
 @api.get("node/queue", api.URI, between_nodes=True)
-def node_queue(operations: api.Operations, call: api.ApiCall) -> Any:
+def node_queue(context: api.OperationContext, call: api.ApiCall) -> Any:
     """This node's part of the document of a queue."""
-    return operations.collector.own_queue(call.arguments["uri"])
+    return context.collector.own_queue(call.arguments["uri"])
 
 
 @api.get("elections", answer={"terms": "array", "events": "array"})
-def elections(operations: api.Operations, call: api.ApiCall) -> Document:
+def elections(context: api.OperationContext, call: api.ApiCall) -> Document:
     """Terms with their leaders, and events of elections."""
-    return operations.collector.elections()
+    return context.collector.elections()
 
 
 @api.get("clients", answer={"clients": "array", "missing": "object"})
-def clients(operations: api.Operations, call: api.ApiCall) -> Any:
+def clients(context: api.OperationContext, call: api.ApiCall) -> Any:
     """Connected applications and administrators of all nodes and of the proxies with a console; `missing` has the reasons
     for absent nodes and proxies."""
-    return operations.collector.clients()
+    return context.collector.clients()
 
 
 @api.get("node/clients", answer={"clients": "array", "proxies": "array"}, between_nodes=True)
-def node_clients(operations: api.Operations, call: api.ApiCall) -> Document:
+def node_clients(context: api.OperationContext, call: api.ApiCall) -> Document:
     """Connected applications, administrators and proxies of this node."""
-    return node_facts.clients_part(operations.broker)
+    return node_facts.clients_part(context.broker)
 
 
 @api.get("alarms", answer={"alarms": "array"})
 @inlineCallbacks
-def alarms(operations: api.Operations, call: api.ApiCall) -> Any:
+def alarms(context: api.OperationContext, call: api.ApiCall) -> Any:
     """Alarms of all nodes: active ones first, then the newest."""
-    return {"alarms": (yield operations.collector.cluster())["alarms"]}
+    return {"alarms": (yield context.collector.cluster())["alarms"]}
 
 
 @api.get("alarms/catalogue", answer={"alarms": "array"})
-def alarm_catalogue(operations: api.Operations, call: api.ApiCall) -> Document:
+def alarm_catalogue(context: api.OperationContext, call: api.ApiCall) -> Document:
     """Declarations of all alarms: id, category, severity, meaning, effect, remedy, and the condition of clearing."""
     return {"alarms": [kind.tree() for kind in CATALOGUE.values()]}
 
@@ -133,61 +133,61 @@ def alarm_catalogue(operations: api.Operations, call: api.ApiCall) -> Document:
 @api.get("events", api.Argument("after", "seconds since the epoch: only later events", "number", api.read_time),
      answer={"events": "array"})
 @inlineCallbacks
-def events(operations: api.Operations, call: api.ApiCall) -> Any:
+def events(context: api.OperationContext, call: api.ApiCall) -> Any:
     """Events of all nodes, oldest first."""
-    after, name = call.arguments["after"] or 0.0, operations.collector.name
-    own = [{**event.tree(), "node": name} for event in operations.host.node.events.last(500) if event.at > after]
+    after, name = call.arguments["after"] or 0.0, context.collector.name
+    own = [{**event.tree(), "node": name} for event in context.host.node.events.last(500) if event.at > after]
     if call.caller.node:  # another node requests the events of this one
         return {"events": own}
-    found, _ = yield operations.collector.consoles.request_all(with_query("/api/v1/events", {"after": repr(after)}))
+    found, _ = yield context.collector.consoles.request_all(with_query("/api/v1/events", {"after": repr(after)}))
     return {"events": merge_events({name: {"events": own}, **found})[-EVENTS_MAX:]}
 
 
 @api.get("audit", answer={"entries": "array"})
-def audit(operations: api.Operations, call: api.ApiCall) -> Document:
+def audit(context: api.OperationContext, call: api.ApiCall) -> Document:
     """Audit log of this node's console, newest entry first."""
-    return {"entries": list(operations.audit.entries)[::-1]}
+    return {"entries": list(context.audit.entries)[::-1]}
 
 
 @api.get("log", api.NODE,
-     api.Argument("level", "minimum severity: FATAL, ERROR, WARN, INFO, DEBUG or TRACE", read=api.text_reader(10)),
-     api.Argument("lines", "maximum number of lines, 1 to 2000", "integer", api.integer_reader(200, 1, LOG_LINES_MAX)),
-     answer={"lines": "array"}, place=api.at_node)
-def log(operations: api.Operations, call: api.ApiCall) -> Document:
+         api.Argument("level", "minimum severity: FATAL, ERROR, WARN, INFO, DEBUG or TRACE", read=api.text_reader(10)),
+         api.Argument("lines", "maximum number of lines, 1 to 2000", "integer", api.integer_reader(200, 1, LOG_LINES_MAX)),
+         answer={"lines": "array"}, place=api.at_node)
+def log(context: api.OperationContext, call: api.ApiCall) -> Document:
     """The last lines of the log of a node, oldest first."""
-    lines = operations.host.report.tail(call.arguments["lines"], call.arguments["level"] or "TRACE")
-    return {"lines": [{**line._asdict(), "node": operations.collector.name} for line in lines]}
+    lines = context.host.report.tail(call.arguments["lines"], call.arguments["level"] or "TRACE")
+    return {"lines": [{**line._asdict(), "node": context.collector.name} for line in lines]}
 
 
 @api.get("config", api.NODE, answer={"node": "string", "config": "object"}, place=api.at_node)
-def config(operations: api.Operations, call: api.ApiCall) -> Document:
+def config(context: api.OperationContext, call: api.ApiCall) -> Document:
     """The active configuration of a node, with secrets masked."""
-    return {"node": operations.collector.name, "config": plain(operations.broker.configuration.app)}
+    return {"node": context.collector.name, "config": plain(context.broker.configuration.app)}
 
 
 @api.get("domains", answer={"domains": "array", "missing": "object"})
 @inlineCallbacks
-def domains(operations: api.Operations, call: api.ApiCall) -> Any:
+def domains(context: api.OperationContext, call: api.ApiCall) -> Any:
     """Domains of all nodes: domains in use with their stored messages, and domains with a configuration file."""
-    found, missing = yield operations.collector.consoles.request_all("/api/v1/node/domains")
-    parts = {operations.collector.name: to_builtins(domain_rows(operations.broker)),
+    found, missing = yield context.collector.consoles.request_all("/api/v1/node/domains")
+    parts = {context.collector.name: to_builtins(domain_rows(context.broker)),
              **{name: answer["domains"] for name, answer in found.items()}}
     return {"domains": merge_domains(parts), "missing": missing}
 
 
 @api.get("node/domains", answer={"domains": "array"}, between_nodes=True)
-def node_domains(operations: api.Operations, call: api.ApiCall) -> Document:
+def node_domains(context: api.OperationContext, call: api.ApiCall) -> Document:
     """Domains of this node."""
-    return {"domains": to_builtins(domain_rows(operations.broker))}
+    return {"domains": to_builtins(domain_rows(context.broker))}
 
 
 @api.get("domain", api.Argument("name", "name of the domain", read=api.text_reader(api.NAME_CHARS_MAX, 1), required=True),
      api.NODE, place=api.at_node,
      answer={"name": "string", "node": "string", "config": "object", "file": "object", "problem": "string"})
-def domain(operations: api.Operations, call: api.ApiCall) -> Document:
+def domain(context: api.OperationContext, call: api.ApiCall) -> Document:
     """The active configuration of a domain at a node, and the content of its file."""
     name = call.arguments["name"]
-    found = domain_document(operations.broker, operations.collector.name, name)
+    found = domain_document(context.broker, context.collector.name, name)
     if found is None:
         raise Refusal(404, f"There is no domain '{name}'.", "name")
     return found
@@ -195,62 +195,62 @@ def domain(operations: api.Operations, call: api.ApiCall) -> Document:
 
 @api.get("nodes/<node>/preflight", answer={"quorumSurvives": "boolean", "moves": "array", "sessions": "integer",
                                        "warnings": "array"}, place=api.at_named_node)
-def preflight(operations: api.Operations, call: api.ApiCall) -> Document:
+def preflight(context: api.OperationContext, call: api.ApiCall) -> Document:
     """Effects of a stop of a node: moves, quorum, warnings."""
-    return stopping.preflight(operations.broker)
+    return stopping.preflight(context.broker)
 
 
 # -- storage files ----------------------------------------------------------------------------------------------------
 
 
 @api.get("storage", api.NODE, answer={"node": "string", "partitions": "array"}, place=api.at_node)
-def storage(operations: api.Operations, call: api.ApiCall) -> Document:
+def storage(context: api.OperationContext, call: api.ApiCall) -> Document:
     """The storage files of a node."""
     try:
-        rows = storage_files.file_rows(operations.own_cluster(), operations.host.node.disk)
+        rows = storage_files.file_rows(context.own_cluster(), context.host.node.disk)
     except OSError as error:
         raise Refusal(409, f"The files cannot be read: {error.strerror or error}") from None
-    return {"node": operations.collector.name, "partitions": rows}
+    return {"node": context.collector.name, "partitions": rows}
 
 
-def _partition(operations: api.Operations, call: api.ApiCall) -> Partition:
-    return storage_files.partition_of(operations.own_cluster(), call.arguments["partition"])
+def _partition(context: api.OperationContext, call: api.ApiCall) -> Partition:
+    return storage_files.partition_of(context.own_cluster(), call.arguments["partition"])
 
 
 @api.get("storage/records", _PARTITION, api.NODE, answer={"bytes": "integer", "kinds": "array"}, place=api.at_node)
-def records(operations: api.Operations, call: api.ApiCall) -> Any:
+def records(context: api.OperationContext, call: api.ApiCall) -> Any:
     """Number of records of each kind in a journal."""
-    return operations.host.run_in_steps(storage_files.histogram_in_steps(_partition(operations, call)))
+    return context.host.run_in_steps(storage_files.histogram_in_steps(_partition(context, call)))
 
 
 @api.get("storage/journal", _PARTITION, api.NODE,
-     api.Argument("before", "offset in the file: only records before it", "integer", api.integer_reader(0, 0, 1 << 40)),
-     api.Argument("limit", "maximum number of records, 1 to 200", "integer",
-                  api.integer_reader(50, 1, storage_files.PAGE_RECORDS_MAX)),
-     api.Argument("kind", "MESSAGE, CONFIRM, DELETION, QUEUE_OP or JOURNAL_OP", read=api.text_reader(20)),
-     api.Argument("guid", "GUID of a message: only its records", read=api.text_reader(32)),
-     answer={"records": "array", "next": "integer", "searched": "integer"}, place=api.at_node)
-def journal(operations: api.Operations, call: api.ApiCall) -> Any:
+         api.Argument("before", "offset in the file: only records before it", "integer", api.integer_reader(0, 0, 1 << 40)),
+         api.Argument("limit", "maximum number of records, 1 to 200", "integer",
+                      api.integer_reader(50, 1, storage_files.PAGE_RECORDS_MAX)),
+         api.Argument("kind", "MESSAGE, CONFIRM, DELETION, QUEUE_OP or JOURNAL_OP", read=api.text_reader(20)),
+         api.Argument("guid", "GUID of a message: only its records", read=api.text_reader(32)),
+         answer={"records": "array", "next": "integer", "searched": "integer"}, place=api.at_node)
+def journal(context: api.OperationContext, call: api.ApiCall) -> Any:
     """Records of a journal, the newest first."""
     given = call.arguments
-    return operations.host.run_in_steps(storage_files.journal_page_in_steps(
-        _partition(operations, call), given["before"], given["limit"], given["kind"], given["guid"]))
+    return context.host.run_in_steps(storage_files.journal_page_in_steps(
+        _partition(context, call), given["before"], given["limit"], given["kind"], given["guid"]))
 
 
 @api.get("storage/compare", _PARTITION, answer={"nodes": "array", "comparedRecords": "integer", "differing": "array",
                                             "missing": "object"})
 @inlineCallbacks
-def compare(operations: api.Operations, call: api.ApiCall) -> Any:
+def compare(context: api.OperationContext, call: api.ApiCall) -> Any:
     """Comparison of the copies of a partition by checksums of their newest records."""
-    partition, own = _partition(operations, call), operations.collector.name
-    request_all = operations.collector.consoles.request_all
+    partition, own = _partition(context, call), context.collector.name
+    request_all = context.collector.consoles.request_all
     query = {"partition": str(partition.partition_id)}
     reached, missing = yield request_all(with_query("/api/v1/node/reach", query))
     reached[own] = storage_files.comparable_range(partition)
     first, last = common_range(reached.values())
     query |= {"first": f"{first[0]}-{first[1]}", "last": f"{last[0]}-{last[1]}"}
     found, unresponsive = yield request_all(with_query("/api/v1/node/checks", query), seconds=ACTION_SECONDS_MAX)
-    found[own] = yield operations.host.run_in_steps(storage_files.checksums_in_steps(partition, first, last))
+    found[own] = yield context.host.run_in_steps(storage_files.checksums_in_steps(partition, first, last))
     compared, differing = differing_blocks(found)
     return {"partition": partition.partition_id, "missing": missing | unresponsive, "first": list(first), "last": list(last),
             "comparedRecords": compared, "differing": differing,
@@ -281,71 +281,72 @@ def _block_key(block: str) -> storage_files.Psn:
 
 
 @api.get("node/reach", _PARTITION, answer={"first": "array", "last": "array"}, between_nodes=True)
-def node_reach(operations: api.Operations, call: api.ApiCall) -> Document:
+def node_reach(context: api.OperationContext, call: api.ApiCall) -> Document:
     """First and last comparable record of this node's copy."""
-    return storage_files.comparable_range(_partition(operations, call))
+    return storage_files.comparable_range(_partition(context, call))
 
 
 @api.get("node/checks", _PARTITION,
-     api.Argument("first", "lease and sequence number of the first record, as 3-120", read=api.read_psn, required=True),
-     api.Argument("last", "lease and sequence number of the last record", read=api.read_psn, required=True),
-     answer={"blocks": "object"}, between_nodes=True)
-def node_checks(operations: api.Operations, call: api.ApiCall) -> Any:
+         api.Argument("first", "lease and sequence number of the first record, as 3-120", read=api.read_psn, required=True),
+         api.Argument("last", "lease and sequence number of the last record", read=api.read_psn, required=True),
+         answer={"blocks": "object"}, between_nodes=True)
+def node_checks(context: api.OperationContext, call: api.ApiCall) -> Any:
     """Checksums of this node's copy."""
     given = call.arguments
-    return operations.host.run_in_steps(storage_files.checksums_in_steps(
-        _partition(operations, call), given["first"], given["last"]))
+    return context.host.run_in_steps(storage_files.checksums_in_steps(
+        _partition(context, call), given["first"], given["last"]))
 
 
 # -- stored messages --------------------------------------------------------------------------------------------------
 
 
 @api.get("messages", api.URI, api.NODE,
-     api.Argument("after", "begin after the message with this GUID", read=api.text_reader(32)),
-     api.Argument("limit", "maximum number of messages, 1 to 200", "integer", api.integer_reader(50, 1, MESSAGES_MAX)),
-     api.Argument("guid", "only the message with this GUID", read=api.text_reader(32)),
-     api.Argument("since", "seconds since the epoch: only messages stored then or later", "number", api.read_time),
-     api.Argument("until", "seconds since the epoch: only messages stored earlier", "number", api.read_time),
-     api.Argument("newest", "1 = the newest first", "integer"),
-     answer={"messages": "array", "next": "string"}, place=api.at_holder)
-def messages(operations: api.Operations, call: api.ApiCall) -> Any:
+         api.Argument("after", "begin after the message with this GUID", read=api.text_reader(32)),
+         api.Argument("limit", "maximum number of messages, 1 to 200", "integer", api.integer_reader(50, 1, MESSAGES_MAX)),
+         api.Argument("guid", "only the message with this GUID", read=api.text_reader(32)),
+         api.Argument("since", "seconds since the epoch: only messages stored then or later", "number", api.read_time),
+         api.Argument("until", "seconds since the epoch: only messages stored earlier", "number", api.read_time),
+         api.Argument("newest", "1 = the newest first", "integer"),
+         answer={"messages": "array", "next": "string"}, place=api.at_holder)
+def messages(context: api.OperationContext, call: api.ApiCall) -> Any:
     """Stored messages of a queue; reading consumes nothing."""
     given = call.arguments
-    return operations.host.run_in_steps(stored.messages_in_steps(operations.broker, given["uri"], stored.Selection(
+    return context.host.run_in_steps(stored.messages_in_steps(context.broker, given["uri"], stored.Selection(
         given["after"], given["limit"], given["guid"], given["since"], given["until"], given["newest"] in ("1", "true"))))
 
 
 @api.get("message", api.URI, _GUID, api.NODE, answer={"payload": "string", "truncated": "boolean"}, place=api.at_holder)
-def message(operations: api.Operations, call: api.ApiCall) -> Any:
+def message(context: api.OperationContext, call: api.ApiCall) -> Any:
     """One message: payload (base64, at most 1 MiB), properties with their types, state for each app."""
-    return operations.host.run_in_steps(stored.message_in_steps(
-        operations.broker, call.arguments["uri"], call.arguments["guid"]))
+    return context.host.run_in_steps(stored.message_in_steps(
+        context.broker, call.arguments["uri"], call.arguments["guid"]))
 
 
 @api.get("message/payload", api.URI, _GUID, api.NODE, download=True)
 @inlineCallbacks
-def payload(operations: api.Operations, call: api.ApiCall) -> Any:
+def payload(context: api.OperationContext, call: api.ApiCall) -> Any:
     """The payload of a message as a file."""
     uri, guid = call.arguments["uri"], call.arguments["guid"]
-    holder = yield api.at_holder(operations, call)
+    holder = yield api.at_holder(context, call)
     if holder is None:
-        steps = stored.payload_in_steps(operations.broker, uri, guid)
-        return api.Download(f"{guid}.bin", (yield operations.host.run_in_steps(steps)))
-    found = yield operations.forward(holder, call, call.path.replace("/message/payload", "/message", 1))
+        steps = stored.payload_in_steps(context.broker, uri, guid)
+        return api.Download(f"{guid}.bin", (yield context.host.run_in_steps(steps)))
+    found = yield context.forward(holder, call, call.path.replace("/message/payload", "/message", 1))
     if found["truncated"]:  # to the size of an answer between nodes
         raise Refusal(409, f"The payload is too long for a transfer from {holder}: use the console of that node.")
     return api.Download(f"{guid}.bin", b64decode(found["payload"]))
 
 
 @api.post("subscriptions/test", UserRole.VIEWER, api.URI,
-      api.Argument("expression", f"at most {EXPRESSION_CHARS_MAX} characters", read=api.text_reader(EXPRESSION_CHARS_MAX)),
-      replace(api.PROPERTIES, text="by name, instead of stored messages"),
-      api.Argument("last", "number of newest messages, 1 to 200", "integer", api.integer_reader(50, 1, MESSAGES_MAX)),
-      place=api.at_holder, is_action=False)
+          api.Argument("expression", f"at most {EXPRESSION_CHARS_MAX} characters",
+                       read=api.text_reader(EXPRESSION_CHARS_MAX)),
+          replace(api.PROPERTIES, text="by name, instead of stored messages"),
+          api.Argument("last", "number of newest messages, 1 to 200", "integer", api.integer_reader(50, 1, MESSAGES_MAX)),
+          place=api.at_holder, is_action=False)
 @inlineCallbacks
-def test_subscription(operations: api.Operations, call: api.ApiCall) -> Any:
+def test_subscription(context: api.OperationContext, call: api.ApiCall) -> Any:
     """Evaluate an expression against stored messages, or against properties."""
     given = call.arguments
-    result = yield operations.host.run_in_steps(subscriptions.evaluate_in_steps(
-        operations.broker, given["uri"], given["expression"], given["properties"], given["last"]))
+    result = yield context.host.run_in_steps(subscriptions.evaluate_in_steps(
+        context.broker, given["uri"], given["expression"], given["properties"], given["last"]))
     return {"ok": True, **result}

@@ -34,7 +34,7 @@ NAME_CHARS_MAX = 255
 REASON_CHARS_MAX = 500
 
 
-Run = Callable[["Operations", "ApiCall"], Any]
+Run = Callable[["OperationContext", "ApiCall"], Any]
 
 
 class Argument(Struct, frozen=True):
@@ -100,7 +100,7 @@ class Download(Struct, frozen=True):
     content: bytes
 
 
-class Operations(Struct, frozen=True):
+class OperationContext(Struct, frozen=True):
     """Context of every operation: broker, collector, audit log and the other parts of the console; selection of nodes."""
 
     host: BrokerService
@@ -122,7 +122,7 @@ class Operations(Struct, frozen=True):
         """Return the answer of another node to the same request. Raises the Refusal of that node."""
         if call.caller.node:
             raise Refusal(409, f"Node {node} performs this request, but node {call.caller.node} sent it to "
-                               f"{self.collector.name}.")
+                          f"{self.collector.name}.")
         url = self.collector.consoles.urls().get(node, "")
         if not url:
             raise Refusal(409, f"The console of node {node} is unknown: it is not connected, or has no http.port." if node
@@ -172,62 +172,62 @@ class Operations(Struct, frozen=True):
             self.host.stop_gracefully(reason, caller.user)
             return {"ok": True}
         return self.client.request(node, self.collector.consoles.urls().get(node, ""), "POST", f"/api/v1/nodes/{node}/stop",
-                               as_body({"confirm": node, "reason": reason}), caller, ACTION_SECONDS_MAX)
+                                   as_body({"confirm": node, "reason": reason}), caller, ACTION_SECONDS_MAX)
 
 
 # -- performing node: None = this node, "" = none, else the name of another node ---------------------------------------
 
 
-def _unless_here(operations: Operations, node: str) -> str | None:
-    return node if not node or not operations.is_here(node) else None
+def _unless_here(context: OperationContext, node: str) -> str | None:
+    return node if not node or not context.is_here(node) else None
 
 
-def at_node(operations: Operations, call: ApiCall) -> str | None:
+def at_node(context: OperationContext, call: ApiCall) -> str | None:
     """Return the node that the request names; by default this node."""
     node = call.arguments["node"]
-    return None if operations.is_here(node) else operations.check_node(node)
+    return None if context.is_here(node) else context.check_node(node)
 
 
-def at_named_node(operations: Operations, call: ApiCall) -> str | None:
+def at_named_node(context: OperationContext, call: ApiCall) -> str | None:
     """Return the node in the path."""
-    return _unless_here(operations, operations.check_node(call.arguments["node"]))
+    return _unless_here(context, context.check_node(call.arguments["node"]))
 
 
-def at_alarm(operations: Operations, call: ApiCall) -> str | None:
+def at_alarm(context: OperationContext, call: ApiCall) -> str | None:
     """Return the node that raised an alarm, from the id of the alarm. Raises Refusal 404."""
     node, colon, _ = call.arguments["alarm"].rpartition(":")
     if not colon:
         raise Refusal(404, "The id of an alarm has the form NODE:NUMBER.", "alarm")
-    return _unless_here(operations, operations.check_node(node))
+    return _unless_here(context, context.check_node(node))
 
 
-def at_leader(operations: Operations, call: ApiCall) -> str | None:
+def at_leader(context: OperationContext, call: ApiCall) -> str | None:
     """Return the leader of the cluster."""
-    return _unless_here(operations, operations.collector.leader)
+    return _unless_here(context, context.collector.leader)
 
 
-def at_partition_primary(operations: Operations, call: ApiCall) -> str | None:
+def at_partition_primary(context: OperationContext, call: ApiCall) -> str | None:
     """Return the primary of a partition. Raises Refusal 404."""
-    number, cluster = call.arguments["partition"], cluster_of(operations.broker)
+    number, cluster = call.arguments["partition"], cluster_of(context.broker)
     if cluster is not None and not 0 <= number < len(cluster.partitions):
         raise Refusal(404, f"There is no partition {number}.", "partition")
-    return _unless_here(operations, operations.collector.primary(number))
+    return _unless_here(context, context.collector.primary(number))
 
 
 @inlineCallbacks
-def at_queue_primary(operations: Operations, call: ApiCall) -> Any:
+def at_queue_primary(context: OperationContext, call: ApiCall) -> Any:
     """Return the primary of a queue."""
-    return _unless_here(operations, (yield operations.collector.find_primary(call.arguments["uri"])))
+    return _unless_here(context, (yield context.collector.find_primary(call.arguments["uri"])))
 
 
 @inlineCallbacks
-def at_holder(operations: Operations, call: ApiCall) -> Any:
+def at_holder(context: OperationContext, call: ApiCall) -> Any:
     """Return the node to read stored messages from: the one that the request names, else the primary, else this node."""
     uri, node = call.arguments["uri"], call.arguments.get("node")
     if node:
-        return None if operations.is_here(node) else operations.check_node(node)
-    primary = "" if call.caller.node else (yield operations.collector.find_primary(uri))
-    return None if operations.is_here(primary) or primary not in operations.collector.consoles.urls() else primary
+        return None if context.is_here(node) else context.check_node(node)
+    primary = "" if call.caller.node else (yield context.collector.find_primary(uri))
+    return None if context.is_here(primary) or primary not in context.collector.consoles.urls() else primary
 
 
 # -- arguments --------------------------------------------------------------------------------------------------------
@@ -285,7 +285,7 @@ PROPERTIES = Argument("properties", "by name: {type, value}", "object", read_obj
 
 
 @inlineCallbacks
-def perform(operations: Operations, call: ApiCall) -> Any:
+def perform(context: OperationContext, call: ApiCall) -> Any:
     """Perform a request at the node that it concerns and return a document or a Download. Raises Refusal, LocalError or
     Refused."""
     route, given = call.route, call.arguments
@@ -293,13 +293,13 @@ def perform(operations: Operations, call: ApiCall) -> Any:
     if route.confirm and given.get("confirm") != given.get(route.confirm):
         raise Refusal(400, f"To confirm, type {given.get(route.confirm)}.", "confirm")
     call = replace(call, arguments={**given, **read})
-    node = (yield route.place(operations, call)) if route.place is not None else None
+    node = (yield route.place(context, call)) if route.place is not None else None
     if node is not None:
-        return (yield operations.forward(node, call))
-    return (yield route.run(operations, call))
+        return (yield context.forward(node, call))
+    return (yield route.run(context, call))
 
 
-def audit_call(operations: Operations, call: ApiCall, outcome: str) -> None:
+def audit_call(context: OperationContext, call: ApiCall, outcome: str) -> None:
     """Write a call and its outcome into the audit log if it is an action of a user."""
     if call.route.method != "POST" or call.route.between_nodes or not call.route.is_action:
         return
@@ -313,14 +313,14 @@ def audit_call(operations: Operations, call: ApiCall, outcome: str) -> None:
     if name == "raise_alarm":
         target = f"{given.get('severity') or 'ALARM'} {given.get('category') or 'OPERATOR'} {target}".rstrip()
     reason = str(given.get("reason") or given.get("text") or "")
-    add_audit_entry(operations, call.caller, call.address, name, target, outcome, reason)
+    add_audit_entry(context, call.caller, call.address, name, target, outcome, reason)
 
 
-def add_audit_entry(operations: Operations, caller: Caller, address: str, action: str, target: str, outcome: str,
+def add_audit_entry(context: OperationContext, caller: Caller, address: str, action: str, target: str, outcome: str,
                     reason: str = "") -> None:
     """Write an action into the audit log; an action that another node forwarded names that node."""
     source = f"{address}, by {caller.node}" if caller.node else address
-    operations.audit.add({
-        "at": round(operations.host.present_time()[1], 3), "user": shown(caller.user), "role": caller.role.label,
-        "from": shown(source), "node": operations.collector.name, "action": action, "target": target, "reason": reason,
+    context.audit.add({
+        "at": round(context.host.present_time()[1], 3), "user": shown(caller.user), "role": caller.role.label,
+        "from": shown(source), "node": context.collector.name, "action": action, "target": target, "reason": reason,
         "outcome": outcome})

@@ -9,13 +9,13 @@ from bmqtwist import __version__
 from bmqtwist.console import actions
 from bmqtwist.console import documents_api as reads
 from bmqtwist.console.documents import Document
-from bmqtwist.console.operation import ApiCall, Operations, Route, get
+from bmqtwist.console.operation import ApiCall, OperationContext, Route, get
 
 
 @get("openapi.json")
-def description(operations: Operations, call: ApiCall) -> Document:
+def description(context: OperationContext, call: ApiCall) -> Document:
     """OpenAPI description of this API."""
-    return openapi(operations.prefix)
+    return openapi(context.prefix)
 
 
 ROUTES = (description, *(each for module in (reads, actions) for each in vars(module).values() if isinstance(each, Route)))

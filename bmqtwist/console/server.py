@@ -26,7 +26,7 @@ from bmqtwist.console.actions import REFUSALS, reason_of
 from bmqtwist.console.consoles import TOKEN_HEADER, as_body
 from bmqtwist.console.documents import compact, for_script
 from bmqtwist.console.http import HealthEndpoints
-from bmqtwist.console.operation import ApiCall, Download, Operations, Route, add_audit_entry, audit_call, perform
+from bmqtwist.console.operation import ApiCall, Download, OperationContext, Route, add_audit_entry, audit_call, perform
 from bmqtwist.console.routes import ROUTES
 from bmqtwist.security.passwords import matches_console_hash
 
@@ -46,12 +46,12 @@ class WebConsole(HealthEndpoints):
 
     app = Klein()
 
-    def __init__(self, operations: Operations, nonce: Callable[[], str], tokens: access.NodeTokens | None, live: IResource,
-                 files: pages.StaticFiles, writer: pages.PageWriter) -> None:
-        super().__init__(operations.host, operations.host.log_failure)
-        self._operations, self._nonce, self._tokens, self._live = operations, nonce, tokens, live
+    def __init__(self, context: OperationContext, nonce: Callable[[], str], tokens: access.NodeTokens | None,
+                 live: IResource, files: pages.StaticFiles, writer: pages.PageWriter) -> None:
+        super().__init__(context.host, context.host.log_failure)
+        self._context, self._nonce, self._tokens, self._live = context, nonce, tokens, live
         self._files, self._writer = files, writer
-        self._host, self._collector, self._logins = operations.host, operations.collector, operations.logins
+        self._host, self._collector, self._logins = context.host, context.collector, context.logins
         self._cookies, self._http = self._logins.cookies, self._host.node.broker.configuration.extension.http
         self._limiter, self._checks = access.LoginLimiter(), DeferredSemaphore(CHECKS_AT_ONCE)
         self._cookie_path = self._http.prefix or "/"
@@ -156,7 +156,7 @@ class WebConsole(HealthEndpoints):
     def _set_session(self, request: Request, login: access.Login) -> None:
         value = self._cookies.write(login)
         request.cookies.append(access.cookie_header(access.SESSION_COOKIE, value, self._cookie_path, self._secure,
-                                             self._cookies.lifetime_s).encode())
+                                                    self._cookies.lifetime_s).encode())
 
     def _address(self, request: Request) -> str:
         """Return the address of the client; a reverse proxy on this machine reports it in X-Forwarded-For."""
@@ -210,11 +210,11 @@ class WebConsole(HealthEndpoints):
         if not good or user is None:
             self._limiter.on_failure(address, name, now)
             refused = access.Caller(name or "?", access.UserRole.VIEWER)
-            add_audit_entry(self._operations, refused, address, "login", "", "refused")
+            add_audit_entry(self._context, refused, address, "login", "", "refused")
             return self._login_page(request, 403, LOGIN_REFUSED, next_path)
         self._limiter.on_success(address, name)
         caller = access.Caller(user.name, access.ROLES[user.role])
-        add_audit_entry(self._operations, caller, address, "login", "", "ok")
+        add_audit_entry(self._context, caller, address, "login", "", "ok")
         proof = access.proof_of(user.password_hash)
         self._set_session(request, access.Login(user.name, self._nonce(), int(wall), int(wall), proof))
         request.cookies.append(access.cookie_header(LOGIN_COOKIE, "", self._cookie_path, self._secure, 0).encode())
@@ -235,7 +235,7 @@ class WebConsole(HealthEndpoints):
             self._cookies.end(caller.nonce, wall)
             sent = self._collector.consoles.request_all("/api/v1/node/logout", as_body({"nonce": caller.nonce}))
             sent.addErrback(self._host.log_failure)
-            add_audit_entry(self._operations, caller, self._address(request), "logout", "", "ok")
+            add_audit_entry(self._context, caller, self._address(request), "logout", "", "ok")
         request.cookies.append(access.cookie_header(access.SESSION_COOKIE, "", self._cookie_path, self._secure, 0).encode())
         return self._redirect(request, f"{self._prefix(request)}/login")
 
@@ -251,11 +251,11 @@ class WebConsole(HealthEndpoints):
 
         def start() -> Any:
             calls.append(self._admit(route, request, arguments))
-            return perform(self._operations, calls[0])
+            return perform(self._context, calls[0])
 
         def on_done(answer: Any) -> bytes:
             if calls:
-                audit_call(self._operations, calls[0], "ok")
+                audit_call(self._context, calls[0], "ok")
             if isinstance(answer, Download):
                 request.setHeader("Content-Disposition", f'attachment; filename="{answer.name}"')
                 return self._answer(request, 200, answer.content, "application/octet-stream")
@@ -269,7 +269,7 @@ class WebConsole(HealthEndpoints):
                 self._host.log_failure(failure)
                 error = access.Refusal(500, "Internal error, see the log of this node.")
             if calls:
-                audit_call(self._operations, calls[0], f"refused: {error.reason}")
+                audit_call(self._context, calls[0], f"refused: {error.reason}")
             elif route.method == "POST":
                 self._log_refused(route, request, error)
             return self._json(request, error.status, {"error": error.reason, "field": error.field})
@@ -282,8 +282,8 @@ class WebConsole(HealthEndpoints):
             caller = self._identify(request)
         except access.Refusal:
             return  # not authenticated: not in the audit log
-        add_audit_entry(self._operations, caller, self._address(request),
-                 route.name, _path_of(request), f"refused: {refusal.reason}")
+        add_audit_entry(self._context, caller, self._address(request), route.name, _path_of(request),
+                        f"refused: {refusal.reason}")
 
     def _admit(self, route: Route, request: Request, arguments: Mapping[str, Any]) -> ApiCall:
         """Authenticate, authorize and parse a request. Raises Refusal."""

@@ -23,7 +23,7 @@ from bmqtwist.console.documents import Document, cluster_on_the_wire, queues_on_
 from bmqtwist.console.http import make_site
 from bmqtwist.console.hub import Hub
 from bmqtwist.console.live import LiveFactory, LiveResource
-from bmqtwist.console.operation import Operations
+from bmqtwist.console.operation import OperationContext
 from bmqtwist.console.pages import PageWriter, StaticFiles, find_directory
 from bmqtwist.console.server import WebConsole
 from bmqtwist.console.stops import DelayedStop, RollingRestart
@@ -57,8 +57,8 @@ class ConsoleService:
         audit = AuditLog(str(Path(log_file).parent) if log_file else "", host.report.error)
         demonstration, delayed_stop = Demonstration(host), DelayedStop(host)
         restart = RollingRestart(host.reactor, self.collector,
-                                 lambda node, reason, caller: operations.stop_node(node, reason, caller), host.report)
-        self._operations = operations = Operations(host, self.collector, self._client, audit, logins, demonstration,
+                                 lambda node, reason, caller: context.stop_node(node, reason, caller), host.report)
+        self._context = context = OperationContext(host, self.collector, self._client, audit, logins, demonstration,
                                                    restart, delayed_stop, http.prefix)
         self.collector.action_states = lambda: {
             "restart": restart.state, "stop": delayed_stop.state, "demo": demonstration.state}
@@ -66,7 +66,7 @@ class ConsoleService:
         self._live = LiveFactory(host.reactor, self.hub, self._admit, lambda: host.present_time()[0])
         live: Any = LiveResource(self._live)  # type: ignore[no-untyped-call]
         self._web = WebConsole(
-            operations, lambda: os.urandom(18).hex(), tokens, live, StaticFiles(find_directory("web")),
+            context, lambda: os.urandom(18).hex(), tokens, live, StaticFiles(find_directory("web")),
             PageWriter(find_directory("templates"), bool(http.report_directory)))
         self.site: Site = make_site(self._web.resource())
         self._tick: Any = None
@@ -83,9 +83,9 @@ class ConsoleService:
         self._stopped = True
         if self._tick is not None and self._tick.active():
             self._tick.cancel()
-        self._operations.demonstration.stop()
-        self._operations.delayed_stop.cancel()
-        self._operations.restart.stop()
+        self._context.demonstration.stop()
+        self._context.delayed_stop.cancel()
+        self._context.restart.stop()
         self._live.close()
         self.collector.stop()
         self._client.close()
