@@ -48,6 +48,7 @@ class Bench:
         self.silent: set[str] = set()  # requests without an answer
         self.refuse: dict[str, Category] = {}  # requests that are answered with a status
         self.up = True  # whether the broker accepts connections
+        self.down: set[str] = set()  # hosts that do not accept connections
         self.connected = False
         self.attempt = 0
         self.connects: list[Connect] = []
@@ -93,7 +94,7 @@ class Bench:
         if isinstance(effect, Connect):
             self.connects.append(effect)
             self.attempt = effect.attempt
-            if self.up:
+            if self.up and effect.address.host not in self.down:
                 self.connected, self._negotiated = True, False
                 self._frames = FrameBuffer(1 << 20)
                 self.core.on_connected(effect.attempt, self.now)

@@ -115,7 +115,7 @@ class Connection:
         self._frames = FrameBuffer(EVENT_BYTES_MAX)
         self._was_connected = False
         self._causes: dict[Address, str] = {}  # reason of the last failed attempt, by address
-        self._refusals = 0  # of the first connection, by brokers
+        self._refused_by: set[Address] = set()  # brokers that have refused the first connection
         self._start_token: object = None
         self._stop_tokens: list[object] = []
 
@@ -190,10 +190,10 @@ class Connection:
             self.connect()
 
     def on_refused(self, result: Result, message: str) -> None:
-        """Handle a refusal by the broker: final if every broker refuses the first connection."""
-        self._refusals += 1
+        """Handle a refusal by the broker: final if every broker of the list has refused the first connection."""
+        self._refused_by.add(self.address)
         self._outbox.log(WARNING, f"{self.address} refused the session: {result} {message}".rstrip())
-        if not self._was_connected and self._refusals >= len(self._options.brokers):
+        if not self._was_connected and self._refused_by.issuperset(self._options.brokers):
             self._causes[self.address] = message or result.value
             self._fail_start(result, "")
             return

@@ -346,6 +346,19 @@ def test_a_start_refused_by_every_broker_fails(request_: str) -> None:
     assert bench.core.state is State.STOPPED
 
 
+def test_repeated_refusals_by_one_broker_do_not_fail_a_start_while_the_other_is_down() -> None:
+    """The start fails after a refusal by each broker; a repeated refusal by the same broker does not count."""
+    bench = Bench(SessionOptions(brokers=parse_brokers("tcp://a:1,tcp://b:1")))
+    bench.refuse["clientIdentity"] = Category.E_REFUSED
+    bench.down.add("b")
+    bench.start().advance(10.0)
+    assert [each.address.host for each in bench.connects].count("a") > 2
+    assert "start" not in bench.done and bench.core.state is State.WAITING
+    bench.down.clear()
+    bench.advance(30.0)
+    assert bench.connects[-1].address.host == "b" and bench.done["start"].result is Result.REFUSED
+
+
 def test_an_exception_of_the_credential_function_is_reported_and_retried() -> None:
     def broken() -> Credential:
         raise OSError("vault is sealed")
