@@ -415,7 +415,7 @@ class Shell:
             except SdkError as error:
                 if error.result is not Result.BW_LIMIT or loop.time() >= end:
                     raise
-            await queue.session.room(end)
+            await queue.session.room(max(end - loop.time(), 0.0), size=len(payload))
         if self._event_file.enabled:
             self._event_file.write("PUT", entry.uri, correlation_text(number), guid, payload_text(payload))
 

@@ -1,8 +1,9 @@
-"""Input thread of `bmq shell`: its wait for the thread that executes commands."""
+"""Waits of `bmq shell`: of the input thread for the thread that executes commands, and of posts for room."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import threading
 import time
@@ -10,8 +11,16 @@ import time
 import pytest
 
 from bmqtwist.cli.shell.command import run_in_loop
+from bmqtwist.cli.shell.commands import Flags
+from bmqtwist.cli.shell.interactive import Shell, _OpenedQueue
+from bmqtwist.cli.shell.log_output import EventFile
+from bmqtwist.cli.shell.settings import ShellSettings
+from bmqtwist.sdk.results import Result, SdkError
+from bmqtwist.testing import Broker, run
 
 COMMAND_S = 20.0
+URI = "bmq://bmq.test.mem.priority/q"
+WRITE = Flags(write=True, ack=True)
 
 
 def test_a_ctrl_c_during_a_command_is_handled_although_it_does_not_end_the_wait() -> None:
@@ -33,3 +42,20 @@ def test_a_ctrl_c_during_a_command_is_handled_although_it_does_not_end_the_wait(
         loop.call_soon_threadsafe(loop.stop)
         thread.join(COMMAND_S)
         loop.close()
+
+
+def test_a_post_without_room_fails_after_five_seconds() -> None:
+    with Broker() as broker:
+        async def scenario() -> float:
+            async with broker.session(unacked_bytes_max=1000) as session:
+                shell, entry = Shell(ShellSettings(), logging.getLogger("test"), EventFile("")), _OpenedQueue(URI, WRITE)
+                entry.queue = await session.open(URI, write=True)
+                with broker.faults.stall("post"):
+                    await shell._post_one(entry, b"x" * 1000, {}, {}, False)
+                    begun = session.loop.time()
+                    with pytest.raises(SdkError) as raised:
+                        await shell._post_one(entry, b"x" * 1000, {}, {}, False)
+                    waited_s = session.loop.time() - begun
+                assert raised.value.result is Result.BW_LIMIT
+                return waited_s
+        assert run(scenario()) == pytest.approx(5.0, abs=0.1)
