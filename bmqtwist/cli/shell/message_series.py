@@ -144,7 +144,7 @@ class SeriesPoster:
             except SdkError as error:
                 if error.result is not Result.BW_LIMIT:
                     raise
-            await self._queue.session.room(1.0)
+            await self._queue.session.room(1.0, size=len(payload))
         if self._event_file.enabled:
             self._event_file.write("PUT", self._queue.uri, self.correlation(correlation), guid, payload_text(payload))
         if self._produced is not None:

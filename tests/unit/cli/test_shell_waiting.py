@@ -14,6 +14,7 @@ from bmqtwist.cli.shell.command import run_in_loop
 from bmqtwist.cli.shell.commands import Flags
 from bmqtwist.cli.shell.interactive import Shell, _OpenedQueue
 from bmqtwist.cli.shell.log_output import EventFile
+from bmqtwist.cli.shell.message_series import SeriesParameters, SeriesPoster
 from bmqtwist.cli.shell.settings import ShellSettings
 from bmqtwist.sdk.results import Result, SdkError
 from bmqtwist.testing import Broker, run
@@ -59,3 +60,18 @@ def test_a_post_without_room_fails_after_five_seconds() -> None:
                 assert raised.value.result is Result.BW_LIMIT
                 return waited_s
         assert run(scenario()) == pytest.approx(5.0, abs=0.1)
+
+
+def test_a_series_posts_a_message_when_there_is_room_for_its_size() -> None:
+    """Room for a smaller message does not end the wait."""
+    with Broker() as broker:
+        async def scenario() -> None:
+            async with broker.session(unacked_bytes_max=1000) as session:
+                queue = await session.open(URI, write=True)
+                stall = broker.faults.stall("post")
+                session.loop.call_later(3.0, stall.end)
+                await SeriesPoster(SeriesParameters(events=2, msg_size=800, post_interval_ms=0), queue, lambda ack: None,
+                                   EventFile("")).run(lambda: True, lambda: True)
+                assert session.loop.time() >= 3.0
+        run(scenario())
+        assert len(broker.messages(URI)) == 2
