@@ -37,6 +37,8 @@ class Stage(Enum):
 
 
 class StopEvent(Enum):
+    """Events of a stop."""
+
     POLL = "periodic check"
 
 
@@ -135,9 +137,11 @@ class Shutdown:
 
     @property
     def done(self) -> bool:
+        """True once the stop has ended: the sessions may be closed."""
         return self._stage is Stage.DONE
 
     def progress(self) -> StopProgress:
+        """Return the present stage and the remaining work, for the admin command and the console."""
         now = self._loop.now
         return StopProgress(self._stage.value, now - self._started, self._sessions.client_count(),
                             tuple(self._progress(each, now) for each in self._all), self._reason, self._by, self.report)

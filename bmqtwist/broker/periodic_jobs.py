@@ -1,4 +1,8 @@
-"""Periodic jobs of a broker: sync points, expiry, checks of partition space and sessions, heartbeats."""
+"""Periodic jobs of a broker: sync points, expiry, checks of partition space and sessions, heartbeats.
+
+The check of a session expires its requests and credentials, ends an accepted connection without a negotiation in time, and
+disconnects a client that does not read its output (`Output.check_unread`).
+"""
 
 from __future__ import annotations
 
@@ -23,6 +27,9 @@ SESSION_CHECK_PERIOD_S = 1.0
 
 
 class PeriodicJobs:
+    """Periodic jobs of one broker. Heartbeats begin at `start` if a kind of session needs them, else with the first proxied
+    cluster."""
+
     def __init__(self, loop: Loop, sessions: Sessions, storage: StorageTurn, clusters: dict[str, Cluster],
                  proxies: dict[str, ProxyCluster]) -> None:
         self._loop, self._sessions, self._storage = loop, sessions, storage

@@ -1,6 +1,7 @@
 """Storage work of a turn: write the records of each partition once, then sync and replicate them as configured.
 
-    run               flush each partition, or leave the write to a later turn; release the PUTs that are durable enough
+    run               flush each partition, or leave the write to a later turn; release the PUTs whose records are
+                      written, durable or committed, as configured
     on_synced         after a sync: release its PUTs, request the next sync
     run_rollovers     continue the rollovers, jobs of the scheduler
 

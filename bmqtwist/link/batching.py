@@ -37,6 +37,7 @@ class Trial:
         self._useless, self._not_before, self._suspension = 0, float("-inf"), SUSPEND_S
 
     def allows(self, now: float) -> bool:
+        """Return whether the delay is not suspended."""
         return now >= self._not_before
 
     def on_end(self, now: float, useless: bool) -> bool:

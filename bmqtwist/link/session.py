@@ -98,7 +98,7 @@ class SessionContext(Protocol):
         socket is not read. `first`: run it before the other jobs of the session."""
 
     def add_input(self, session: Session, steps: Steps[None], first: bool = False) -> None:
-        """Like `start_input`, from the next turn on."""
+        """Process input of the session as a job from the next turn on; its socket is not read until the job ends."""
 
     def cancel_input(self, session: Session) -> None:
         """Drop the jobs of the session."""

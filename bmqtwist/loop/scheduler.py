@@ -59,6 +59,8 @@ Done = Callable[[Any], None]
 
 
 class Job:
+    """One job. `failed(error)`: a step raised; `done(result)`: the job has ended; `cancelled`: neither is called."""
+
     __slots__ = ("steps", "failed", "done", "cancelled")
 
     def __init__(self, steps: Steps[Any], failed: Failed, done: Done | None) -> None:

@@ -409,7 +409,8 @@ class Cluster:
 
     @property
     def unready(self) -> str:
-        """As `unavailable`; after a start also the members that have not connected yet."""
+        """The reason why the cluster is not ready: that of `unavailable`, or the members that have not connected since the
+        start; empty if it is ready."""
         awaited = self.members.awaited_members() if self.members is not None else ""
         return self.unavailable or awaited and f"{self.name} (not connected with {awaited} yet)"
 

@@ -1,4 +1,4 @@
-"""Interfaces of the cluster and of the broker's domains for the parts of a member."""
+"""Interfaces that the parts of a member need: of their cluster (`Cluster`) and of the broker's domains (`Domains`)."""
 
 from __future__ import annotations
 

@@ -159,14 +159,14 @@ def member_identity(identity: Identity, app: AppConfig, session_number: int, clu
                     ) -> ClientIdentity:
     """Return the identity of a cluster's node: for another member, with the `definition` of the cluster; or for a proxy,
     with the URL of this node's console in `console_of`."""
-    alike = _console(app, console_of, node_id) if console_of is not None else ""
+    extra = _console(app, console_of, node_id) if console_of is not None else ""
     if definition is not None:
-        alike = f";{CLUSTER_EXTENSION}:{','.join(shared_configuration(definition))}{_console(app, definition, node_id)}"
+        extra = f";{CLUSTER_EXTENSION}:{','.join(shared_configuration(definition))}{_console(app, definition, node_id)}"
     return ClientIdentity(
         protocol_version=1, sdk_version=DEVELOPMENT_VERSION, client_type=ClientType.E_TCPBROKER,
         process_name=identity.process_name, pid=identity.pid, session_id=session_number, host_name=identity.host_name,
         features=f"{own_features(app)};{MEMBER_EXTENSION}:{','.join(MEMBER_FEATURES)};"
-        f"{RELAY_EXTENSION}:{','.join(RELAY_FEATURES)}{alike}", cluster_name=cluster,
+        f"{RELAY_EXTENSION}:{','.join(RELAY_FEATURES)}{extra}", cluster_name=cluster,
         cluster_node_id=node_id, sdk_language=SdkLanguage.E_CPP, user_agent=f"bmqbrkr:{DEVELOPMENT_VERSION}")
 
 

@@ -91,7 +91,7 @@ class ClusterLinks:
         return node.name if node is not None else str(node_id)
 
     def send(self, node_id: int, event: bytes, urgent: bool = True) -> None:
-        """Send an event to a node; dropped if it is not connected. `urgent`: as of `PeerSession.send`."""
+        """Send an event to a node; dropped if it is not connected. Without `urgent` it shares a write with later output."""
         peer = self._sessions.get(node_id)
         if peer is not None:
             peer.send(event, urgent)

@@ -108,7 +108,7 @@ class ReactorRounds(Rounds):
 
 
 def rounds_of(reactor: Any, has_time: Callable[[], bool]) -> Rounds:
-    """The rounds of a reactor; `has_time` as of `EpollRounds`."""
+    """Return the rounds of a reactor. `has_time()`: True if a round may serve further connections."""
     if EPollReactor is not None and type(reactor) is EPollReactor:
         return EpollRounds(reactor, has_time)
     return ReactorRounds(reactor)

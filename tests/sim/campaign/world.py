@@ -16,7 +16,6 @@ from bmqtwist.cluster.changes import Change
 from bmqtwist.cluster.election_events import ElectionInput, ElectionOutput
 from bmqtwist.cluster.log_events import Done, Input, Outcome, Output
 from bmqtwist.cluster.partition_events import PartitionInput, PartitionOutput
-from bmqtwist.cluster.record_log import LogRecord
 from bmqtwist.cluster.state import QueueRecord
 from bmqtwist.member.partition_logs import HostedPartition
 from bmqtwist.member.replication import Replication
@@ -130,11 +129,11 @@ class CampaignWorld(ElectedCluster):
             self.notify_judges(lambda judge: judge.on_log_step(node, event, outputs))
             return outputs
 
-        def log_append(record: ClusterStateRecord) -> LogRecord:
+        def log_append(record: ClusterStateRecord) -> None:
             previous = log.log.last
-            appended = append(record)
+            append(record)
+            appended = log.log.records[-1]
             self.notify_judges(lambda judge: judge.on_ledger_append(node, appended, previous))
-            return appended
 
         elector.step, log.step, log.log.append = elector_step, log_step, log_append  # type: ignore[method-assign]
         self.notify_judges(lambda judge: judge.on_boot(node))
