@@ -28,10 +28,11 @@ _ISO: tuple[tuple[str, Callable[[str], object]], ...] = (
 _NUMBERS = ("offset", "count", "partitionId", "after")
 _ENCODINGS = f"[{', '.join(encoding.value for encoding in AnswerEncoding)}]"
 _REST = "<expression>"  # an argument that takes all remaining words
-_NOUNS = {"<appId>": 'an appId or "*"', "<name>": "a name", "<domain>": "a domain name", "<queue_name>": "a queue name",
-          "<domain_name>": "a domain name", "<parameter>": "a parameter name", "<value>": "a value",
-          "<partitionId>": "a partition id", "<offset>": "an offset", "<count>": 'a count or "UNLIMITED"',
-          "(<domain>|ALL)": 'a domain name or "ALL"', "(<partitionId>|ALL)": 'a partition id or "ALL"'}
+_TOKEN_TEXTS = {
+    "<appId>": 'an appId or "*"', "<name>": "a name", "<domain>": "a domain name", "<queue_name>": "a queue name",
+    "<domain_name>": "a domain name", "<parameter>": "a parameter name", "<value>": "a value",
+    "<partitionId>": "a partition id", "<offset>": "an offset", "<count>": 'a count or "UNLIMITED"',
+    "(<domain>|ALL)": 'a domain name or "ALL"', "(<partitionId>|ALL)": 'a partition id or "ALL"'}
 
 
 def parse(text: str) -> tuple[Command, AnswerEncoding]:
@@ -105,13 +106,13 @@ def _match_words(entry: Entry, words: list[str]) -> Arguments | _Miss:
     grammar = entry.grammar
     if grammar[-1] == _REST and len(words) > len(grammar):
         words = [*words[:len(grammar) - 1], " ".join(words[len(grammar) - 1:])]
-    required = sum(not _optional(token) for token in grammar)
+    required = sum(not _is_optional(token) for token in grammar)
     spare = len(words) - required  # words left for optional tokens
     args: Arguments = {}
     at = 0
     for token in grammar:
         name = token.strip("[]()<>")
-        if _optional(token):
+        if _is_optional(token):
             if spare <= 0:
                 continue
             spare -= 1
@@ -139,7 +140,7 @@ def _match_words(entry: Entry, words: list[str]) -> Arguments | _Miss:
     return args if at == len(words) else _Miss(entry, at, "")
 
 
-def _optional(token: str) -> bool:
+def _is_optional(token: str) -> bool:
     return token.startswith("[") and "|" not in token
 
 
@@ -169,8 +170,8 @@ def _explain(words: list[str], misses: list[_Miss]) -> str:
         if miss.reason:
             return miss.reason
     entry = best[0].entry
-    prefix = " ".join(_written(entry.grammar[:furthest]))
-    wanted = list(dict.fromkeys(_noun(miss.wanted) for miss in best if miss.wanted))
+    prefix = " ".join(_mandatory_tokens(entry.grammar[:furthest]))
+    wanted = list(dict.fromkeys(_token_text(miss.wanted) for miss in best if miss.wanted))
     expected = " or ".join(wanted)
     if furthest == len(words):
         return f"{prefix} command must be followed by {expected}."
@@ -179,12 +180,12 @@ def _explain(words: list[str], misses: list[_Miss]) -> str:
     return f"{prefix} command must be followed by {expected}, but the following was given: {words[furthest]}"
 
 
-def _written(tokens: list[str]) -> list[str]:
-    return [token for token in tokens if not _optional(token)]
+def _mandatory_tokens(tokens: list[str]) -> list[str]:
+    return [token for token in tokens if not _is_optional(token)]
 
 
-def _noun(token: str) -> str:
-    return _NOUNS.get(token.strip("[]") if "<" in token and "|" not in token else token, token)
+def _token_text(token: str) -> str:
+    return _TOKEN_TEXTS.get(token.strip("[]") if "<" in token and "|" not in token else token, token)
 
 
 # -- JSON

@@ -12,7 +12,7 @@ from bmqtwist.cli.exits import EXIT_GOOD, EXIT_USAGE
 from bmqtwist.config.compose import NO_OVERRIDES, Overrides
 from bmqtwist.config.load import load
 from bmqtwist.daemon.preflight import check as check_directory
-from bmqtwist.daemon.rehearsal import trial_start
+from bmqtwist.daemon.trial_start import trial_start
 
 
 @click.command()

@@ -206,7 +206,7 @@ def _all_clusters(clusters: Clusters) -> Iterator[tuple[str, ClusterDefinition |
 
 
 def _endpoint_problems(app: AppConfig, clusters: Clusters) -> Problems:
-    """A broker that connects to others by TLS has a certificate authority."""
+    """A broker that connects to other brokers by TLS has a certificate authority."""
     if app.tls_config is not None and app.tls_config.certificate_authority:
         return
     for path, cluster in _all_clusters(clusters):

@@ -1,4 +1,4 @@
-"""Conversion of domain configurations to the settings of the queue engine."""
+"""Conversion of domain configurations to the settings of the queue engine, when a broker or proxy loads a domain."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def domain_settings(config: DomainConfig) -> DomainSettings:
 
 
 def relayed_settings(mode: QueueMode, deduplication_ms: int) -> DomainSettings:
-    """Return the settings of a domain with an upstream primary, which enforces the limits; values of its open response."""
+    """Return the settings of a domain whose primary is another broker: mode and deduplication time from its open response,
+    no limits, because the primary enforces them."""
     unlimited = MeterLimits(0, 0)
     return DomainSettings(mode=mode, in_memory=True, domain_limits=unlimited, queue_limits=unlimited, ttl_s=0,
                           deduplication_ms=deduplication_ms)

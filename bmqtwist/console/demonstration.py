@@ -36,9 +36,9 @@ CONNECT_S = 10.0
 REGIONS = ("europe", "america", "asia")
 
 
-class ShownQueue(Struct):
-    """Queue with its consumers. `due`: messages to post now, a fraction; `unconfirmed`: unconfirmed messages with their
-    times of delivery."""
+class DemonstrationQueue(Struct):
+    """Queue with its consumers. `due`: messages to post, with a fraction of the next one; `unconfirmed`: unconfirmed
+    messages with their times of delivery."""
 
     queue: Queue[bytes]
     number: int
@@ -60,7 +60,7 @@ class Demonstration:
         self._address = listener_uri(self._broker)  # "" = no listener without TLS
         self._domains = self._broker.configuration.extension.http.demo_domains
         self._sessions: list[Session] = []
-        self._queues: list[ShownQueue] = []
+        self._queues: list[DemonstrationQueue] = []
         self._tick: Any = None
         self._began = 0.0
         self._posted = self._confirmed = self._refused = 0
@@ -111,7 +111,7 @@ class Demonstration:
             apps = self._broker.domains.provider.load(domain, self._broker.loop.now).config.app_ids
             for name in NAMES:
                 uri = f"bmq://{domain}/demo-{name}"
-                shown = ShownQueue(await producer.open(uri, write=True), len(self._queues))
+                shown = DemonstrationQueue(await producer.open(uri, write=True), len(self._queues))
                 for app in apps or ("",):
                     await consumer.open(f"{uri}?id={app}" if app else uri, read=True,
                                         on_message=partial(self._on_message, shown))
@@ -121,7 +121,7 @@ class Demonstration:
         self._began = self._reactor.seconds()
         self._schedule_tick()
 
-    def _on_message(self, shown: ShownQueue, message: Message[bytes]) -> None:
+    def _on_message(self, shown: DemonstrationQueue, message: Message[bytes]) -> None:
         shown.unconfirmed.append((self._reactor.seconds(), message))
 
     def _on_failed(self, failure: Any, sessions: list[Session]) -> None:
@@ -152,7 +152,7 @@ class Demonstration:
             return
         self._schedule_tick()
 
-    def _post(self, shown: ShownQueue) -> None:
+    def _post(self, shown: DemonstrationQueue) -> None:
         number = self._posted
         self._posted += 1
         amount = number * 7919 % 1000
@@ -163,7 +163,7 @@ class Demonstration:
     def _on_ack(self, ack: Ack) -> None:
         self._refused += not ack.ok
 
-    def _confirm(self, shown: ShownQueue, seconds: float) -> None:
+    def _confirm(self, shown: DemonstrationQueue, seconds: float) -> None:
         until = self._reactor.seconds() - CONFIRM_S
         while shown.unconfirmed and shown.unconfirmed[0][0] <= until and not shown.is_paused(seconds):
             shown.unconfirmed.popleft()[1].confirm()

@@ -38,7 +38,7 @@ class LocalQueues:
     """Sampler of the queues whose primary is this node."""
 
     def __init__(self, host: BrokerService) -> None:
-        self._broker, self._reactor, self._moment, self._in_steps = (
+        self._broker, self._reactor, self._present_time, self._in_steps = (
             host.node.broker, host.reactor, host.present_time, host.run_in_steps)
         self.book = QueueBook(lambda: primary_queues(self._broker))
         self._wanted_until = float("-inf")
@@ -55,7 +55,7 @@ class LocalQueues:
 
     def request_sampling(self) -> Deferred[None]:
         """Request sampling for WANTED_S; fires when all queues have been sampled once."""
-        now, _ = self._moment()
+        now, _ = self._present_time()
         self._wanted_until = now + WANTED_S
         if self._next_call is None:
             self._next_step(0.0)
@@ -69,14 +69,14 @@ class LocalQueues:
         self._next_call = self._reactor.callLater(pause, self._step)
 
     def _step(self) -> None:
-        now, _ = self._moment()
+        now, _ = self._present_time()
         if now > self._wanted_until and not self._sweep_waiters:
             self._next_call = None
             self.book.clear()
             self._ranks.clear()
             return
         first = self.book.sweep_end == float("-inf")
-        if self.book.begin_sweep(lambda: self._moment()[0]):
+        if self.book.begin_sweep(lambda: self._present_time()[0]):
             self._sweep_began = now
         more = self.book.step()
         pause = STEPS_PAUSE_S if more else max(STEPS_PAUSE_S, self._sweep_began + SWEEP_S - now)
@@ -93,7 +93,7 @@ class LocalQueues:
         ranking = topic.text, topic.sort, topic.descending
         known = self._ranks.get(ranking)
         if known is None or known[0] != self.book.sweep_end or known[1] < topic.upto:
-            sweep_end, (_, wall) = self.book.sweep_end, self._moment()
+            sweep_end, (_, wall) = self.book.sweep_end, self._present_time()
             upto = -(-topic.upto // RANK_UPTO) * RANK_UPTO  # neighbouring pages share one order
             order = Order(topic.sort, topic.descending)
             total, entries = yield self._in_steps(self.book.rank(topic.text, order, upto, wall))
@@ -105,14 +105,14 @@ class LocalQueues:
     @inlineCallbacks
     def rows(self, uris: list[str]) -> Any:
         yield self.request_sampling()
-        return self.book.rows(uris, *self._moment())
+        return self.book.rows(uris, *self._present_time())
 
     def top(self) -> list[Document]:
-        return self.book.rows(self.book.top, *self._moment())
+        return self.book.rows(self.book.top, *self._present_time())
 
     def record_history(self) -> None:
         """Add a row to the history of each requested queue."""
-        now, wall = self._moment()
+        now, wall = self._present_time()
         for uri, (requested_at, rows) in list(self._histories.items()):
             root, _ = local_queue(self._broker, uri)
             if now - requested_at > HISTORY_IDLE_S_MAX:
@@ -124,7 +124,7 @@ class LocalQueues:
     def queue(self, uri: str) -> Any:
         """Return this node's part of the document of a queue, with rates and the history of its depth."""
         yield self.request_sampling()
-        now, wall = self._moment()
+        now, wall = self._present_time()
         part = queue_part(self._broker, uri, now)
         flows = _cached(self._flows, uri, FlowSampler).sample(now, part.pop("flows"))
         part["rates"] = flows[""]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 STUCK_POLL_S = 0.5  # period of the check for due and stuck queues
 STUCK_GAP_S = 0.1  # shortest time between two additional checks, which run when a message becomes overdue
 LISTED_MAX = 10  # oldest messages in the alarm
-COLLECT_PERIOD_S = 1.0  # period of the check for unused queues
+COLLECT_PERIOD_S = 1.0  # period of the check for unused queues and ended alarms
 
 
 @dataclass(slots=True)
@@ -126,7 +126,7 @@ class Housekeeping:
 
     def start(self, now: float) -> None:
         self._broker.loop.timers.every(now, STUCK_POLL_S, self.check_stuck_queues)
-        self._broker.loop.timers.every(now, COLLECT_PERIOD_S, self.delete_unused_queues)
+        self._broker.loop.timers.every(now, COLLECT_PERIOD_S, self._on_collect_timer)
 
     def check_stuck_queues(self, now: float) -> None:
         """Inspect the queues that may be stuck."""
@@ -138,14 +138,22 @@ class Housekeeping:
             self._extra_check_at = max(overdue, self._extra_check_at + STUCK_GAP_S)
             broker.loop.timers.at(self._extra_check_at, self.check_stuck_queues)
 
-    def delete_unused_queues(self, now: float) -> None:
-        """Delete queues that are empty and unused for the configured time; clear alarms whose condition has ended."""
+    def _on_collect_timer(self, now: float) -> None:
+        self.clear_ended_alarms(now)
+        self.delete_unused_queues(now)
+
+    def clear_ended_alarms(self, now: float) -> None:
+        """Clear alarms whose condition has ended."""
         broker = self._broker
         if self._alarms is not None and self._alarms.active:
             try:
                 self._alarms.clear_ended(ended_alarms(broker, self._alarms.active, now + broker.loop.wall_offset))
             except Exception as error:
                 broker.loop.isolation.alarm("The check of active alarms", error)
+
+    def delete_unused_queues(self, now: float) -> None:
+        """Delete queues that are empty and unused for the configured time (`keepaliveDurationMs`)."""
+        broker = self._broker
         for cluster in broker.clusters.values():
             keepalive = self._keepalive[cluster.name]
             for queue in list(cluster.queues.values()):

@@ -1,6 +1,6 @@
 """Checks of a configuration directory before a broker starts with it (`--check`), and the import of plug-in classes.
 
-Reads files, and opens neither ports nor storage; the trial start of `rehearsal.py` does. The preflight of a stop is in
+Reads files, and opens neither ports nor storage; the trial start of `trial_start.py` does. The preflight of a stop is in
 `view/stopping.py`.
 """
 

@@ -1,4 +1,4 @@
-"""Stored passwords: salted hashes as one line of text, and their slow comparison.
+"""Stored passwords: salted hashes as one line of text, and their comparison, which takes about 50 ms.
 
     $scrypt$ln=<log2 n>,r=<r>,p=<p>$<salt, base64>$<hash, base64>    of the users of a BasicAuthenticator
     $argon2id$...                                                    of the users of the console (`http.users`)

@@ -2,7 +2,8 @@
 
 An alarm repeats an active alarm if both have the same kind and category and name the same queue, domain, partition, node or
 cluster; then only the count of the active alarm increases. The broker clears `ended_alarms`, whose condition it can check;
-all other alarms stay active until an operator clears them.
+all other alarms stay active until an operator clears them. `events.NodeHistory` raises alarms, `daemon/housekeeping.py`
+calls `ended_alarms` every second. `bmqtwist/alarms.py` declares the kinds of alarms.
 """
 
 from __future__ import annotations

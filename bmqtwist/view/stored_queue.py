@@ -194,7 +194,7 @@ def messages_in_steps(broker: Broker, uri: str, selection: Selection) -> Steps[T
     """Return the selected messages of a queue, in steps. Raises LocalError."""
     located = locate(broker, uri)
     offset = broker.loop.wall_offset
-    found = iter([located.find(selection.guid)]) if selection.guid else _from(located, selection, offset)
+    found = iter([located.find(selection.guid)]) if selection.guid else _select(located, selection, offset)
     limit = min(max(1, selection.limit), LIMIT_MAX)
     rows: list[Tree] = []
     left, last, more = LIST_CHARS_MAX, "", False
@@ -214,7 +214,8 @@ def messages_in_steps(broker: Broker, uri: str, selection: Selection) -> Steps[T
             "total": len(located.messages), "messages": rows, "next": last if more else None}
 
 
-def _from(located: LocatedQueue, selection: Selection, offset: float) -> Iterator[Message]:
+def _select(located: LocatedQueue, selection: Selection, offset: float) -> Iterator[Message]:
+    """Return at most LIMIT_MAX + 1 messages of a selection. `offset`: seconds from the loop's clock to the epoch."""
     stored, after, since, until = located.messages, selection.after, selection.since, selection.until
     newest = selection.newest
     behind = stored.get(guid_of(after)) if after else None

@@ -11,7 +11,7 @@ from kit.console import ConsoleWorld
 
 from bmqtwist.console import documents_api as copies
 from bmqtwist.console.access import Refusal
-from bmqtwist.console.demonstration import PAUSE_PERIOD_S, PAUSE_S, Demonstration, ShownQueue
+from bmqtwist.console.demonstration import PAUSE_PERIOD_S, PAUSE_S, Demonstration, DemonstrationQueue
 from bmqtwist.console.merge import merge_domains
 from bmqtwist.console.samples import FlowSampler
 from bmqtwist.console.stops import STOP_STARTED, DelayedStop
@@ -255,7 +255,7 @@ def test_demonstration_traffic_starts_once_and_requires_a_listener(tmp_path: Pat
 
 
 def test_demonstration_consumers_pause_at_different_times() -> None:
-    queues = [ShownQueue(None, number) for number in range(3)]  # type: ignore[arg-type]
+    queues = [DemonstrationQueue(None, number) for number in range(3)]  # type: ignore[arg-type]
     for queue in queues:
         resting = sum(queue.is_paused(second) for second in range(int(10 * PAUSE_PERIOD_S)))
         assert resting == pytest.approx(10 * PAUSE_S, abs=10)
