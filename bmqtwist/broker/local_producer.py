@@ -1,5 +1,6 @@
-"""Local producer of test messages, for the console. It opens the queue as a client does: limits and authorization apply, and
-the primary sends the ACKs.
+"""Local producer of test messages, for the console.
+
+It opens the queue as a client does: limits and authorization apply, and the primary sends the ACKs.
 
     publish --> open the queue, also at an upstream node --> post `count` messages --> wait for ACKs --> close, call `done`
 """

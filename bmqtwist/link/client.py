@@ -208,7 +208,7 @@ class ClientSession(SessionKind):
     def _push(self, handle: Handle, sub_id: int, message: Message, redelivered: bool, compression: int, schema_id: int,
               payload: bytes) -> None:
         flags = (4 if redelivered else 0) | (2 if message.has_properties else 0)
-        held, stats = 0, self.stats
+        count, stats = 0, self.stats
         stats.push_msgs += 1
         stats.push_bytes += message.size
         if self.is_broker:
@@ -216,12 +216,12 @@ class ClientSession(SessionKind):
         elif handle.merges:
             self.outbox.push_merged(handle.q_id, message.guid, sub_id, flags, compression, schema_id, payload)
         else:
-            held = self.outbox.push(handle.q_id, message.guid, sub_id, flags, compression, schema_id, payload)
+            count = self.outbox.push(handle.q_id, message.guid, sub_id, flags, compression, schema_id, payload)
         self.window.count_push(message.size)
         session = self.session
         if session.flush_due:
             return
-        if (self._batches_pushes and 0 < held < DELAYED_PUSHES_MAX and self.window.open
+        if (self._batches_pushes and 0 < count < DELAYED_PUSHES_MAX and self.window.open
                 and self._confirm_batching.is_steady(self.context.now)):
             session.flush_with_turn()
         else:
@@ -241,11 +241,11 @@ class ClientSession(SessionKind):
             self._count_nack(handle, guid, correlation_id, status)
         else:
             self.stats.ack_msgs += 1
-        held = self.outbox.ack(handle.q_id, guid, correlation_id, status)
+        count = self.outbox.ack(handle.q_id, guid, correlation_id, status)
         session = self.session
         if session.flush_due:
             return
-        if session.delays_acks and not status and held < DELAYED_ACKS_MAX:
+        if session.delays_acks and not status and count < DELAYED_ACKS_MAX:
             session.flush_with_turn()
         else:
             self.context.output.flush_at_turn_end(session)
@@ -286,8 +286,9 @@ class ClientSession(SessionKind):
     def on_confirms(self, event: int, buffer: bytes, specific: int, position: int, end: int) -> Steps[None] | None:
         """Process a CONFIRM event, in slices if it is large; confirms of unknown messages are ignored."""
         if not self.is_broker:
-            held = self._pausable_unconfirmed() if self._confirm_batching.on_confirms(self.session.now) else None
-            self.session.pausable, self._batches_pushes = held is not None, held is not None and held >= BUSY_MESSAGES
+            unconfirmed = self._pausable_unconfirmed() if self._confirm_batching.on_confirms(self.session.now) else None
+            self.session.pausable = unconfirmed is not None
+            self._batches_pushes = unconfirmed is not None and unconfirmed >= BUSY_MESSAGES
         position, step = self.confirm_layout("Confirm", buffer, position, end)
         if end - position > SLICE_BYTES:
             return self._confirms_in_slices(buffer, position, end, step)
@@ -297,7 +298,7 @@ class ClientSession(SessionKind):
     def _pausable_unconfirmed(self) -> int | None:
         """Return the number of unconfirmed messages if reads may be paused, else None. Condition: the client only consumes,
         has at most 8 handles, its queues have plenty of free quota, and no subscription is more than half full."""
-        handles, held = self.handles, 0
+        handles, unconfirmed = self.handles, 0
         if len(handles) > _PAUSABLE_HANDLES_MAX:
             return None
         for handle in handles.values():
@@ -307,8 +308,8 @@ class ClientSession(SessionKind):
                 for each in substream.counted_subscriptions:
                     if 2 * each.messages > each.max_messages or 2 * each.bytes > each.max_bytes:
                         return None
-                    held += each.messages
-        return held
+                    unconfirmed += each.messages
+        return unconfirmed
 
     def _confirms_in_slices(self, buffer: bytes, position: int, end: int, step: int) -> Steps[None]:
         size = SLICE_BYTES // step * step

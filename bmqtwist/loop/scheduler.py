@@ -92,7 +92,7 @@ class JobClass:
 
 
 class Scheduler:
-    """The jobs of one broker. `clock`: seconds, monotonic; `request_turn` requests another turn."""
+    """The jobs of one broker. `clock`: `Performer.clock`, seconds from any origin; `request_turn` requests another turn."""
 
     def __init__(self, clock: Callable[[], float], request_turn: Callable[[], None]) -> None:
         self._clock, self._request_turn = clock, request_turn

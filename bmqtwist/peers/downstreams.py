@@ -1,5 +1,6 @@
-"""Downstream brokers of one cluster: proxies that are connected to this node. The node is a member of the cluster, or a
-proxy itself.
+"""Downstream brokers of one cluster: proxies that are connected to this node.
+
+This node is a member of the cluster, or a proxy itself.
 
 Any number of proxies may connect. A proxy uses queues as a client does (`link/peer.py`) and receives this node's status, if
 it supports that.

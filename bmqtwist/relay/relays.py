@@ -1,5 +1,6 @@
-"""Queues of one cluster that this node's clients have open at upstream nodes: at a proxy all queues, at a member those whose
-partition has another primary.
+"""Queues of one cluster that this node's clients have open at upstream nodes.
+
+At a proxy these are all queues, at a member the queues of partitions with another primary.
 
 `cluster.streams` decides on requests to the upstream node, `queue.relay` is the queue that the node's clients use. This
 module connects both with the queue's upstream connection (`Upstream`).
