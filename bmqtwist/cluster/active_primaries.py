@@ -1,7 +1,7 @@
 """Active primaries of a cluster, as known to one member from their reports.
 
 A report counts if the metadata have the same primary and lease. A report of a newer lease, which may arrive before the
-change of the metadata, is stored until then.
+change of the metadata, is stored until then. Called by `member/partition_runner.py`.
 """
 
 from __future__ import annotations

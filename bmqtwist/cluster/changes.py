@@ -3,6 +3,9 @@
 A change is validated against the state with all pending records applied: records are committed in order, so that this is the
 state at the commit of the change. So two pending queues never have the same key, a queue is never assigned twice, and
 several changes of one queue may be pending.
+
+`LeaderTerm` plans each proposed change with a `ChangePlanner`; `member/appointments.py` moves partitions of a running
+cluster (`successor_of`, `next_move`).
 """
 
 from __future__ import annotations
@@ -88,7 +91,7 @@ Change = AssignQueue | AdoptQueue | UnassignQueue | UpdateApps | AssignPartition
 
 
 @dataclass(frozen=True, slots=True)
-class Primaries:
+class PrimaryRules:
     """Rules for the primaries when a leader begins its term.
 
     `candidates` may become primaries (None: only the leader); primaries in `keep` keep their lease. All other partitions get
@@ -130,7 +133,7 @@ class ChangePlanner:
             return self._update(change, head)
         return self._partitions(change, head)
 
-    def primaries(self, head: ClusterState, wanted: Primaries) -> dict[int, Primary]:
+    def primaries(self, head: ClusterState, wanted: PrimaryRules) -> dict[int, Primary]:
         """Return the primaries for the first record of a new leader."""
         found = self._choose(head, range(wanted.partitions), wanted.candidates, wanted.keep, {})
         for number, used in wanted.used_leases.items():

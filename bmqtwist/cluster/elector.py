@@ -2,11 +2,11 @@
 
 docs/internals.md, "The election", lists its rules.
 
-**Lost term and vote.** Such a node could vote twice in a term, or follow a leader of an older term than its vote. So it
-neither votes nor follows until all other nodes have reported their terms; then it enters the newest of them without a vote:
-a candidate that received its vote had made that term durable first. A fixed wait would not be sufficient, because a message
-of a candidate may be delayed for longer; neither would a leader with a majority, because a leader of an older term may have
-one, too.
+**Lost term and vote.** A node whose vote file is lost or damaged could vote twice in a term, or follow a leader of an older
+term than its vote. So it neither votes nor follows until all other nodes have reported their terms; then it enters the
+newest of them without a vote: a candidate that received its vote had made that term durable first. Two simpler rules are
+unsafe: to wait for a fixed time, because a message of a candidate may be delayed for longer; to follow a leader that has a
+majority, because a leader of an older term may have one, too.
 
 `Elector` has the state of a node; its actions are functions, grouped by role. `TABLE` names the action for every state and
 event. Timers are deadlines; a `TickAt` reports the earliest one. `now`: seconds, monotonic. `member/leadership.py` calls
@@ -580,7 +580,7 @@ def _on_supporter_down(elector: Elector, event: ev.PeerDown) -> None:
     supporters.discard(event.node_id)
     if len(supporters) < elector.quorum:
         _cede_leadership(elector, f"LEADER lost quorum: the connection to node {event.node_id} is lost, "
-                                  f"{len(supporters)} nodes remain")
+                         f"{len(supporters)} nodes remain")
 
 
 def _on_rival_cession(elector: Elector, event: ev.Received) -> None:

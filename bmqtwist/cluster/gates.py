@@ -1,4 +1,7 @@
-"""Gates between two members: the message types that one may send to the other, by the statuses of both."""
+"""Gates between two members: the message types that one may send to the other, by the statuses of both.
+
+`member/node_status.py` looks them up in `GATES`. The durability gate of a partition is a different thing: `storage/gate.py`.
+"""
 
 from __future__ import annotations
 

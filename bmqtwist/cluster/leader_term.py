@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from bmqtwist.cluster.changes import Change, ChangePlanner, ChangeRefused, Primaries
+from bmqtwist.cluster.changes import Change, ChangePlanner, ChangeRefused, PrimaryRules
 from bmqtwist.cluster.log_events import Done, Message, NotDone, Send
 from bmqtwist.cluster.record_log import RecordLog, snapshot_record
 from bmqtwist.cluster.state import ClusterState, StateMismatch, partition_infos
@@ -49,7 +49,7 @@ class LeaderTerm:
     `primaries`: rules for the choice of primaries in the first record."""
 
     def __init__(self, node_id: int, term: int, others: Collection[int], log: RecordLog, state: ClusterState,
-                 primaries: Primaries, planner: ChangePlanner) -> None:
+                 primaries: PrimaryRules, planner: ChangePlanner) -> None:
         self.node_id, self.term, self.sequence = node_id, term, 0  # last assigned sequence number
         self.followers = {other: Follower(log.last, log.last) for other in others}
         self.head = ClusterState()

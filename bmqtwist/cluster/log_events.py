@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bmqtwist.alarms import AlarmKind
-from bmqtwist.cluster.changes import Change, Primaries
+from bmqtwist.cluster.changes import Change, PrimaryRules
 from bmqtwist.cluster.state import Changes
 from bmqtwist.errors import PeerError
 from bmqtwist.wire.cluster_schema import (
@@ -69,7 +69,7 @@ class Lead:
 
     token: int
     term: int
-    primaries: Primaries
+    primaries: PrimaryRules
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,8 @@ class LogView(Protocol):
         """PSN of the last record that is durable at this node, as the configured durability defines it."""
 
     def can_send_after(self, after: Psn) -> bool:
-        """True if the records after this one can be sent: it is in the log, or was until the last compaction."""
+        """True if the records after this one can be sent: it is in the log, or was in it until the last
+        rollover and is still in memory."""
 
     @property
     def busy(self) -> bool:

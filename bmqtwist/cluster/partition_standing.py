@@ -47,7 +47,7 @@ class PartitionStanding:
         self.deferred_lease = 0  # lease declined because another node has more records; 0 = none since the last healing
         self.assigned = Assigned(-1, 0)  # the newest assignment
         self.committed = self.goal = NO_PSN
-        self.connected_nodes: set[int] = set()  # connected nodes
+        self.connected_nodes: set[int] = set()
         self.tick_at: float | None = None
         self.progressed_at = 0.0  # time of the last progress of a primary's healing
         self.transition_log = TransitionLog()

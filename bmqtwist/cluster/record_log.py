@@ -63,10 +63,11 @@ def follows(previous: Lsn, lsn: Lsn) -> bool:
     return lsn == (previous[0], previous[1] + 1) or lsn[0] > previous[0] and lsn[1] == 1
 
 
-def snapshot_record(state: ClusterState, stamp: Lsn, wall: int) -> ClusterStateRecord:
+def snapshot_record(state: ClusterState, lsn: Lsn, wall: int) -> ClusterStateRecord:
+    """Return a SNAPSHOT record of `state` with this LSN."""
     advisory = state.snapshot()
-    advisory.sequence_number = stamp
-    return ClusterStateRecord(LedgerRecordType.SNAPSHOT, *stamp, wall, ClusterMessage.of(advisory))
+    advisory.sequence_number = lsn
+    return ClusterStateRecord(LedgerRecordType.SNAPSHOT, *lsn, wall, ClusterMessage.of(advisory))
 
 
 class RecordLog:

@@ -105,7 +105,7 @@ class ReplicationTargets:
             if not target.image_complete and target.parts_sent - target.parts_received < FLIGHT_PARTS_MAX:
                 target.send_pending = True
                 standing.outputs.append(SendImagePart(node_id, target.parts_sent, target.ends_after))
-        elif not log.can_send_after(target.sent):  # a compaction removed the records
+        elif not log.can_send_after(target.sent):  # a rollover removed the records
             self._start_image(node_id, target)
         elif target.sent < log.written and target.unreceived_bytes < FLIGHT_BYTES_MAX:
             target.send_pending = True
@@ -121,7 +121,7 @@ class ReplicationTargets:
         if standing.reject_stale(event) or event.sender != standing.primary or event.lease != standing.lease:
             return
         after, summary = event.after, standing.log.summary
-        # the compactions of the primary are unknown here: without a common record the image contains this node's whole log
+        # the rollovers of the primary are unknown here: without a common record the image contains this node's whole log
         target = self.by_node[event.sender] = Target(after or NO_PSN, after or summary.last)
         if after is None or not summary.contains(after):
             self._start_image(event.sender, target)

@@ -30,7 +30,7 @@ class StatusChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class UseNode:
     """Use this node as the upstream."""
 
     node_id: int
@@ -38,7 +38,7 @@ class Use:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class NodeLost:
     """The upstream node is lost."""
 
     node_id: int
@@ -50,7 +50,7 @@ class NoUpstream:
 
 
 SelectorInput = StatusChanged | Tick
-SelectorOutput = Use | Lost | NoUpstream | TickAt
+SelectorOutput = UseNode | NodeLost | NoUpstream | TickAt
 
 
 class SelectorState(Enum):
@@ -99,7 +99,7 @@ class UpstreamSelector:
         if eligible:
             self.active, self.generation = eligible[int(self._chance() * len(eligible))], self.generation + 1
             self.state = SelectorState.SELECTED
-            self._outputs.append(Use(self.active, self.generation))
+            self._outputs.append(UseNode(self.active, self.generation))
         elif not local_only:
             self.state = SelectorState.NONE
         elif self.state is SelectorState.INITIAL:
@@ -109,7 +109,7 @@ class UpstreamSelector:
     def _replace_lost(self, now: float) -> None:
         """Replace the node in use if it is not available any more."""
         if self.active is not None and self.statuses[self.active] is not NodeStatus.E_AVAILABLE:
-            self._outputs.append(Lost(self.active))
+            self._outputs.append(NodeLost(self.active))
             self.active = None
             self._choose(now)
             if self.active is None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from bmqtwist import alarms
-from bmqtwist.cluster.changes import AssignPartitions, Move, Primaries, next_move, successor_of
+from bmqtwist.cluster.changes import AssignPartitions, Move, PrimaryRules, next_move, successor_of
 from bmqtwist.cluster.election_events import ElectionState
 from bmqtwist.cluster.log_events import Outcome
 from bmqtwist.cluster.state import Primary
@@ -79,10 +79,11 @@ class Appointments:
             chosen = wanted or self._prefer_available(candidates)
             self._propose(AssignPartitions(chosen, self._connected(), {index: declined.used}), now)
 
-    def primaries(self, partitions: int, spent: Mapping[int, int]) -> Primaries:
+    def primaries(self, partitions: int, spent: Mapping[int, int]) -> PrimaryRules:
         """Return the primaries that this node appoints as a new leader: connected nodes keep their partitions.
         `spent`: leases that this node cannot use."""
-        return Primaries(partitions, self._prefer_available(self._candidates()) or [self.node_id], self._connected(), spent)
+        return PrimaryRules(partitions, self._prefer_available(self._candidates()) or [self.node_id],
+                            self._connected(), spent)
 
     def _check_passive(self, now: float) -> None:
         """Replace primaries that have not become active in time; end a move after its timeout."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Protocol, assert_never
 
-from bmqtwist.cluster.changes import Primaries
+from bmqtwist.cluster.changes import PrimaryRules
 from bmqtwist.cluster.election_events import (
     ElectionChanged,
     ElectionInput,
@@ -74,7 +74,7 @@ class LeaderUser(Protocol):
     def stop(self, now: float) -> None:
         """Stop."""
 
-    def primaries(self, partitions: int) -> Primaries:
+    def primaries(self, partitions: int) -> PrimaryRules:
         """Return the primaries that this node appoints as a new leader."""
 
     def on_leader_active(self, now: float) -> None:
@@ -96,7 +96,7 @@ class Leadership:
         self.replication: LeaderUser | None = None  # None in a cluster of one node
         self.on_leader_changed: Callable[[], None] = lambda: None  # a leader has become active
         self.active = False  # the leader's first record is known to be committed
-        self._primaries = Primaries(definition.partition_config.num_partitions)
+        self._primaries = PrimaryRules(definition.partition_config.num_partitions)
         self._inputs: deque[tuple[float, int, ElectionInput]] = deque()
         self._stepping = False
         self._refused: NotDone | None = None  # the reason why the log did not become leader
@@ -107,7 +107,7 @@ class Leadership:
 
     def lead_alone(self, used_leases: Mapping[int, int], now: float, wall: int) -> None:
         """Begin the next term of a cluster of one node; raises MetadataUnavailable if it cannot be written."""
-        self._primaries = Primaries(self._primaries.partitions, used_leases=used_leases)
+        self._primaries = PrimaryRules(self._primaries.partitions, used_leases=used_leases)
         self.step(now, Start(self.metadata.log.term), wall)
         self.step(now, Tick(), wall)
         self.metadata.perform_jobs(wall)
@@ -280,7 +280,7 @@ class Leadership:
         elif before.leader is not None or after.state is ElectionState.DORMANT:
             self.metadata.step(StepDown(), wall)
 
-    def _choose_primaries(self) -> Primaries:
+    def _choose_primaries(self) -> PrimaryRules:
         return self._primaries if self.replication is None else self.replication.primaries(self._primaries.partitions)
 
     def _on_first_record_decided(self, outcome: Outcome, wall: int) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Protocol, assert_never
 
 from bmqtwist import alarms
-from bmqtwist.cluster.changes import AssignQueue, Change, Primaries
+from bmqtwist.cluster.changes import AssignQueue, Change, PrimaryRules
 from bmqtwist.cluster.log_events import (
     Alarm,
     Decided,
@@ -90,7 +90,7 @@ class ClusterMetadata:
         if good < len(data):
             self._file.truncate(good)
 
-    def lead(self, term: int, primaries: Primaries, on_decided: OnDecided, wall: int) -> None:
+    def lead(self, term: int, primaries: PrimaryRules, on_decided: OnDecided, wall: int) -> None:
         """Lead the cluster; `on_decided` receives the outcome of the first record of the term."""
         self.step(Lead(self._register(on_decided), term, primaries), wall)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from bmqtwist.cluster.changes import Primaries
+from bmqtwist.cluster.changes import PrimaryRules
 from bmqtwist.cluster.election_events import PeerDown, PeerUp, Stop, Tick
 from bmqtwist.cluster.partition_events import (
     Assigned,
@@ -76,7 +76,7 @@ class Replication:
 
     # -- primaries ------------------------------------------------------------------------------------------------------
 
-    def primaries(self, partitions: int) -> Primaries:
+    def primaries(self, partitions: int) -> PrimaryRules:
         """Return the primaries that this node appoints as a new leader. Leases that an earlier run of its process may have
         used are excluded for the partitions that it does not lead."""
         used = {hosted.index: hosted.machine.standing.used_lease for hosted in self.hosted if not hosted.machine.leads}

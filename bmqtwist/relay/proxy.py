@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, assert_never
 from bmqtwist import alarms
 from bmqtwist.cluster.election_events import Tick, TickAt
 from bmqtwist.cluster.upstream import (
-    Lost,
+    NodeLost,
     NoUpstream,
     SelectorInput,
     StatusChanged,
     UpstreamSelector,
-    Use,
+    UseNode,
 )
 from bmqtwist.config.engine_settings import relayed_settings, throttle
 from bmqtwist.errors import PeerError, Refused
@@ -108,12 +108,12 @@ class ProxyCluster:
         report = self._loop.report
         for output in self.selector.step(now, event):
             match output:
-                case Use():
+                case UseNode():
                     node = self.links.name(output.node_id)
                     report.info(f"{self.title}: is healthy and using node '{node}' as active.")
                     report.info(f"{self.title} onClusterLeader: new leader: {node}, leader status: ACTIVE")
                     self._attach(output.node_id, output.generation)
-                case Lost():
+                case NodeLost():
                     report.warn(f"{self.title}: node '{self.links.name(output.node_id)}' is lost as active")
                     self._upstream = None
                     self.relays.detach(self.relays.opened.values())

@@ -1,4 +1,4 @@
-"""Partition sequence numbers (PSNs), log summaries that nodes exchange, and runs of records; without I/O.
+"""Partition sequence numbers (PSNs), log summaries that nodes exchange, and runs of records. Pure.
 
 A PSN is (lease, sequence). One node writes under a lease, with the sequences 1, 2, 3, ..., so two logs that hold the same
 PSN are equal up to it. A rollover copies live records only: a log holds every record after its *base*, and only the live

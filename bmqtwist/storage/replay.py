@@ -91,7 +91,7 @@ class Replay:
         self.on_stored(queue, message)
 
     def apply_deletion(self, entry: Entry) -> None:
-        """Apply the DELETION of a message; ignore an absent one, since a compaction omits deleted messages."""
+        """Apply the DELETION of a message; ignore an absent one, since a rollover omits deleted messages."""
         key, guid = DELETION_BODY.unpack(entry[4])
         queue = self.state.queues.get(key)
         if queue is not None:

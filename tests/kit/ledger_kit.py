@@ -10,7 +10,7 @@ from bmqtwist.cluster.changes import (
     AssignPartitions,
     AssignQueue,
     Change,
-    Primaries,
+    PrimaryRules,
     UnassignQueue,
     UpdateApps,
 )
@@ -150,7 +150,7 @@ class Ledger:
 
     def become_leader(self, partitions: int, wall: int, **options: Any) -> None:
         self._token += 1
-        self.step(Lead(self._token, self.log.term + 1, Primaries(partitions, **options)), wall)
+        self.step(Lead(self._token, self.log.term + 1, PrimaryRules(partitions, **options)), wall)
         self._made(self._token, wall)
 
     def assign_partitions(self, wall: int, candidates: list[int], keep: list[int]) -> Any:

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bmqtwist.cluster import leader_term, metadata_log
-from bmqtwist.cluster.changes import AssignPartitions, AssignQueue, Primaries, UnassignQueue, UpdateApps
+from bmqtwist.cluster.changes import AssignPartitions, AssignQueue, PrimaryRules, UnassignQueue, UpdateApps
 from bmqtwist.cluster.log_events import (
     Alarm,
     Decided,
@@ -190,7 +190,7 @@ class Cluster:
         for each in self.nodes:
             if each is not node:
                 self.flying.append((each.node_id, Follow(self.term, node.node_id)))
-        self.step(node, Lead(LEAD, self.term, Primaries(2, [each.node_id for each in self.nodes])))
+        self.step(node, Lead(LEAD, self.term, PrimaryRules(2, [each.node_id for each in self.nodes])))
         node.leader = node.node_id
 
     def propose(self, node: Machine, value: int) -> None:

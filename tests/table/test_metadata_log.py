@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from bmqtwist.cluster.changes import AssignQueue, Primaries
+from bmqtwist.cluster.changes import AssignQueue, PrimaryRules
 from bmqtwist.cluster.log_events import (
     Decided,
     Done,
@@ -36,7 +36,7 @@ UNDER_WAY = 2  # the number of the write under way in every setup
 def records(count: int) -> tuple[ClusterStateRecord, ...]:
     """The log of node 1 as leader of term 2: a SNAPSHOT, then assignments."""
     log = MetadataLog(1, "n1", (0, 1, 2), MIB)
-    log.step(Lead(0, 2, Primaries(1)), WALL)
+    log.step(Lead(0, 2, PrimaryRules(1)), WALL)
     for number in range(count - 1):
         log.step(Propose(number + 1, AssignQueue(f"bmq://d/{number}", ["a"], number)), WALL)
     return tuple(each.record for each in log.log.records)
@@ -65,7 +65,7 @@ def waiting() -> MetadataLog:
 def leading() -> MetadataLog:
     """The first record is committed; the second, and its predecessor's COMMIT, are being written, and node 1 has them."""
     log = MetadataLog(0, "n0", (0, 1, 2), MIB)
-    log.step(Lead(0, 2, Primaries(1)), WALL)
+    log.step(Lead(0, 2, PrimaryRules(1)), WALL)
     log.step(Flush(), WALL)
     log.step(Written(1), WALL)
     log.step(Acknowledged(1, 2, (2, 1)), WALL)
@@ -79,7 +79,7 @@ SETUPS: dict[Role, Callable[[], MetadataLog]] = {W: waiting, F: following, L: le
 STATE = ClusterStateRecord(LedgerRecordType.SNAPSHOT, 2, 9, WALL, records(1)[0].message)
 SAMPLES: dict[type, Input] = {
     Propose: Propose(7, AssignQueue("bmq://d/new", ["a"], 9)), Flush: Flush(), Written: Written(UNDER_WAY),
-    WriteFailed: WriteFailed(UNDER_WAY, "no space left"), Lead: Lead(8, 3, Primaries(1)), Follow: Follow(3, 2),
+    WriteFailed: WriteFailed(UNDER_WAY, "no space left"), Lead: Lead(8, 3, PrimaryRules(1)), Follow: Follow(3, 2),
     StepDown: StepDown(), SetCommitQuorum: SetCommitQuorum(3), RequestRecords: RequestRecords((1, 2)), Resend: Resend(),
     Entries: Entries(1, 2, (2, 1), records(3)[1:]), Snapshot: Snapshot(1, 2, STATE),
     Acknowledged: Acknowledged(2, 2, (2, 1)), CatchUp: CatchUp(1, 2, (0, 0))}
@@ -132,7 +132,7 @@ def test_each_cell(role: Role, kind: type) -> None:
 @pytest.mark.spec("cluster", 36)
 @pytest.mark.parametrize("role", Role, ids=lambda role: role.name)
 @pytest.mark.parametrize("event", [
-    Written(99), WriteFailed(99, ""), Lead(8, 1, Primaries(1)), Follow(1, 1), Follow(1, None),
+    Written(99), WriteFailed(99, ""), Lead(8, 1, PrimaryRules(1)), Follow(1, 1), Follow(1, None),
     Entries(2, 2, (2, 1), records(2)[1:]), Entries(1, 1, (2, 1), records(2)[1:]), Entries(1, 3, (2, 1), records(2)[1:]),
     Snapshot(2, 2, STATE), Snapshot(1, 1, STATE), Snapshot(1, 2, records(2)[1]), Acknowledged(1, 1, (2, 2)),
     Acknowledged(1, 3, (2, 2)), Acknowledged(9, 2, (2, 2)), Acknowledged(1, 2, (2, 99)), CatchUp(9, 2, (0, 0)),
@@ -151,7 +151,7 @@ def test_a_late_message_or_one_of_an_unknown_node_changes_nothing(role: Role, ev
 def test_changes_wait_for_a_larger_quorum_and_are_committed_when_it_is_lowered() -> None:
     """Of more than there are nodes none is committed, and fewer than a majority are never enough."""
     log = MetadataLog(0, "n0", (0, 1, 2), MIB)
-    log.step(Lead(0, 2, Primaries(1)), WALL)
+    log.step(Lead(0, 2, PrimaryRules(1)), WALL)
     log.step(SetCommitQuorum(4), WALL)
     log.step(Flush(), WALL)
     log.step(Written(1), WALL)
@@ -180,7 +180,7 @@ def test_without_a_leader_a_node_sends_its_newer_records_on_request() -> None:
     behind = MetadataLog(0, "n0", (0, 1, 2), MIB)
     behind.step(Follow(1, 2), WALL)
     other = MetadataLog(2, "n2", (0, 1, 2), MIB)
-    other.step(Lead(0, 1, Primaries(1)), WALL)
+    other.step(Lead(0, 1, PrimaryRules(1)), WALL)
     behind.step(Entries(2, 1, (0, 0), tuple(each.record for each in other.log.records)), WALL)
     behind.step(StepDown(), WALL)
     newer = following()

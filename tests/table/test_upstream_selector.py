@@ -10,13 +10,13 @@ from bmqtwist.cluster.election_events import Tick, TickAt
 from bmqtwist.cluster.upstream import (
     LOCAL_WAIT_S,
     TABLE,
-    Lost,
+    NodeLost,
     NoUpstream,
     SelectorInput,
     SelectorState,
     StatusChanged,
     UpstreamSelector,
-    Use,
+    UseNode,
 )
 from bmqtwist.wire.cluster_schema import NodeStatus
 
@@ -46,9 +46,9 @@ def test_one_node_in_every_status(before: NodeStatus, event: str) -> None:
     assert selector.statuses == {1: after}
     expected: list[object] = []
     if before is AVAILABLE and after is not AVAILABLE:
-        expected = [Lost(1), NoUpstream()]
+        expected = [NodeLost(1), NoUpstream()]
     elif before is not AVAILABLE and after is AVAILABLE:
-        expected = [Use(1, 1)]
+        expected = [UseNode(1, 1)]
     assert [each for each in outputs if not isinstance(each, TickAt)] == expected
 
 
@@ -60,23 +60,23 @@ IN_STATE: dict[SelectorState, list[SelectorInput]] = {
 NEXT: dict[SelectorState, dict[tuple[str, bool], tuple[SelectorState, list[object]]]] = {}  # by event, and time is over
 for _late in (False, True):
     NEXT.setdefault(SelectorState.INITIAL, {}).update({
-        ("local", _late): (SelectorState.SELECTED, [Use(LOCAL, 1)]),
-        ("remote", _late): ((SelectorState.SELECTED, [Use(REMOTE, 1)]) if _late else
+        ("local", _late): (SelectorState.SELECTED, [UseNode(LOCAL, 1)]),
+        ("remote", _late): ((SelectorState.SELECTED, [UseNode(REMOTE, 1)]) if _late else
                             (SelectorState.LOCAL_ONLY, [TickAt(BEGIN + LOCAL_WAIT_S)])),
         ("gone", _late): ((SelectorState.NONE, []) if _late else
                           (SelectorState.LOCAL_ONLY, [TickAt(BEGIN + LOCAL_WAIT_S)])),
         ("tick", _late): ((SelectorState.NONE, []) if _late else
                           (SelectorState.LOCAL_ONLY, [TickAt(BEGIN + LOCAL_WAIT_S)]))})
     NEXT.setdefault(SelectorState.LOCAL_ONLY, {}).update({
-        ("local", _late): (SelectorState.SELECTED, [Use(LOCAL, 1)]),
-        **{(event, _late): ((SelectorState.SELECTED, [Use(REMOTE, 1)]) if _late else (SelectorState.LOCAL_ONLY, []))
+        ("local", _late): (SelectorState.SELECTED, [UseNode(LOCAL, 1)]),
+        **{(event, _late): ((SelectorState.SELECTED, [UseNode(REMOTE, 1)]) if _late else (SelectorState.LOCAL_ONLY, []))
            for event in ("remote", "gone", "tick")}})
     NEXT.setdefault(SelectorState.SELECTED, {}).update({
         **{(event, _late): (SelectorState.SELECTED, []) for event in ("local", "remote", "tick")},
-        ("gone", _late): (SelectorState.NONE, [Lost(LOCAL), NoUpstream()])})
+        ("gone", _late): (SelectorState.NONE, [NodeLost(LOCAL), NoUpstream()])})
     NEXT.setdefault(SelectorState.NONE, {}).update({
-        ("local", _late): (SelectorState.SELECTED, [Use(LOCAL, 2)]),
-        ("remote", _late): (SelectorState.SELECTED, [Use(REMOTE, 2)]),
+        ("local", _late): (SelectorState.SELECTED, [UseNode(LOCAL, 2)]),
+        ("remote", _late): (SelectorState.SELECTED, [UseNode(REMOTE, 2)]),
         **{(event, _late): (SelectorState.NONE, []) for event in ("gone", "tick")}})
 CALLS: dict[str, SelectorInput] = {"local": StatusChanged(LOCAL, AVAILABLE), "remote": StatusChanged(REMOTE, AVAILABLE),
                                    "gone": StatusChanged(LOCAL, GONE), "tick": Tick()}
@@ -106,7 +106,7 @@ def test_every_event_in_every_state(state: SelectorState, event: str, late: bool
 def test_at_the_start_nodes_of_the_own_data_centre_are_preferred(mine: str, places: dict[int, str], first: int) -> None:
     selector = made(places, mine)
     said = [output for node in places for output in selector.step(BEGIN, StatusChanged(node, AVAILABLE))]
-    assert [output for output in said if isinstance(output, Use)] == [Use(first, 1)]
+    assert [output for output in said if isinstance(output, UseNode)] == [UseNode(first, 1)]
 
 
 @pytest.mark.spec("cluster", 97)
@@ -114,9 +114,9 @@ def test_nodes_of_other_data_centres_are_used_after_ten_seconds() -> None:
     selector = made({1: "b", 2: "a"})
     assert selector.step(BEGIN, StatusChanged(1, AVAILABLE)) == [TickAt(BEGIN + LOCAL_WAIT_S)]
     assert selector.step(BEGIN + LOCAL_WAIT_S - 0.1, Tick()) == []
-    assert selector.step(BEGIN + LOCAL_WAIT_S, Tick()) == [Use(1, 1)]
+    assert selector.step(BEGIN + LOCAL_WAIT_S, Tick()) == [UseNode(1, 1)]
     assert selector.step(BEGIN + 20, StatusChanged(2, AVAILABLE)) == [], "it is kept"
-    assert selector.step(BEGIN + 30, StatusChanged(1, GONE)) == [Lost(1), Use(2, 2)]
+    assert selector.step(BEGIN + 30, StatusChanged(1, GONE)) == [NodeLost(1), UseNode(2, 2)]
     assert selector.step(BEGIN + 31, StatusChanged(1, AVAILABLE)) == []
 
 
@@ -124,7 +124,7 @@ def test_after_the_first_choice_the_own_data_centre_is_not_awaited() -> None:
     selector = made({1: "b", 2: "a"})
     selector.step(BEGIN, StatusChanged(2, AVAILABLE))
     selector.step(BEGIN, StatusChanged(1, AVAILABLE))
-    assert selector.step(BEGIN + 1, StatusChanged(2, STOPPING)) == [Lost(2), Use(1, 2)]
+    assert selector.step(BEGIN + 1, StatusChanged(2, STOPPING)) == [NodeLost(2), UseNode(1, 2)]
 
 
 @pytest.mark.parametrize("chance, chosen", [(0.0, 1), (0.34, 2), (0.99, 3)])
@@ -133,7 +133,7 @@ def test_a_node_is_drawn_at_random_among_several(chance: float, chosen: int) -> 
     selector.step(BEGIN, StatusChanged(4, AVAILABLE))
     for node in (1, 2, 3):
         selector.statuses[node] = AVAILABLE
-    assert selector.step(BEGIN, Tick()) == [Use(chosen, 1)]
+    assert selector.step(BEGIN, Tick()) == [UseNode(chosen, 1)]
 
 
 @pytest.mark.spec("cluster", 120)
@@ -147,11 +147,11 @@ def test_the_used_node_is_always_available_and_generations_grow(seed: int) -> No
         node = random.randint(1, 3)
         for output in selector.step(now, random.choice([
                 StatusChanged(node, random.choice(list(NodeStatus))), Tick()])):
-            if isinstance(output, Use):
+            if isinstance(output, UseNode):
                 assert using is None and output.generation == generation + 1
                 assert output.node_id != 3 or selector.generation > 1 or now >= BEGIN + LOCAL_WAIT_S
                 using, generation = output.node_id, output.generation
-            elif isinstance(output, Lost):
+            elif isinstance(output, NodeLost):
                 assert output.node_id == using
                 using = None
         assert using == selector.active and (using is None or selector.statuses[using] is AVAILABLE)

@@ -10,7 +10,7 @@ from kit.ledger_files import FILES, case, tool_output
 from kit.ledger_kit import Disk, Failed, leading, opened
 
 from bmqtwist.cluster import changes, metadata_log, record_log
-from bmqtwist.cluster.changes import LEAST_ASSIGNED, AssignQueue, Primaries, UnassignQueue, UpdateApps
+from bmqtwist.cluster.changes import LEAST_ASSIGNED, AssignQueue, PrimaryRules, UnassignQueue, UpdateApps
 from bmqtwist.cluster.log_events import (
     Done,
     Flush,
@@ -513,7 +513,7 @@ def test_a_crash_at_any_step_of_a_ledger_rollover_keeps_the_state(power):
             log = metadata_log.MetadataLog(1, "n1", (1, 2, 3), 500)
             metadata = ClusterMetadata(log, file, ListReport())
             metadata.open()
-            metadata.lead(1, Primaries(1, [1, 2, 3]), lambda outcome, wall: None, 1000)
+            metadata.lead(1, PrimaryRules(1, [1, 2, 3]), lambda outcome, wall: None, 1000)
             committed, durable, rolled = {}, (0, 0), 0
             try:
                 for number in range(12):
@@ -538,7 +538,7 @@ def test_a_crash_at_any_step_of_a_ledger_rollover_keeps_the_state(power):
             other.open(again.read_all())
             assert other.lsn >= durable
             assert all(queue == log.state.queues[uri] for uri, queue in other.state.queues.items())
-            other.step(Lead(0, 9, Primaries(1, [1, 2, 3])), 1000)  # also applies records that are not known to be committed
+            other.step(Lead(0, 9, PrimaryRules(1, [1, 2, 3])), 1000)  # also applies records that are not known to be committed
             assert all(other.head.queues[uri] == queue for uri, queue in committed.items())
     assert moments > 0
 
@@ -558,7 +558,7 @@ def test_records_of_an_earlier_leader_are_committed_only_by_a_record_of_the_own_
     ledger.step(Entries(1, 1, ledger.log.log.last, (update(1, 3, "bmq://d/a", 1),)))
     ledger.flush()
     assert ledger.log.lsn == (1, 3) and not ledger.log.state.queues
-    ledger.step(Lead(50, 2, Primaries(1, [1, 2, 3])))
+    ledger.step(Lead(50, 2, PrimaryRules(1, [1, 2, 3])))
     early = ledger.propose(AssignQueue("bmq://d/a", ["y"], 9))
     ledger.flush()
     ledger.step(Acknowledged(3, 2, (1, 3)))
@@ -710,7 +710,7 @@ def test_a_member_of_several_nodes_applies_only_committed_records_of_its_file():
     again, _ = opened(Disk(disk.safe), members=(1, 2, 3))
     assert ledger.outcomes[committed] and list(again.log.state.queues) == ["bmq://d/a"]
     assert again.log.lsn == ledger.log.lsn == (1, 5)
-    again.step(Lead(50, 2, Primaries(1)))
+    again.step(Lead(50, 2, PrimaryRules(1)))
     assert list(again.log.head.queues) == ["bmq://d/a", "bmq://d/b"]
 
 
