@@ -164,7 +164,7 @@ Outcome = Done | NotDone
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """Outcome of a proposal."""
+    """Outcome of the proposal or election with this token."""
 
     token: int
     outcome: Outcome
@@ -187,7 +187,7 @@ class LeadershipLost:
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """Raise an alarm."""
+    """Raise an alarm of this kind with this text."""
 
     kind: AlarmKind
     text: str

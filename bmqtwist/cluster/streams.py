@@ -94,7 +94,7 @@ class UpstreamChosen:
 
 @dataclass(frozen=True, slots=True)
 class UpstreamLost:
-    """The upstream is lost."""
+    """The upstream is disconnected, or another one is to be chosen."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ class UseNode:
 
 @dataclass(frozen=True, slots=True)
 class NodeLost:
-    """The upstream node is lost."""
+    """Stop using this node: its connection is lost, or it is no longer AVAILABLE."""
 
     node_id: int
 
@@ -116,7 +116,7 @@ class UpstreamSelector:
                 self._outputs.append(NoUpstream())
 
     def _ignore(self, now: float) -> None:
-        """Do nothing."""
+        """Ignore a tick: the wait for a local node has ended."""
 
 
 _S = SelectorState

@@ -77,7 +77,7 @@ def pack_ledger_header(log_id: bytes) -> bytes:
 
 
 def encode_ledger(log_id: bytes, records: Iterable[ClusterStateRecord]) -> bytes:
-    """Encode a file."""
+    """Encode the whole content of a ledger file: its header, then the records."""
     return b"".join((pack_ledger_header(log_id), *map(encode_cluster_state_record, records)))
 
 

@@ -148,15 +148,15 @@ class LongDict(Generic[K, V]):
         return chain.from_iterable(self._parts)
 
     def keys(self) -> Iterator[K]:
-        """Oldest first."""
+        """Iterate over the keys, oldest first."""
         return chain.from_iterable(self._parts)
 
     def values(self) -> Iterator[V]:
-        """Oldest first."""
+        """Iterate over the values, oldest first."""
         return chain.from_iterable([part.values() for part in self._parts])
 
     def items(self) -> Iterator[tuple[K, V]]:
-        """Oldest first."""
+        """Iterate over the items, oldest first."""
         return chain.from_iterable([part.items() for part in self._parts])
 
     def newest_first(self) -> Iterator[V]:

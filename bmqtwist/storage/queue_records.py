@@ -73,10 +73,11 @@ class QueueRecords:
                          f"{queue_key.hex().upper()}, appKey: {'*' if app_key is None else app_key.hex().upper()}]")
         log.append(record)
         if app_key is None:
-            return self._reopening(state.apply_purge(queue, record))
+            return self._reopen_after(state.apply_purge(queue, record))
         return state.apply_app_purge(queue, app_key, first, record)
 
-    def _reopening(self, steps: MessageSteps) -> MessageSteps:
+    def _reopen_after(self, steps: MessageSteps) -> MessageSteps:
+        """Run the steps of a purge, then reopen a full partition."""
         yield from steps
         self._log.on_event(WriterEvent.PURGE)  # the next append tries a rollover
 

@@ -225,7 +225,7 @@ class Recovery(Replay):
         return self._seen_at
 
     def on_unmatched_confirm(self, entry: Entry, why: str) -> None:
-        """Count the CONFIRM."""
+        """Count the CONFIRM; `read_journal` reports their number."""
         self.unmatched_confirms += 1
 
     def on_unknown_record(self, entry: Entry, why: str) -> None:

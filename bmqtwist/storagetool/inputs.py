@@ -251,6 +251,6 @@ def directory_target(directory: str) -> StorageTarget:
 
 
 def open_ledger(path: str, on_read: OnRead | None = None) -> LedgerContents:
-    """Read a ledger file."""
+    """Read and decode a ledger file; InputError if it cannot be read."""
     with closing(ReadOnlyFile(path, on_read)) as file:
         return read_ledger(file.read_all())

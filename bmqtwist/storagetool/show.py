@@ -53,9 +53,9 @@ class RecordPrinter:
 
     def run(self, records: Iterable[JournalRecord]) -> bool:
         """Print the selected records; False if a GUID, PSN or offset of the selection was not found."""
-        return self._exact(records) if self.selection.exact_records else self._search(records)
+        return self._print_exact(records) if self.selection.exact_records else self._print_matching(records)
 
-    def _search(self, records: Iterable[JournalRecord]) -> bool:
+    def _print_matching(self, records: Iterable[JournalRecord]) -> bool:
         selection, output = self.selection, self.output
         counts = {name: 0 for kind, name in _COUNTED.items() if kind in selection.types}
         outstanding = total = 0
@@ -71,7 +71,7 @@ class RecordPrinter:
                 outstanding += item.outstanding
             if selection.wants_message(item):
                 counts["message"] += item.message is not None
-                seen.add(self._message(item))
+                seen.add(self._print_message(item))
         output.write_counts(counts)
         if selection.status and total:
             output.write_ratio(outstanding, total)
@@ -81,7 +81,7 @@ class RecordPrinter:
         output.finish()
         return not missing
 
-    def _message(self, found: MessageRecords) -> bytes:
+    def _print_message(self, found: MessageRecords) -> bytes:
         guid = found.records[0].guid
         self.output.write_message(hex_key(guid), [record_fields(record, self.queues) for record in found.records],
                                   self._payload(found.message))
@@ -96,7 +96,7 @@ class RecordPrinter:
             return f"Failed to retrieve message from DATA file: {error}"
         return record, content_of(record, message.compression)
 
-    def _exact(self, records: Iterable[JournalRecord]) -> bool:
+    def _print_exact(self, records: Iterable[JournalRecord]) -> bool:
         selection, output = self.selection, self.output
         counts = dict.fromkeys(("confirm", "deletion", "message", "queueOp", "journalOp"), 0)
         offsets, seqnums = set(selection.offsets), set(selection.seqnums)
@@ -154,17 +154,17 @@ class Summary:
 
     def count(self, records: Iterable[JournalRecord], selection: RecordSelection, mark: int) -> None:
         """Count the selected records; `mark`: offset of the sync point that ended the last rollover, bytes."""
-        for item in by_message(self._record_ends(records, mark)):
+        for item in by_message(self._store_ends(records, mark)):
             if isinstance(item, MessageRecords):
                 if selection.wants_message(item):
                     if item.message is not None:
                         self.messages.update({name: getattr(item, name) for name in _STATUSES}, total=1)
                     for record in item.records:
-                        self._record(record)
+                        self._count_record(record)
             elif selection.wants_record(item):
-                self._record(item)
+                self._count_record(item)
 
-    def _record_ends(self, records: Iterable[JournalRecord], mark: int) -> Iterable[JournalRecord]:
+    def _store_ends(self, records: Iterable[JournalRecord], mark: int) -> Iterable[JournalRecord]:
         for record in records:
             self.last = record
             if record.is_sync_point:
@@ -173,7 +173,7 @@ class Summary:
                     self.at_mark = record
             yield record
 
-    def _record(self, record: JournalRecord) -> None:
+    def _count_record(self, record: JournalRecord) -> None:
         self.records += 1
         if record.queue_key == NO_KEY:
             self.journal_ops += 1
@@ -232,7 +232,7 @@ def _journal_header(read: Read, at_mark: JournalRecord | None) -> Fields:
             *_named([f"First SyncPointRecord {name}" for name in names], point)]
 
 
-def _ends(summary: Summary) -> Fields:
+def _end_fields(summary: Summary) -> Fields:
     last, sync = summary.last, summary.last_sync
     return _named(("Last Valid Record Offset", "Record Type", "Record Timestamp", "Record Epoch"),
                   None if last is None else (last.offset, last.type_name, timestamp(last.wall), last.wall)) + _named(
@@ -274,7 +274,7 @@ class SummaryPrinter:
         """Print the summary as text or as members of the JSON object."""
         found = self.summary
         if "message" in self.types:
-            output.write_members(*self._messages())
+            output.write_members(*self._message_counts())
             if found.messages:
                 output.write_ratio(found.messages["outstanding"], found.messages["total"])
         if "queue-op" in self.types:
@@ -297,7 +297,7 @@ class SummaryPrinter:
                 {f"{name.capitalize()}FileDetails": {title: texts(fields) for title, fields in parts}})
         output.finish()
 
-    def _messages(self) -> tuple[str, dict[str, object]]:
+    def _message_counts(self) -> tuple[str, dict[str, object]]:
         count = self.summary.messages
         members: dict[str, object] = {f"{name}MessagesNumber": str(count[status]) for name, status in (
             ("Total", "total"), ("PartiallyConfirmed", "partially_confirmed"), ("Confirmed", "confirmed"),
@@ -313,7 +313,7 @@ class SummaryPrinter:
     def _file_details(self) -> list[tuple[str, list[tuple[str, Fields]]]]:
         files = [("journal", [("BlazingMQ File Header", _file_header(self.journal)),
                               ("Journal File Header", _journal_header(self.journal, self.summary.at_mark)),
-                              ("Journal SyncPoint", _ends(self.summary))])]
+                              ("Journal SyncPoint", _end_fields(self.summary))])]
         if self.data is not None:
             files.append(("data", [("BlazingMQ File Header", _file_header(self.data)),
                                    ("Data File Header", _data_header(self.data))]))

@@ -131,7 +131,7 @@ class _Checks:
         """Check the records and the messages that they form, in one pass."""
         scan = JournalScan(self.view.read_journal, self.view.lengths()[0])
         orphans: dict[int, list[str]] = {DELETION: [], CONFIRM: []}
-        for item in by_message(self._checked(records(scan))):
+        for item in by_message(self._check_records(records(scan))):
             if isinstance(item, MessageRecords) and item.message is None:
                 for record in item.records:
                     if record.type == DELETION or record.flags != ConfirmReason.AUTO_CONFIRMED:
@@ -139,7 +139,8 @@ class _Checks:
         for kind, guids in orphans.items():
             self.report_each(WARNING, f"{RecordType(kind).name} record(s) name messages that are not in the journal", guids)
 
-    def _checked(self, found: Iterable[JournalRecord]) -> Iterator[JournalRecord]:
+    def _check_records(self, found: Iterable[JournalRecord]) -> Iterator[JournalRecord]:
+        """Check each record, in order, and yield it; then report the findings about all records."""
         latest = following = 0
         early, counts, odd = list[str](), list[str](), list[str]()
         position = DATA_HEADER_BYTES
@@ -158,11 +159,11 @@ class _Checks:
                     counts.append(hex_key(record.guid))
             elif record.type == QUEUE_OP:
                 self.qlist_used |= record.qlist_words > 0
-                self._queue_op(record)
+                self._check_queue_op(record)
             elif record.type == JOURNAL_OP:
                 self.qlist_used |= record.qlist_words > 0
-                self._sync_point(record, position)
-            if _is_odd(record):
+                self._check_sync_point(record, position)
+            if _is_invalid(record):
                 odd.append(str(record.offset))
             yield record
         self.report_each(WARNING, "record(s) are older than records before them, at offset", early)
@@ -171,7 +172,7 @@ class _Checks:
         if following:
             self.report(NOTE, f"{following} record(s) follow the last sync point: the broker runs, or did not stop cleanly")
 
-    def _queue_op(self, record: JournalRecord) -> None:
+    def _check_queue_op(self, record: JournalRecord) -> None:
         offset = record.qlist_words * 4
         if not record.is_listed or not offset:  # or the broker writes no QLIST
             return
@@ -183,7 +184,7 @@ class _Checks:
         number = len(apps) or (record.op == QueueOp.CREATION)
         self.apps[record.queue_key] = self.apps.get(record.queue_key, 0) + number
 
-    def _sync_point(self, record: JournalRecord, position: int) -> None:
+    def _check_sync_point(self, record: JournalRecord, position: int) -> None:
         if not record.is_sync_point:
             self.report(NOTE, f"JOURNAL: the JOURNAL_OP at offset {record.offset} has the unknown operation {record.op}")
             return
@@ -205,7 +206,7 @@ class _Checks:
             return
         live = {each.data_offset for each in self.recovered.state.live.values() if isinstance(each, Message)}
         live |= {each.data_offset for each in self.recovered.quarantined}
-        _, damaged = check_messages(self.view.read_data, (_message(record) for record in self.messages
+        _, damaged = check_messages(self.view.read_data, (_stored_message(record) for record in self.messages
                                                           if record.data_dwords not in live))
         for reason, messages in damaged.items():
             self.report_each(WARNING, f"deleted message(s) are damaged ({reason})",
@@ -230,13 +231,13 @@ class _Checks:
         self.report_each(WARNING, "QLIST record(s) belong to no QUEUE_OP of the journal, at offset", unreferenced)
 
 
-def _message(record: JournalRecord) -> Message:
+def _stored_message(record: JournalRecord) -> Message:
     message = Message(record.guid, None, crc=record.crc)
     message.data_offset = record.data_dwords
     return message
 
 
-def _is_odd(record: JournalRecord) -> bool:
+def _is_invalid(record: JournalRecord) -> bool:
     if record.type not in (CONFIRM, DELETION):
         return False
     reasons = set(ConfirmReason if record.type == CONFIRM else DeletionReason)
@@ -293,7 +294,7 @@ def leases_of(ledger: LedgerContents) -> dict[int, int]:
 
 
 def verify(target: StorageTarget, with_ledger: bool, on_read: OnRead | None) -> list[FileFinding]:
-    """Return all findings about a target."""
+    """Return all findings about the file sets of a target and, `with_ledger`, about its ledger."""
     with ExitStack() as stack:
         views = [(each, SetView(each, stack, on_read)) for each in target.sets]  # journals first: see JournalSnapshot
         return _verify(target, views, with_ledger, on_read)

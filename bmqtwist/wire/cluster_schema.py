@@ -97,7 +97,7 @@ class Advisory(SchemaType):
 
 
 class PartitionPrimaryAdvisory(Advisory):
-    """Changed primaries of partitions."""
+    """New primaries or leases of partitions: an update of the cluster state."""
 
     partitions: list[PartitionPrimaryInfo] = array()
 
@@ -118,13 +118,13 @@ class LeaderAdvisory(Advisory):
 
 
 class QueueAssignmentAdvisory(Advisory):
-    """Assigned queues."""
+    """Queues assigned to partitions: an update of the cluster state."""
 
     queues: list[QueueInfo] = array()
 
 
 class QueueUnAssignmentAdvisory(Advisory):
-    """Removed queues."""
+    """Queues of one partition that are removed: an update of the cluster state."""
 
     partition_id: I32 = 0
     primary_lease_id: U32 = 0
@@ -133,7 +133,7 @@ class QueueUnAssignmentAdvisory(Advisory):
 
 
 class QueueUpdateAdvisory(Advisory):
-    """Queues with changed apps."""
+    """Queues with added or removed apps: an update of the cluster state."""
 
     queue_updates: list[QueueInfoUpdate] = array()
 

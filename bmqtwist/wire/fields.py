@@ -61,7 +61,7 @@ class Choice:
 
 @dataclass_transform(field_specifiers=(field,))
 class SchemaType:
-    """Base of schema types."""
+    """Base of schema types: each subclass becomes a dataclass whose annotations are the wire types."""
 
     def __init_subclass__(cls) -> None:
         dataclass(cls)

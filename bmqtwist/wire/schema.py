@@ -128,7 +128,7 @@ class QueueHandleParameters(SchemaType):
 
 
 class OpenQueue(SchemaType):
-    """Open or extend a handle."""
+    """Request to open a queue, or to add counts to its handle."""
 
     handle_parameters: QueueHandleParameters = record(QueueHandleParameters)
 
@@ -140,7 +140,7 @@ class RoutingConfiguration(SchemaType):
 
 
 class OpenQueueResponse(SchemaType):
-    """Echo of the request, and the properties of the queue."""
+    """Answer to an OpenQueue: a copy of the request, and the properties of the queue."""
 
     original_request: OpenQueue = record(OpenQueue)
     routing_configuration: RoutingConfiguration = record(RoutingConfiguration)
@@ -155,11 +155,11 @@ class CloseQueue(SchemaType):
 
 
 class CloseQueueResponse(SchemaType):
-    """The queue is closed."""
+    """Answer to a CloseQueue: the counts are subtracted."""
 
 
 class Expression(SchemaType):
-    """Filter of a subscription."""
+    """Filter expression of a subscription."""
 
     version: ExpressionVersion = ExpressionVersion.E_UNDEFINED
     text: str = ""
@@ -197,7 +197,7 @@ class ConfigureStream(SchemaType):
 
 
 class ConfigureStreamResponse(SchemaType):
-    """Echo of the request."""
+    """Answer to a ConfigureStream, with a copy of the request."""
 
     request: ConfigureStream = record(ConfigureStream)
 
@@ -220,7 +220,7 @@ class ConfigureQueueStream(SchemaType):
 
 
 class ConfigureQueueStreamResponse(SchemaType):
-    """Echo of the request."""
+    """Answer to a ConfigureQueueStream, with a copy of the request."""
 
     request: ConfigureQueueStream = record(ConfigureQueueStream)
 

@@ -538,7 +538,7 @@ def test_a_crash_at_any_step_of_a_ledger_rollover_keeps_the_state(power):
             other.open(again.read_all())
             assert other.lsn >= durable
             assert all(queue == log.state.queues[uri] for uri, queue in other.state.queues.items())
-            other.step(Lead(0, 9, PrimaryRules(1, [1, 2, 3])), 1000)  # also applies records that are not known to be committed
+            other.step(Lead(0, 9, PrimaryRules(1, [1, 2, 3])), 1000)  # also applies records not known as committed
             assert all(other.head.queues[uri] == queue for uri, queue in committed.items())
     assert moments > 0
 
