@@ -70,7 +70,7 @@ class Loop:
         self.wall_offset, self._turn = wall_offset, turn
         self.isolation = ErrorIsolation(report, performer, lambda: self.now)
         self.timers = Timers(partial(self.isolation.alarm, "A timer"))
-        self.scheduler = Scheduler(lambda: performer.clock(), lambda: performer.request_turn())
+        self.scheduler = Scheduler(lambda: performer.processor_time(), lambda: performer.request_turn())
 
     def wall(self, now: float) -> int:
         """Convert a moment of the monotonic clock to seconds since the epoch."""

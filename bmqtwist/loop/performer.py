@@ -16,7 +16,10 @@ class Performer(Protocol):
         """Request a turn: an event occurred outside of one."""
 
     def clock(self) -> float:
-        """Seconds from any origin, for the budgets of a turn: processor time of the event loop's thread in a process."""
+        """The present moment, in seconds, monotonic; for the time limits of deliveries and writes of a turn."""
+
+    def processor_time(self) -> float:
+        """Seconds of work of the event loop's thread, from any origin; for the budgets of the scheduler."""
 
     def run_in_thread(self, work: Callable[[], None], done: Callable[[float], None],
                   failed: Callable[[OSError, float], None]) -> None:

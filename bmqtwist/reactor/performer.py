@@ -260,6 +260,9 @@ class ReactorPerformer:
     # -- loop.performer.Performer -----------------------------------------------------------------------------------
 
     def clock(self) -> float:
+        return self._clock()
+
+    def processor_time(self) -> float:
         return self._processor_time()
 
     def run_in_thread(self, work: Callable[[], None], done: Callable[[float], None],

@@ -51,6 +51,9 @@ class ImmediatePerformer:
     def clock(self) -> float:
         return self._node.now
 
+    def processor_time(self) -> float:
+        return self.clock()
+
     def run_in_thread(self, work: Callable[[], None], done: Callable[[float], None],
                   failed: Callable[[OSError, float], None]) -> None:
         """Run the work in the next round in which the disk is not stalled."""

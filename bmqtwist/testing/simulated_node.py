@@ -76,6 +76,9 @@ class SimulatedPerformer:
     def clock(self) -> float:
         return self._simulation.now
 
+    def processor_time(self) -> float:
+        return self.clock()
+
     def authenticate(self, session: Session, effect: Authenticate) -> None:
         node = self._node
 

@@ -67,6 +67,9 @@ class Shell:
     def clock(self) -> float:
         return self.broker.loop.now
 
+    def processor_time(self) -> float:
+        return self.clock()
+
     def chance(self) -> float:
         return 0.5
 

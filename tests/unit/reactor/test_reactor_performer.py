@@ -382,3 +382,15 @@ def test_without_open_files_left_for_the_storage_connections_are_refused_for_a_t
     port.connected = False  # the broker stops
     reactor.advance(admission.ACCEPT_PAUSE_S)
     assert not port.reading
+
+
+def test_the_clock_compares_with_the_moment_of_the_turn_and_processor_time_counts_work_alone(
+        world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deliveries and writes of a turn end at a moment of the clock; the budgets of the scheduler count work."""
+    reactor, _, performer = world
+    reactor.rightNow = 1000.0
+    start = performer.processor_time()
+    monkeypatch.setattr(performer._processor_time, "_processor", lambda: start)
+    reactor.rightNow += 0.5
+    assert performer.clock() == reactor.seconds()
+    assert performer.processor_time() - start < 0.001
