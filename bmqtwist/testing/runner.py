@@ -238,7 +238,8 @@ class BrokerRunner:
 
     def next_deadline(self) -> float | None:
         """Return the time of the next timer, on the broker's clock; None = no timer."""
-        moments = [self._timers.next_at, self.node.broker.next_deadline() if self.up else None]
+        with self.lock:
+            moments = [self._timers.next_at, self.node.broker.next_deadline() if self.up else None]
         return min((moment for moment in moments if moment is not None), default=None)
 
     # -- running ----------------------------------------------------------------------------------------------------

@@ -133,7 +133,8 @@ class MemoryTransport(VirtualTransport):
         """Process pending work. Without any, wait, or advance the virtual clock, for at most `timeout_s` seconds."""
         if self._work():
             return
-        due, now = self.core.next_deadline(), self.clock()
+        with self.lock:
+            due, now = self.core.next_deadline(), self.clock()
         wait = [each for each in (timeout_s, None if due is None else due - now) if each is not None]
         if self._runner.clock.real:
             self._wait(max(0.0, min([*wait, _WAIT_S])))

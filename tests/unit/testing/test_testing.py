@@ -15,10 +15,11 @@ import pytest
 from twisted.internet.task import Clock
 
 from bmqtwist.errors import LocalError
-from bmqtwist.sdk import EventKind, QueueOptions, Result, SdkError, aio, simple
+from bmqtwist.sdk import EventKind, QueueOptions, Result, SdkError, SessionOptions, aio, simple
 from bmqtwist.sdk import blazingmq as official
 from bmqtwist.testing import Broker, Stuck, Unmet, VirtualLoop, outcome, run
 from bmqtwist.testing.config import sample_domains
+from bmqtwist.testing.transport import MemoryTransport
 
 PRIORITY, FANOUT = "bmq://bmq.test.persistent.priority/q", "bmq://bmq.test.persistent.fanout/q"
 BROADCAST = "bmq://bmq.test.mem.broadcast/q"
@@ -248,6 +249,35 @@ def test_waiting_without_end_raises_stuck_with_the_waiting_task(broker: Broker) 
 
     with pytest.raises(Stuck, match="more than 100 s"):
         run(with_timers(), seconds_max=100)
+
+
+class LockProbe:
+    """Stands for a session core or a broker; `held` has an entry per read deadline: whether the thread held the lock."""
+
+    def __init__(self, wrapped: Any, lock: Any) -> None:
+        self._wrapped, self._lock = wrapped, lock
+        self.held: list[bool] = []
+
+    def next_deadline(self) -> float | None:
+        self.held.append(self._lock._is_owned())
+        return self._wrapped.next_deadline()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._wrapped, name)
+
+
+def test_a_step_of_a_blocking_session_holds_the_lock_of_the_session_or_broker_whose_deadline_it_reads(
+        broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread may change the deadlines during a step."""
+    runner = broker._runner
+    runner.clock.follow(time.monotonic, True)
+    transport = MemoryTransport(runner, "", SessionOptions(), lambda effect: None)
+    of_session, of_broker = LockProbe(transport.core, transport.lock), LockProbe(runner.node.broker, runner.lock)
+    monkeypatch.setattr(transport, "core", of_session)
+    monkeypatch.setattr(runner.node, "broker", of_broker)
+    for _ in range(2):  # the first one is interrupted by the start
+        transport.step(0.0)
+    assert set(of_session.held) == set(of_broker.held) == {True}
 
 
 def test_virtual_time_does_not_advance_while_a_thread_works() -> None:
