@@ -260,6 +260,21 @@ def test_repeated_archive_jobs_archive_each_record_once(spark: SparkSession, tmp
     assert lines.count() == rows.where("type = 'MESSAGE'").select("queueKey", "guid").distinct().count() > 0
 
 
+def test_an_archive_job_counts_the_records_of_all_batches(spark: SparkSession, tmp_path: Path) -> None:
+    """Including batches whose progress Spark discards with the setting of the session."""
+    from bmqtwist.spark.pipelines.streams import archive
+
+    setting = "spark.sql.streaming.numRecentProgressUpdates"
+    spark.conf.set(setting, 1)
+    try:
+        count = archive(spark, ROLLOVER, str(tmp_path / "archive"), records_max=100)
+        assert spark.conf.get(setting) == "1"
+    finally:
+        spark.conf.unset(setting)
+    batches = len(list((tmp_path / "archive" / "_checkpoint" / "commits").glob("[0-9]*")))
+    assert batches > 2 and count == spark.read.parquet(str(tmp_path / "archive" / "records")).count()
+
+
 def test_the_report_contains_tables_plots_and_measured_latencies(spark: SparkSession, storage: Path, broker: BrokerProcess,
                                                                  tmp_path: Path) -> None:
     """With the broker's measured latencies."""

@@ -11,6 +11,8 @@ use a fanout queue with a separate appId.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
@@ -18,6 +20,22 @@ from pyspark.sql import functions as F
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
+
+_PROGRESS_MAX = "spark.sql.streaming.numRecentProgressUpdates"  # batches in `recentProgress`; default: 100
+
+
+@contextmanager
+def _progress_of_all_batches(spark: SparkSession) -> Iterator[None]:
+    """Let queries of a session keep the progress of all their batches; at the end, restore the setting."""
+    before = spark.conf.get(_PROGRESS_MAX, None)
+    spark.conf.set(_PROGRESS_MAX, str((1 << 31) - 1))
+    try:
+        yield
+    finally:
+        if before is None:
+            spark.conf.unset(_PROGRESS_MAX)
+        else:
+            spark.conf.set(_PROGRESS_MAX, before)
 
 
 def _writer(rows: DataFrame, target: str, name: str, *columns: str) -> DataStreamWriter:
@@ -34,8 +52,9 @@ def archive(spark: SparkSession, sources: str, target: str, cluster: str = "loca
             .option("payload", str(payload).lower()).option("includeArchive", "true")
             .option("finishedOnly", str(not live).lower()).option("maxRecordsPerTrigger", str(records_max)).load(sources)
             .withColumn("cluster", F.lit(cluster)).withColumn("date", F.to_date("time")))
-    query = _writer(rows, target.rstrip("/"), "records", "cluster", "date").trigger(availableNow=True).start()
-    query.awaitTermination()
+    with _progress_of_all_batches(spark):
+        query = _writer(rows, target.rstrip("/"), "records", "cluster", "date").trigger(availableNow=True).start()
+        query.awaitTermination()
     return sum(int(progress["numInputRows"]) for progress in query.recentProgress)
 
 
