@@ -208,7 +208,7 @@ class Partitions:
         elif isinstance(output, SavePromise):
             node.saving = max(node.saving, output.lease)
         elif isinstance(output, Append):
-            assert not log.busy and log.summary.last == output.behind, (log.summary, output)
+            assert not log.busy and log.summary.last == output.after, (log.summary, output)
             records = output.run.records  # type: ignore[attr-defined]  # of `Run`
             psns = [psn for psn, _ in records]
             log.records += records[psns.index(output.after) + 1 if output.after in psns else 0:]

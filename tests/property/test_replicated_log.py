@@ -157,7 +157,7 @@ class Cluster:
         holders = 0
         for each in self.nodes:
             log = self.open(each, each.durable)[0].log
-            holders += log.base >= output.lsn or log.holds(output.lsn)
+            holders += log.base >= output.lsn or log.has_record(output.lsn)
         assert holders >= self.quorum, "applied before a quorum stored it"
 
     def decided(self, node: Machine, output: Decided) -> None:
