@@ -1,6 +1,7 @@
 """Availability of a partition: state machine of the reasons why it takes no records.
 
-Reasons are added and removed independently; a closed partition opens again only with a restart.
+Reasons are added and removed independently; a closed partition opens again only with a restart. `PartitionLog.on_event`
+processes the events. For a new reason, add its states and events here, and its text in `Room.check_available`.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ is no other.
     FileSets       the current, next and old set of a partition, used by `PartitionLog` and `Rollover`
     Reports        log lines and alarms of the partition
 
-This module deletes only files of a failed creation; other sets move to the archive, where the oldest ones are
-deleted. Damaged sets get a prefix and are never deleted.
+This module deletes files of a failed creation and the next set of an abandoned rollover; all other sets move to the archive,
+where the oldest ones beyond `keep` are deleted. Damaged sets get a prefix and are never deleted.
 
 docs/architecture.md, "A message's way", shows when this module is called.
 """

@@ -1,4 +1,8 @@
-"""Output of the storage tool: as text, or as one JSON object that is written incrementally."""
+"""Output of the storage tool: as text, or as one JSON object that is written incrementally.
+
+The printers of `show.py` and `ledgerview.py` write each part once, as text and as JSON values; `make_output` chooses the
+form.
+"""
 
 from __future__ import annotations
 
