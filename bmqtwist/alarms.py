@@ -13,7 +13,7 @@ console shows the declarations.
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from msgspec import Struct
 
@@ -49,10 +49,10 @@ class AlarmKind(Struct, frozen=True):
 CATALOGUE: Final[dict[str, AlarmKind]] = {}
 
 
-def _declare(id: str, category: str, meaning: str, effect: str, remedy: str, severity: Severity = "ALARM",
-             has_original_line: bool = False, clears: str = "") -> AlarmKind:
+def _declare(id: str, category: str, meaning: str, effect: str, remedy: str, **options: Any) -> AlarmKind:
+    """Add an alarm to the catalogue. `options`: the remaining fields of AlarmKind."""
     assert id not in CATALOGUE
-    kind = CATALOGUE[id] = AlarmKind(id, category, meaning, effect, remedy, severity, has_original_line, clears)
+    kind = CATALOGUE[id] = AlarmKind(id, category, meaning, effect, remedy, **options)
     return kind
 
 

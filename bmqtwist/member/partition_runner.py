@@ -236,7 +236,7 @@ class PartitionRunner:
         self._loop.report.info(f"Partition FSM for Partition [{hosted.index}] on Event '{output.event}', transition: State "
                                f"'{output.before.name}' =>  State '{output.after.name}'")
         cause = hosted.machine.transition_log.cause_of(output.after.name)
-        self._report_event(hosted.index, f"this node {output.after.value}: {cause}", role=output.after.name,
+        self._report_event(hosted.index, f"this node is now: {output.after.value} ({cause})", role=output.after.name,
                            before=output.before.name)
         if not hosted.machine.leads and hosted.partition.is_primary:
             clean = hosted.partition.become_replica()

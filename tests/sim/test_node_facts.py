@@ -68,11 +68,11 @@ def test_remaining_members_record_events_of_a_failover() -> None:
         assert any(each.detail.get("about") == gone.name and "is down" in each.text for each in events(node, "node"))
         changed = [each.detail for each in events(node, "primary") if each.detail.get("primary") == leader.name]
         assert {each["partition"] for each in changed} >= {0} and all(each["lease"] > 1 for each in changed[-1:])
-    assert any("is primary, and active" in text for text in texts(leader, "primary"))
+    assert any("is now: active primary" in text for text in texts(leader, "primary"))
     gone.boot()
     nodes.run_until_stable()
-    assert any("gets what it lacks" in text for text in texts(gone, "primary"))
-    assert any("follows the primary" in text for text in texts(gone, "primary"))
+    assert any("receives missing records" in text for text in texts(gone, "primary"))
+    assert any("has all committed records" in text for text in texts(gone, "primary"))
     assert any("is available" in text for text in texts(gone, "node"))
 
 
@@ -167,7 +167,7 @@ def test_the_progress_of_a_stop_counts_unconfirmed_messages_per_peer() -> None:
     reader = nodes.client(replica.name).consume(STRONG)
     held = reader.take(3)
     assert stopping.preflight(primary.broker)["unconfirmed"] == 3
-    assert any("3 messages that clients hold are not confirmed" in text
+    assert any("3 delivered messages are not confirmed" in text
                for text in stopping.preflight(primary.broker)["warnings"])
     primary.act(lambda: primary.broker.stop(primary.local_now))
     found = stopping.progress(primary.broker)
