@@ -97,7 +97,7 @@ def test_a_peer_without_the_credential_of_a_member_is_refused(credential: str, w
     world.run(8.0)
     refused, other = world.node("n1"), world.node("n2")
     assert not peers(refused) and set(peers(other)) == {3}
-    assert log_lines(refused, why) and len(log_lines(refused, "no connection to node")) == 2, "one line for each other member"
+    assert log_lines(refused, why) and len(log_lines(refused, "no connection to node")) == 2, "one line per member"
     assert log_lines(other, f"'BASIC_USER-alice' {REFUSED}" if credential == "alice" else "#AUTHENTICATION")
 
 

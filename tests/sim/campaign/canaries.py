@@ -133,7 +133,7 @@ CANARIES: dict[str, tuple[Any, str, Any]] = {
     "log check off": (Elector, "is_eligible", _logs_not_compared),
     "commit rule off": (MetadataLog, "_advance_commit", _commit_alone),
     "prev check off": (MetadataLog, "_append_entries", _previous_not_checked),
-    "conflicts kept": (RecordLog, "cut", _conflict_not_removed),
+    "conflicts kept": (RecordLog, "truncate", _conflict_not_removed),
     "quorum check off": (Elector, "quorum_until", property(lambda self: float("inf"))),
 }
 # Canaries that a campaign detects only with clients and partitions.
@@ -159,6 +159,7 @@ def inject(name: str | None) -> Iterator[None]:
         yield
         return
     replacements = PARTITION_CANARIES.get(name) or [CANARIES[name]]
+    assert all(hasattr(owner, method) for owner, method, _ in replacements), "a canary replaces a method that does not exist"
     originals = [owner.__dict__.get(method) for owner, method, _ in replacements]  # None: the method is inherited
     for owner, method, defective in replacements:
         setattr(owner, method, defective)
