@@ -85,7 +85,7 @@ def test_classes_of_the_session_core_do_not_inherit_from_each_other() -> None:
 
 
 def test_the_session_core_imports_no_adapter_and_no_session() -> None:
-    """The deciding part does not import those that act."""
+    """The core decides; adapters and sessions perform I/O and import it."""
     graph = import_graph(dict(sources()))
     values = {f"bmqtwist.sdk.{name}" for name in ("codecs", "counters", "message", "options", "results", "tracing")}
     for name, found in graph.items():

@@ -1,1 +1,1 @@
-"""Every cell of every table: the tables decide what a broker answers, so each decision is written down twice."""
+"""Tests of the state tables: the expected effect of every cell is listed a second time, independently of the code."""

@@ -1,4 +1,4 @@
-"""link/authentication.py TABLE: every (state, event) cell, compared with the expected effects and states."""
+"""Authentication of a connection (link/authentication.py): effects and next state of every event in every state."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from bmqtwist.link.authentication import (
 from bmqtwist.wire.schema import AuthenticationResponse
 
 S, E = AuthenticationState, AuthenticationEvent
-BUSY, OUT, QUIET = ("Drop",), ("Close",), ()
+DROP, CLOSE, NO_EFFECT = ("Drop",), ("Close",), ()
 
 # (effects, next state); in all other cells there is no effect, and the state stays.
 EXPECTED: dict[tuple[AuthenticationState, AuthenticationEvent], tuple[tuple[str, ...], AuthenticationState]] = {
     (S.START, E.REQUEST): (("Authenticate",), S.AUTHENTICATING),
     (S.START, E.IDENTITY): (("Authenticate",), S.AUTHENTICATING_ANONYMOUS),
-    (S.AUTHENTICATING, E.REQUEST): (BUSY, S.AUTHENTICATING),
-    (S.AUTHENTICATING, E.IDENTITY): (OUT, S.CLOSED),
+    (S.AUTHENTICATING, E.REQUEST): (DROP, S.AUTHENTICATING),
+    (S.AUTHENTICATING, E.IDENTITY): (CLOSE, S.CLOSED),
     (S.AUTHENTICATING, E.GRANTED): (("Answer",), S.AUTHENTICATED),
     (S.AUTHENTICATING, E.DENIED): (("Answer", "Close"), S.CLOSED),
-    (S.AUTHENTICATED, E.REQUEST): (OUT, S.CLOSED),
+    (S.AUTHENTICATED, E.REQUEST): (CLOSE, S.CLOSED),
     (S.AUTHENTICATED, E.IDENTITY): (("Proceed",), S.NEGOTIATED),
-    (S.AUTHENTICATED, E.LIFETIME): (OUT, S.CLOSED),
-    (S.AUTHENTICATING_ANONYMOUS, E.REQUEST): (BUSY, S.AUTHENTICATING_ANONYMOUS),
-    (S.AUTHENTICATING_ANONYMOUS, E.IDENTITY): (OUT, S.CLOSED),
+    (S.AUTHENTICATED, E.LIFETIME): (CLOSE, S.CLOSED),
+    (S.AUTHENTICATING_ANONYMOUS, E.REQUEST): (DROP, S.AUTHENTICATING_ANONYMOUS),
+    (S.AUTHENTICATING_ANONYMOUS, E.IDENTITY): (CLOSE, S.CLOSED),
     (S.AUTHENTICATING_ANONYMOUS, E.GRANTED): (("Proceed",), S.NEGOTIATED_ANONYMOUS),
-    (S.AUTHENTICATING_ANONYMOUS, E.DENIED): (OUT, S.CLOSED),
+    (S.AUTHENTICATING_ANONYMOUS, E.DENIED): (CLOSE, S.CLOSED),
     (S.NEGOTIATED, E.REQUEST): (("Authenticate",), S.REAUTHENTICATING),
-    (S.NEGOTIATED, E.LIFETIME): (OUT, S.CLOSED),
-    (S.NEGOTIATED_ANONYMOUS, E.REQUEST): (BUSY, S.NEGOTIATED_ANONYMOUS),
-    (S.REAUTHENTICATING, E.REQUEST): (BUSY, S.REAUTHENTICATING),
+    (S.NEGOTIATED, E.LIFETIME): (CLOSE, S.CLOSED),
+    (S.NEGOTIATED_ANONYMOUS, E.REQUEST): (DROP, S.NEGOTIATED_ANONYMOUS),
+    (S.REAUTHENTICATING, E.REQUEST): (DROP, S.REAUTHENTICATING),
     (S.REAUTHENTICATING, E.GRANTED): (("Answer",), S.NEGOTIATED),
     (S.REAUTHENTICATING, E.DENIED): (("Answer", "Close"), S.CLOSED),
-    (S.REAUTHENTICATING, E.LIFETIME): (OUT, S.CLOSED),
+    (S.REAUTHENTICATING, E.LIFETIME): (CLOSE, S.CLOSED),
 }
 NAMES = {Authenticate: "Authenticate", AuthenticationResponse: "Answer", Proceed: "Proceed",
          DropRequest: "Drop", CloseConnection: "Close"}
@@ -99,10 +99,10 @@ def test_the_table_has_a_cell_for_every_state_and_event() -> None:
 
 @pytest.mark.parametrize("state, event", [(state, event) for state in AuthenticationState for event in AuthenticationEvent],
                          ids=lambda value: value.name)
-def test_every_event_in_every_state(state: AuthenticationState, event: AuthenticationEvent) -> None:
+def test_every_event_in_every_state_has_the_expected_effects(state: AuthenticationState, event: AuthenticationEvent) -> None:
     made, token = authentication_in(state)
     effects = send_event(made, event, token)
-    expected, after = EXPECTED.get((state, event), (QUIET, state))
+    expected, after = EXPECTED.get((state, event), (NO_EFFECT, state))
     assert (tuple(NAMES[type(effect)] for effect in effects), made.state) == (expected, after)
     assert made.defers_frames == (after in (S.AUTHENTICATING, S.AUTHENTICATING_ANONYMOUS))
     if after is S.CLOSED:

@@ -1,4 +1,4 @@
-"""Elector: every rule of an election, and the remaining cells of the table."""
+"""Elector: the rules of kit/election_rules.py, the cells of its table that ignore their event, and whole elections."""
 
 from __future__ import annotations
 
@@ -76,16 +76,16 @@ INPUTS = {
         beat(3, 5), stale(3, 6), cession(3, 6))}
 
 
-def said(told: Send) -> str:
+def message_text(sent: Send) -> str:
     """Short form of a message."""
-    value, name = told.message.value, NAMES[told.message.choice]
+    value, name = sent.message.value, NAMES[sent.message.choice]
     if name == "SUPPORT" and value.refused_for is not None:
         name = "REFUSE"
     elif name == "STALE_BEAT" and value.stamp is not None:
-        name = "HEARD"
+        name = "BEAT_ACK"
     tail = {"SCOUT_RSP": " yes" if name == "SCOUT_RSP" and value.will_vote else " no",
             "CESSION": f" for {value.successor}" if name == "CESSION" and value.successor is not None else ""}.get(name, "")
-    return f"{name}({told.message.term}){tail}"
+    return f"{name}({sent.message.term}){tail}"
 
 
 def short(outputs: list[object], others: list[int]) -> tuple[str, ...]:
@@ -95,12 +95,12 @@ def short(outputs: list[object], others: list[int]) -> tuple[str, ...]:
         output = outputs[at]
         group = outputs[at:at + len(others)]
         if (len(others) > 1 and all(isinstance(each, Send) for each in group) and [each.node_id for each in group] == others
-                and len({said(each) for each in group}) == 1):
-            found.append(f"all {said(group[0])}")
+                and len({message_text(each) for each in group}) == 1):
+            found.append(f"all {message_text(group[0])}")
             at += len(others)
             continue
         if isinstance(output, Send):
-            found.append(f"{output.node_id} {said(output)}")
+            found.append(f"{output.node_id} {message_text(output)}")
         elif isinstance(output, SaveVote):
             found.append(f"save {output.term}/{'-' if output.vote is None else output.vote}")
         elif isinstance(output, Voted):
@@ -113,21 +113,22 @@ def short(outputs: list[object], others: list[int]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def standing_of(elector: Elector) -> tuple[ElectionState, int, int | None]:
+def status_of(elector: Elector) -> tuple[ElectionState, int, int | None]:
     return elector.state, elector.term, elector.leader
 
 
 @pytest.mark.spec("cluster", 13)
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.number}-{rule.situation.__name__}-{rule.event}"[:90])
-def test_each_rule(rule: Rule) -> None:
+def test_the_elector_follows_each_rule(rule: Rule) -> None:
     situation = rule.situation()
     elector = situation.elector
     outputs = rule.play(situation)
     assert short(outputs, elector.others) == rule.says
-    assert standing_of(elector) == (rule.state, rule.term, rule.leader)
+    assert status_of(elector) == (rule.state, rule.term, rule.leader)
     assert set(elector.timers.deadlines) == set(rule.timers)
-    wake = [each.moment for each in outputs if isinstance(each, TickAt)]
-    assert elector._tick_at == min(elector.timers.deadlines.values(), default=None) and wake[-1:] in ([], [elector._tick_at])
+    moments = [each.moment for each in outputs if isinstance(each, TickAt)]
+    assert elector._tick_at == min(elector.timers.deadlines.values(), default=None)
+    assert moments[-1:] in ([], [elector._tick_at])
 
 
 def test_every_rule_of_the_original_is_covered() -> None:
@@ -138,42 +139,42 @@ IGNORED = [(state, event) for state in ElectionState for event in EVENTS if TABL
 
 
 @pytest.mark.parametrize("state, event", IGNORED, ids=event_name)
-def test_a_cell_that_is_ignored_does_nothing(state: ElectionState, event: Any) -> None:
+def test_an_ignored_event_has_no_outputs_and_changes_no_status(state: ElectionState, event: Any) -> None:
     situation = SITUATIONS[state]()
     elector = situation.elector
     assert elector.state is state
-    before = standing_of(elector)
+    before = status_of(elector)
     if isinstance(event, ElectionTimer):
         elector.outputs = []
         elector.dispatch(event, event)
         outputs: list[object] = list(elector.outputs)
     else:
         outputs = situation.happen(INPUTS[event])
-    assert outputs == [] and standing_of(elector) == before
+    assert outputs == [] and status_of(elector) == before
 
 
 def test_the_rules_cover_every_cell_with_an_action_and_every_state_that_may_follow(
         monkeypatch: pytest.MonkeyPatch) -> None:
-    walked: dict[tuple[ElectionState, Any], set[ElectionState]] = {}
-    act = Elector.dispatch
+    reached: dict[tuple[ElectionState, Any], set[ElectionState]] = {}
+    original = Elector.dispatch
 
-    def note(elector: Elector, kind: Any, event: object) -> None:
+    def record_state(elector: Elector, kind: Any, event: object) -> None:
         before = elector.state
-        act(elector, kind, event)
-        walked.setdefault((before, kind), set()).add(elector.state)
-    monkeypatch.setattr(Elector, "dispatch", note)
+        original(elector, kind, event)
+        reached.setdefault((before, kind), set()).add(elector.state)
+    monkeypatch.setattr(Elector, "dispatch", record_state)
     for rule in RULES:
         rule.play(rule.situation())
     cells = {(state, event) for state in ElectionState for event in EVENTS}
-    assert cells - walked.keys() - set(IGNORED) == set()
+    assert cells - reached.keys() - set(IGNORED) == set()
     unreached = {(state.name, event_name(event), after.name) for state, event in cells
-                 for after in TABLE[state][event].after - walked.get((state, event), set())}
+                 for after in TABLE[state][event].after - reached.get((state, event), set())}
     assert unreached == set()
 
 
 def test_the_history_names_the_event_of_each_change() -> None:
-    story = leading().elector.transition_log.transitions
-    assert [(each.event, each.after) for each in story if each.before != each.after] == [
+    transitions = leading().elector.transition_log.transitions
+    assert [(each.event, each.after) for each in transitions if each.before != each.after] == [
         ("Start", "FOLLOWER"), ("ScoutingResponse", "CANDIDATE"), ("ElectionResponse", "LEADER")]
 
 
@@ -183,8 +184,8 @@ def test_the_history_names_the_event_of_each_change() -> None:
     message(2, 9, "", None)], ids=repr)
 def test_a_message_of_an_unknown_node_or_without_a_term_is_ignored(situation, event) -> None:  # type: ignore[no-untyped-def]
     made = situation()
-    before = standing_of(made.elector)
-    assert made.happen(event) == [] and standing_of(made.elector) == before
+    before = status_of(made.elector)
+    assert made.happen(event) == [] and status_of(made.elector) == before
 
 
 def test_a_message_with_a_term_above_the_limit_is_ignored_with_an_alarm() -> None:
@@ -208,7 +209,7 @@ def test_with_a_quorum_larger_than_the_cluster_there_is_no_leader_and_no_term() 
         situation.wait(4.0)
         for sender in (2, 3):
             situation.happen(scouted(sender, 5, True))
-    assert standing_of(situation.elector) == (F, 5, None)
+    assert status_of(situation.elector) == (F, 5, None)
 
 
 def test_a_quorum_below_a_majority_is_raised_to_a_majority() -> None:
@@ -224,7 +225,7 @@ def test_a_candidate_in_a_newer_term_does_not_replace_a_leader_that_sends_heartb
     for term in range(6, 40):
         situation.happen(proposal(3, term))
         situation.happen(scouting(3, term))
-    assert standing_of(situation.elector) == (F, 5, 2)
+    assert status_of(situation.elector) == (F, 5, 2)
 
 
 @pytest.mark.spec("cluster", 28)
@@ -257,14 +258,14 @@ def test_a_leader_without_answers_of_a_majority_cedes_after_the_inactivity_inter
     for step in range(1, 16):
         situation.wait(1.0)
         situation.happen(answer(2, 6, begun + step - 0.5))
-    last_heard = situation.now - 0.5
-    situation.wait(last_heard + INACTIVITY - situation.now - 0.001)
+    last_answer = situation.now - 0.5
+    situation.wait(last_answer + INACTIVITY - situation.now - 0.001)
     assert situation.elector.state is L
     situation.wait(0.001)
     assert situation.elector.state is F
 
 
-def test_a_leader_cedes_first_after_a_pause_longer_than_the_inactivity_interval() -> None:
+def test_after_a_pause_above_the_inactivity_interval_a_leader_cedes_before_it_handles_the_next_event() -> None:
     situation = leading()
     situation.now += 60.0
     assert short(situation.happen(Tick()), [2, 3]) == ("n QUORUM_NOT_ACHIEVED", "all CESSION(6)")
@@ -289,7 +290,8 @@ def test_messages_that_depend_on_a_vote_are_sent_once_it_is_durable() -> None:
     assert save == SaveVote(1, 6, 2) and vote == Voted(6)
     assert not [each for each in elector.step(BEGIN, scouting(3, 7)) if isinstance(each, Send)]
     first, second = elector.step(BEGIN, Written(1))
-    assert isinstance(first, Send) and said(first) == "SUPPORT(6)" and isinstance(second, Send) and second.node_id == 3
+    assert isinstance(first, Send) and message_text(first) == "SUPPORT(6)"
+    assert isinstance(second, Send) and second.node_id == 3
     assert short(elector.step(BEGIN, proposal(3, 6)), [2, 3]) == ("3 REFUSE(6)",), "one vote in one term"
 
 
@@ -325,7 +327,7 @@ def test_a_vote_that_cannot_be_written_is_not_sent_and_ends_a_candidacy() -> Non
     elector.step(BEGIN, proposal(2, 6))
     outputs = elector.step(BEGIN, WriteFailed(1, "no space left"))
     assert short(outputs, [2, 3]) == ("alarm",) and set(elector.timers.deadlines) == {ElectionTimer.RANDOM}
-    assert elector.step(BEGIN, proposal(2, 6)) == [SaveVote(2, 6, 2)], "it is asked again, and tries again"
+    assert elector.step(BEGIN, proposal(2, 6)) == [SaveVote(2, 6, 2)], "the write is repeated"
     assert short(elector.step(BEGIN, Written(2)), [2, 3]) == ("2 SUPPORT(6)",)
     situation = asking()
     situation.elector.step(situation.now, scouted(2, 5, True))
@@ -335,7 +337,7 @@ def test_a_vote_that_cannot_be_written_is_not_sent_and_ends_a_candidacy() -> Non
 
 @pytest.mark.spec("cluster", 27)
 def test_a_node_with_a_lost_vote_votes_again_once_all_other_nodes_have_reported_their_terms() -> None:
-    """It may have voted for node 3 in term 7, of which node 2, which leads term 6 still, knows nothing."""
+    """The lost vote may be one for node 3 in term 7, a term that node 2, still the leader of term 6, does not know."""
     situation = damaged()
     assert short(situation.happen(proposal(2, 6)), [2, 3]) == ("2 REFUSE(5)",)
     assert "alarm" in short(Situation(damaged=True).happen(Start(5, None, True)), [2, 3])
@@ -363,7 +365,7 @@ def test_a_damaged_vote_file_is_replaced_with_the_term_of_the_leader() -> None:
 
 
 def test_scouting_uses_a_term_above_all_reported_terms() -> None:
-    """A node with the newest log and an old term would never be elected else."""
+    """Otherwise a node with the newest log and an old term would never be elected."""
     situation = asking()
     situation.happen(scouted(2, 40, False))
     situation.happen(scouted(3, 12, False))
@@ -381,7 +383,7 @@ def test_a_leader_transfers_leadership_to_a_node_with_all_metadata_without_a_wai
     assert short(successor.wait(0.0), [2, 3]) == ("all SCOUT_REQ(6)",)
     successor.happen(scouted(3, 5, True))
     assert successor.elector.state is C
-    assert short(third.happen(scouting(3, 6, ceded_by=2)), [2, 3]) == ("3 SCOUT_RSP(5) yes",), "it has not heard yet"
+    assert short(third.happen(scouting(3, 6, ceded_by=2)), [2, 3]) == ("3 SCOUT_RSP(5) yes",), "it has no CESSION yet"
     assert "3 SUPPORT(6)" in short(third.happen(proposal(3, 6, ceded_by=2)), [2, 3])
 
 
@@ -418,10 +420,10 @@ def test_a_leader_that_lost_its_supporters_is_elected_again_when_they_reconnect(
     situation.wait(1.875)
     situation.happen(scouted(2, 6, True))
     situation.happen(support(2, 7))
-    assert standing_of(situation.elector) == (L, 7, 1)
+    assert status_of(situation.elector) == (L, 7, 1)
 
 
-def test_each_reported_change_starts_with_the_status_of_the_one_before() -> None:
+def test_each_reported_change_starts_with_the_status_after_the_previous_change() -> None:
     situation = Situation()
     outputs = situation.happen(Start(5)) + situation.wait(8.0) + situation.happen(scouted(2, 5, True))
     outputs += situation.happen(support(2, 6)) + situation.happen(refusal(3, 9)) + situation.happen(Stop())
@@ -457,6 +459,6 @@ def test_only_the_newest_message_of_each_kind_is_delayed_by_a_write() -> None:
     for _ in range(1000):
         elector.step(BEGIN, scouting(3, 7))
         elector.step(BEGIN, beat(3, 4))
-    told = [each for each in elector.step(BEGIN, Written(1)) if isinstance(each, Send)]
-    assert len(told) == 3
-    assert isinstance(told[0].message, ElectorMessage)
+    sent = [each for each in elector.step(BEGIN, Written(1)) if isinstance(each, Send)]
+    assert len(sent) == 3
+    assert isinstance(sent[0].message, ElectorMessage)

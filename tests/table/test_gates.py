@@ -11,7 +11,7 @@ SERVING = (NodeStatus.E_AVAILABLE, NodeStatus.E_STOPPING)
 
 
 def rule(own: NodeStatus, peer: NodeStatus) -> Gates:
-    """The rule in words: stopping nodes receive no PUTs, and neither side sends PUSHes to or from them."""
+    """Return the gates by the rule: both nodes serve; a stopping node receives no PUTs; PUSHes need two available nodes."""
     if own not in SERVING or peer not in SERVING:
         return Gates(put=False, push=False, ack=False, confirm=False)
     both = own is peer is NodeStatus.E_AVAILABLE
@@ -21,6 +21,6 @@ def rule(own: NodeStatus, peer: NodeStatus) -> Gates:
 @pytest.mark.spec("cluster", 8)
 @pytest.mark.parametrize("own", NodeStatus)
 @pytest.mark.parametrize("peer", NodeStatus)
-def test_a_gate_is_open_between_serving_nodes_unless_it_is_new_work_for_a_stopping_node(own: NodeStatus,
-                                                                                       peer: NodeStatus) -> None:
+def test_gates_are_open_between_serving_nodes_except_for_new_work_of_a_stopping_node(
+        own: NodeStatus, peer: NodeStatus) -> None:
     assert len(GATES) == 25 and GATES[own, peer] == rule(own, peer)

@@ -62,7 +62,7 @@ TABLE: dict[LinkState, dict[LinkEvent, tuple[LinkState, list[str]]]] = {
 
 @pytest.mark.parametrize("state", LinkState, ids=lambda state: state.name)
 @pytest.mark.parametrize("event", LinkEvent, ids=lambda event: event.name)
-def test_each_cell(state: LinkState, event: LinkEvent) -> None:
+def test_every_event_in_every_state_has_the_expected_outputs(state: LinkState, event: LinkEvent) -> None:
     setup, node_id = SETUPS[state]
     made = setup()
     assert made.links[node_id].state is state
@@ -109,12 +109,12 @@ def delays(chance: float, count: int, node_id: int = 2) -> list[float]:
     made, now, found = Membership(node_id, (1, 2, 3), lambda: chance), BEGIN, list[float]()
     made.step(BEGIN, JOIN)
     for _ in range(count):
-        wake = [each.moment for each in made.step(now, FAILED, 3) if isinstance(each, TickAt)]
-        assert wake[0] is not None
-        assert made.step(wake[0] - 0.001, DUE) == []
-        assert Dial(3) in made.step(wake[0], DUE)
-        found.append(wake[0] - now)
-        now = wake[0]
+        moments = [each.moment for each in made.step(now, FAILED, 3) if isinstance(each, TickAt)]
+        assert moments[0] is not None
+        assert made.step(moments[0] - 0.001, DUE) == []
+        assert Dial(3) in made.step(moments[0], DUE)
+        found.append(moments[0] - now)
+        now = moments[0]
     return found
 
 
@@ -127,7 +127,7 @@ def test_the_delay_of_a_proxy_starts_at_one_to_three_seconds_and_at_most_doubles
 
 
 def test_a_member_dials_again_within_three_seconds_after_any_number_of_failures() -> None:
-    """So that a node that returns after a long time is connected soon."""
+    """A node that returns after a long time is therefore connected soon."""
     assert delays(0.0, 4) == [1.0] * 4
     assert delays(0.999, 8) == pytest.approx([2.998] * 8)
 

@@ -30,7 +30,7 @@ from bmqtwist.wire.cluster_schema import Acknowledged, CatchUp, ClusterStateReco
 
 WALL, MIB = 1000, 1 << 20
 W, F, L = Role.WAITING, Role.FOLLOWING, Role.LEADING
-UNDER_WAY = 2  # the number of the write under way in every setup
+WRITE_IN_PROGRESS = 2  # its number in every setup
 
 
 def records(count: int) -> tuple[ClusterStateRecord, ...]:
@@ -78,14 +78,14 @@ def leading() -> MetadataLog:
 SETUPS: dict[Role, Callable[[], MetadataLog]] = {W: waiting, F: following, L: leading}
 STATE = ClusterStateRecord(LedgerRecordType.SNAPSHOT, 2, 9, WALL, records(1)[0].message)
 SAMPLES: dict[type, Input] = {
-    Propose: Propose(7, AssignQueue("bmq://d/new", ["a"], 9)), Flush: Flush(), Written: Written(UNDER_WAY),
-    WriteFailed: WriteFailed(UNDER_WAY, "no space left"), Lead: Lead(8, 3, PrimaryRules(1)), Follow: Follow(3, 2),
+    Propose: Propose(7, AssignQueue("bmq://d/new", ["a"], 9)), Flush: Flush(), Written: Written(WRITE_IN_PROGRESS),
+    WriteFailed: WriteFailed(WRITE_IN_PROGRESS, "no space left"), Lead: Lead(8, 3, PrimaryRules(1)), Follow: Follow(3, 2),
     StepDown: StepDown(), SetCommitQuorum: SetCommitQuorum(3), RequestRecords: RequestRecords((1, 2)), Resend: Resend(),
     Entries: Entries(1, 2, (2, 1), records(3)[1:]), Snapshot: Snapshot(1, 2, STATE),
     Acknowledged: Acknowledged(2, 2, (2, 1)), CatchUp: CatchUp(1, 2, (0, 0))}
 
-# The role afterwards, and what comes out of the input and of the end of its turn. Written down here, apart from the code.
-# A write under way keeps every other write back.
+# The role afterwards, and the outputs of the input and of the Flush that follows it: independent of the code.
+# A write in progress delays every other write.
 TABLE: dict[Role, dict[type, tuple[Role, list[str]]]] = {
     W: {Propose: (W, ["refused 7"]), Flush: (W, []), Written: (W, []), WriteFailed: (W, ["alarm"]),
         Lead: (L, ["to 1 Entries", "to 2 Entries"]), Follow: (F, ["to 2 CatchUp"]), StepDown: (W, []), Resend: (W, []),
@@ -122,7 +122,7 @@ def test_the_expected_table_has_every_role_and_input() -> None:
 
 @pytest.mark.parametrize("role", Role, ids=lambda role: role.name)
 @pytest.mark.parametrize("kind", SAMPLES, ids=lambda kind: kind.__name__)
-def test_each_cell(role: Role, kind: type) -> None:
+def test_every_input_in_every_role_has_the_expected_outputs_and_role(role: Role, kind: type) -> None:
     log = SETUPS[role]()
     assert log.role is role
     outputs = log.step(SAMPLES[kind], WALL) + log.step(Flush(), WALL)
@@ -143,13 +143,13 @@ def test_a_late_message_or_one_of_an_unknown_node_changes_nothing(role: Role, ev
     outputs = log.step(event, WALL) + log.step(Flush(), WALL)
     answered = ["refused 8", "alarm"] if isinstance(event, Lead) else []
     if role is W and event == CatchUp(1, 1, (0, 0)):
-        answered = ["to 1 Entries"]  # a node may ask before it knows of our term
+        answered = ["to 1 Entries"]  # a node may send a CatchUp before it knows the term of this one
     assert [named(output) for output in outputs] == answered
     assert before == (log.log.last, log.log.durable, log.log.covered, log.term, log.leader, log.role)
 
 
 def test_changes_wait_for_a_larger_quorum_and_are_committed_when_it_is_lowered() -> None:
-    """Of more than there are nodes none is committed, and fewer than a majority are never enough."""
+    """A quorum above the number of nodes commits nothing; a quorum below a majority is raised to a majority."""
     log = MetadataLog(0, "n0", (0, 1, 2), MIB)
     log.step(Lead(0, 2, PrimaryRules(1)), WALL)
     log.step(SetCommitQuorum(4), WALL)
@@ -162,21 +162,21 @@ def test_changes_wait_for_a_larger_quorum_and_are_committed_when_it_is_lowered()
     assert log.step(SetCommitQuorum(1), WALL) == [] and log.quorum == 2
 
 
-def lent(lender: MetadataLog, borrower: MetadataLog) -> None:
-    """The borrower asks until it gets nothing more, and writes what it gets."""
-    inputs: list[tuple[MetadataLog, Input]] = [(borrower, RequestRecords((lender.node_id,)))]
+def pull_records(source: MetadataLog, receiver: MetadataLog) -> None:
+    """Let the receiver request records of the source in at most 20 rounds, and write the received ones."""
+    inputs: list[tuple[MetadataLog, Input]] = [(receiver, RequestRecords((source.node_id,)))]
     for _ in range(20):
         outputs = []
         for log, event in inputs:
             outputs += [(log, each) for each in log.step(event, WALL)]
-        inputs = [(lender if log is borrower else borrower, each.message) for log, each in outputs
+        inputs = [(source if log is receiver else receiver, each.message) for log, each in outputs
                   if isinstance(each, Send)]
-        for each in borrower.step(Flush(), WALL):
-            borrower.step(Written(getattr(each, "number", 0)), WALL)
+        for each in receiver.step(Flush(), WALL):
+            receiver.step(Written(getattr(each, "number", 0)), WALL)
 
 
 def test_without_a_leader_a_node_sends_its_newer_records_on_request() -> None:
-    """With what was never committed, in place of what another leader left; and never an older one."""
+    """It sends uncommitted records too; they replace the records of an older term. Older records replace nothing."""
     behind = MetadataLog(0, "n0", (0, 1, 2), MIB)
     behind.step(Follow(1, 2), WALL)
     other = MetadataLog(2, "n2", (0, 1, 2), MIB)
@@ -185,14 +185,14 @@ def test_without_a_leader_a_node_sends_its_newer_records_on_request() -> None:
     behind.step(StepDown(), WALL)
     newer = following()
     newer.step(StepDown(), WALL)
-    lent(newer, behind)
+    pull_records(newer, behind)
     assert behind.log.last == newer.log.last == (2, 2) and behind.lsn == (2, 2) and behind.term == 2
     assert [each.lsn for each in behind.log.records] == [each.lsn for each in newer.log.records]
-    assert behind.committed == (0, 0), "nobody has said that it is"
-    lent(behind, newer)
+    assert behind.committed == (0, 0), "no leader has reported a commit"
+    pull_records(behind, newer)
     assert newer.log.last == (2, 2)
     older = MetadataLog(2, "n2", (0, 1, 2), MIB)
-    lent(older, behind)
+    pull_records(older, behind)
     assert behind.log.last == (2, 2)
 
 
@@ -204,5 +204,5 @@ def test_without_a_leader_a_compacted_log_is_sent_as_a_snapshot() -> None:
     newer.step(Written(1), WALL)
     newer.step(StepDown(), WALL)
     behind = MetadataLog(0, "n0", (0, 1, 2), MIB)
-    lent(newer, behind)
+    pull_records(newer, behind)
     assert behind.log.last == newer.log.last == (5, 9) and behind.lsn == (5, 9)

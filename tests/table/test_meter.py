@@ -1,4 +1,4 @@
-"""queue/meter.py: every state, every place a value can jump to, and what people hear of it."""
+"""Meter (queue/meter.py): state and reported category after each change of its value, from every state."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bmqtwist.queue.meter import Meter, MeterState
 
 LIMIT, HIGH, LOW = 100, 80, 40
 N, W, F = MeterState.STATE_NORMAL, MeterState.STATE_HIGH_WATERMARK, MeterState.STATE_FULL
-HOW_TO_GET_THERE = {N: 0, W: 80, F: 100}
+VALUE_IN_STATE = {N: 0, W: 80, F: 100}
 
 # state before, value: (state after, category of the event)
 TABLE = {
@@ -20,23 +20,24 @@ TABLE = {
 }
 
 
-@pytest.mark.parametrize("what", ["messages", "bytes"])
+@pytest.mark.parametrize("quantity", ["messages", "bytes"])
 @pytest.mark.parametrize("before, value", TABLE, ids=str)
-def test_a_meter_changes_its_state_as_expected_from_every_state(before: MeterState, value: int, what: str) -> None:
+def test_a_change_of_the_value_has_the_expected_state_and_reported_category(
+        before: MeterState, value: int, quantity: str) -> None:
     after, category = TABLE[before, value]
-    meter = Meter("m", None, *((LIMIT, 1 << 40) if what == "messages" else (1 << 40, LIMIT)))
-    unit = (lambda n: (n, 0)) if what == "messages" else (lambda n: (0, n))
-    meter.force_add(*unit(HOW_TO_GET_THERE[before]))
+    meter = Meter("m", None, *((LIMIT, 1 << 40) if quantity == "messages" else (1 << 40, LIMIT)))
+    unit = (lambda n: (n, 0)) if quantity == "messages" else (lambda n: (0, n))
+    meter.force_add(*unit(VALUE_IN_STATE[before]))
     assert meter.state is before
-    change = value - HOW_TO_GET_THERE[before]
+    change = value - VALUE_IN_STATE[before]
     if change < 0:
         meter.remove(*unit(-change))
-    elif what == "bytes":
+    elif quantity == "bytes":
         meter.try_add(change)
     else:
         for _ in range(change):
             meter.try_add(0)
     events = [event.state.name.removeprefix("STATE_") for event in meter.take_events()]
-    heard = events[-1] if events else ""
-    assert (meter.state, heard) == (after, category)
+    reported = events[-1] if events else ""
+    assert (meter.state, reported) == (after, category)
     assert all(event in ("HIGH_WATERMARK", "FULL", "NORMAL") for event in events)

@@ -1,4 +1,4 @@
-"""Partition machine: every cell of its table, and its rules."""
+"""Partition machine: every event in every role, and the rules of leases, promises, commits and images."""
 
 from __future__ import annotations
 
@@ -144,11 +144,11 @@ EXPECTED = {(role, event): rest.split(": ", 1)[1:] for role, rows in CELLS.items
 def test_every_event_in_every_role_has_the_expected_outputs_and_role(role: PartitionRole, event: PartitionEvent) -> None:
     situation = SITUATIONS[role]()
     assert situation.machine.role is role
-    said = [each for each in situation.output_names(EVENTS[event], 1.5 if event is PartitionEvent.TICK else 0.1)
-            if each != "RoleChanged"]
+    outputs = [each for each in situation.output_names(EVENTS[event], 1.5 if event is PartitionEvent.TICK else 0.1)
+               if each != "RoleChanged"]
     after = [situation.machine.role.name] if situation.machine.role is not role else []
     wanted = EXPECTED.get((role.name, event.name), [""])[0]
-    assert " ".join([*after, ", ".join(said)]).strip() == wanted
+    assert " ".join([*after, ", ".join(outputs)]).strip() == wanted
     assert TABLE[role][event].action is not PartitionMachine.ignore or not wanted
 
 
@@ -174,8 +174,8 @@ def test_a_promise_is_sent_once_it_is_durable() -> None:
     situation = unknown()
     assert not [each for each in situation.do(Prepare(PRIMARY, LEASE)) if isinstance(each, SendMessage)]
     assert not situation.do(records())
-    said = situation.do(PromiseWritten(LEASE))
-    assert SendMessage(PRIMARY, promise(NODE, LEASE, OLD, NO_PSN)) in said
+    outputs = situation.do(PromiseWritten(LEASE))
+    assert SendMessage(PRIMARY, promise(NODE, LEASE, OLD, NO_PSN)) in outputs
     assert situation.output_names(Prepare(OTHER, LEASE - 1)) == ["Stale to 3"]
 
 
@@ -199,7 +199,7 @@ def test_a_lease_of_an_earlier_run_is_declined_repeatedly_until_a_newer_one_is_a
 
 def test_a_primary_steps_down_if_another_node_has_promised_a_newer_lease() -> None:
     situation = healed()
-    assert situation.output_names(Stale(PRIMARY, LEASE)) == [], "it is ours"
+    assert situation.output_names(Stale(PRIMARY, LEASE)) == [], "the newest promised lease is that of this primary"
     assert situation.output_names(Stale(PRIMARY, LEASE + 3)) == ["SetActive", "RoleChanged", "Decline"]
 
 
@@ -247,7 +247,7 @@ def test_records_of_older_leases_are_committed_with_the_first_record_of_the_own_
     situation = stg2()
     assert situation.do(ReplicaReceipt(OTHER, LEASE, (4, 7), (4, 7), 0, 0)) == []
     assert Committed((5, 1)) in situation.do(ReplicaReceipt(OTHER, LEASE, (5, 1), (5, 1), 0, int(situation.now * 1000)))
-    assert situation.do(ReplicaReceipt(OTHER, LEASE, (4, 7), (4, 7), 0, 0)) == [], "a receipt that comes late"
+    assert situation.do(ReplicaReceipt(OTHER, LEASE, (4, 7), (4, 7), 0, 0)) == [], "a delayed receipt"
     assert situation.machine.committed == (5, 1)
 
 
@@ -345,15 +345,15 @@ def test_records_in_flight_to_a_slow_node_are_limited() -> None:
 def test_records_that_cannot_be_read_are_replaced_by_an_image_after_the_retry_interval() -> None:
     situation = healed()
 
-    def fed(after: float) -> list[object]:
-        told = ReplicaReceipt(OTHER, LEASE, (5, 1), (5, 1), 0, 0)
-        return [each for each in situation.do(told, after) if isinstance(each, (SendRecords, SendImagePart))]
+    def sent_after(after: float) -> list[object]:
+        receipt = ReplicaReceipt(OTHER, LEASE, (5, 1), (5, 1), 0, 0)
+        return [each for each in situation.do(receipt, after) if isinstance(each, (SendRecords, SendImagePart))]
     situation.log.be(LogSummary((5, 9), NO_PSN, ((4, 7), (5, 9))))
     assert SendRecords(OTHER, (5, 1)) in situation.do(LogAdvanced())
-    for _ in range(3):  # an image that cannot be read either is tried again, and not at once
+    for _ in range(3):  # an image that cannot be read is retried after the retry interval
         assert situation.output_names(SendFailed(OTHER, "disk")) == ["Alarm"]
-        assert fed(TIMING.retry / 2) == []
-        assert fed(TIMING.retry / 2) == [SendImagePart(OTHER, 0, NO_PSN)]
+        assert sent_after(TIMING.retry / 2) == []
+        assert sent_after(TIMING.retry / 2) == [SendImagePart(OTHER, 0, NO_PSN)]
     assert SendImagePart(OTHER, 1, NO_PSN) in situation.do(SendCompleted(OTHER, None, 60))
 
 
@@ -387,7 +387,8 @@ def test_an_image_with_a_missing_part_is_requested_again() -> None:
     (LogSummary((6, 2), NO_PSN, ((4, 9), (6, 2))), NEW, (4, 7)), (LogSummary((6, 2), (6, 1), ((6, 2),)), NEW, None),
     (LogSummary((4, 9), (4, 8), ((4, 9),)), OLD, None), (LogSummary((4, 9), (4, 7), ((4, 9),)), OLD, (4, 7)),
     (LogSummary((3, 2), NO_PSN, ((3, 2),)), NEW, NO_PSN)])
-def test_the_common_prefix_of_two_logs(one: LogSummary, other: LogSummary, common: tuple[int, int] | None) -> None:
+def test_two_log_summaries_have_the_expected_common_prefix(
+        one: LogSummary, other: LogSummary, common: tuple[int, int] | None) -> None:
     assert common_prefix(one, other) == common_prefix(other, one) == common
 
 
@@ -401,7 +402,7 @@ def test_a_log_summary_follows_appends_truncation_and_compaction() -> None:
     assert log.truncated((2, 3)) == LogSummary((2, 3), NO_PSN, ((2, 3),)) and log.rebased((4, 1)).leases == ((4, 1),)
 
 
-def test_a_replica_that_lost_its_primary_waits_for_its_prepare() -> None:
+def test_a_replica_disconnected_from_its_primary_waits_for_a_prepare_message() -> None:
     situation = following()
     situation.do(PeerDown(PRIMARY))
     assert situation.machine.role is PartitionRole.REPLICA_WAITING
@@ -436,12 +437,12 @@ def test_a_replica_infers_commits_only_under_the_lease_of_its_primary() -> None:
 def test_a_commit_is_reported_to_nodes_where_the_record_is_not_durable() -> None:
     machine = healed().machine
     assert machine.targets.commit_messages((5, 1)) == []
-    (told,) = machine.targets.commit_messages((5, 2))
-    assert told.node_id == OTHER and isinstance(told.message, Keepalive) and told.message.committed == machine.committed
+    (sent,) = machine.targets.commit_messages((5, 2))
+    assert sent.node_id == OTHER and isinstance(sent.message, Keepalive) and sent.message.committed == machine.committed
 
 
 @pytest.mark.parametrize("number", range(len(CHANGES)), ids=lambda number: CHANGES[number][3].replace(" ", "-"))
-def test_each_listed_event_changes_the_role(number: int) -> None:
+def test_each_listed_event_leads_to_its_listed_role(number: int) -> None:
     make, happens, after, why = CHANGES[number]
     situation = make()
     assert situation.machine.role is not after and why

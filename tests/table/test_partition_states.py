@@ -27,21 +27,21 @@ class Writer:
         self.partition.queues.create(KEY, "bmq://d/q", DEFAULT, WALL)
         self.partition.flush(WALL)
         self._token = self.partition.begin_sync() or 0
-        assert self._token, "the sync point of the lease wants a sync"
+        assert self._token, "the sync point of the lease needs a sync"
         self._numbers = count()
 
-    def be(self, state: WriterState) -> None:
+    def enter_state(self, state: WriterState) -> None:
         """Bring the partition from open to a state."""
         if state is WriterState.CLOSED:
-            self.happen(WriterEvent.EXCEPTION)
+            self.trigger(WriterEvent.EXCEPTION)
         if "full" in state.value:
-            self.happen(WriterEvent.NO_ROOM)
+            self.trigger(WriterEvent.NO_ROOM)
         if "failing" in state.value:
-            self.happen(WriterEvent.WRITE_FAILS)
+            self.trigger(WriterEvent.WRITE_FAILS)
         if "disabled" in state.value:
-            self.happen(WriterEvent.DISABLE)
+            self.trigger(WriterEvent.DISABLE)
 
-    def happen(self, event: WriterEvent) -> None:
+    def trigger(self, event: WriterEvent) -> None:
         """Trigger an event; a refusal changes nothing."""
         with suppress(PartitionUnavailable):
             getattr(self, event.name.lower())()
@@ -62,7 +62,7 @@ class Writer:
             self.partition.flush(WALL)
 
     def purge(self) -> None:
-        """End a purge, which began before if it is refused now."""
+        """Purge the queue; if that is refused, report the event as the end of an earlier purge does."""
         try:
             at_once(self.partition.queues.purge(KEY, None, None, WALL))
         except PartitionUnavailable:
@@ -87,9 +87,9 @@ class Writer:
 
 
 @pytest.mark.parametrize("state", WriterState)
-def test_records_are_appended_in_the_state_open_only(state: WriterState) -> None:
+def test_records_are_appended_only_in_the_state_open(state: WriterState) -> None:
     writer = Writer()
-    writer.be(state)
+    writer.enter_state(state)
     assert writer.partition.log.availability.state is state
     assert writer.partition.available == (state is WriterState.OPEN)
     if state is WriterState.OPEN:
@@ -102,8 +102,8 @@ def test_records_are_appended_in_the_state_open_only(state: WriterState) -> None
 @pytest.mark.parametrize("state, event", CELLS, ids=lambda each: each.name)
 def test_each_event_leads_to_the_state_in_the_table(state: WriterState, event: WriterEvent) -> None:
     writer = Writer()
-    writer.be(state)
-    writer.happen(event)
+    writer.enter_state(state)
+    writer.trigger(event)
     after, = TABLE[state][event].after or {state}
     assert writer.partition.log.availability.state is after
     assert writer.partition.available == (after is WriterState.OPEN)

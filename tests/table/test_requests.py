@@ -1,6 +1,6 @@
-"""Requests about queues that are answered late, never, twice, or when nobody wants the answer any more.
+"""Requests about queues with answers that arrive late, never, twice, or after the session has closed.
 
-The broker is a whole one; between it and the sessions stands `Later`, which holds its answers back until it is told.
+The broker is complete. Between it and the session stands `DelayedQueues`: the test releases each answer.
 """
 
 from __future__ import annotations
@@ -28,41 +28,41 @@ RESPONSES = {"openQueue": "openQueueResponse", "configureStream": "configureStre
 NO = Refused(Category.E_REFUSED, "not now", -11)
 
 
-class Later:
-    """Queues of a session whose answers wait."""
+class DelayedQueues:
+    """Queues of a session: each answer is delayed until the test releases it."""
 
     def __init__(self, world: MemoryWorld) -> None:
         self.world, self.queues = world, world.broker.queues
-        self.held: list[Callable[[Refused | None], None]] = []  # called with None: what the broker says
+        self.answers: list[Callable[[Refused | None], None]] = []  # argument None: the answer of the broker
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.queues, name)
 
-    def _hold(self, method: Callable[..., None], arguments: tuple[Any, ...], answer: Callable[[Any], None]) -> None:
-        def now(instead: Refused | None) -> None:
+    def _delay(self, method: Callable[..., None], arguments: tuple[Any, ...], answer: Callable[[Any], None]) -> None:
+        def answer_now(instead: Refused | None) -> None:
             self.world.turn_requested = True  # an answer comes within a turn
             if instead is not None:
                 answer(instead)
             else:
                 method(*arguments, answer)
-        self.held.append(now)
+        self.answers.append(answer_now)
 
     def find_queue(self, *arguments: Any) -> None:
-        self._hold(self.queues.find_queue, arguments[:-1], arguments[-1])
+        self._delay(self.queues.find_queue, arguments[:-1], arguments[-1])
 
     def configure_queue(self, *arguments: Any) -> None:
-        self._hold(self.queues.configure_queue, arguments[:-1], arguments[-1])
+        self._delay(self.queues.configure_queue, arguments[:-1], arguments[-1])
 
     def close_queue(self, *arguments: Any) -> None:
-        self._hold(self.queues.close_queue, arguments[:-1], arguments[-1])
+        self._delay(self.queues.close_queue, arguments[:-1], arguments[-1])
 
-    def answer(self, instead: Refused | None = None) -> None:
-        """The oldest answer that is held comes."""
-        self.held.pop(0)(instead)
+    def release(self, instead: Refused | None = None) -> None:
+        """Send the oldest delayed answer, or a refusal instead of it."""
+        self.answers.pop(0)(instead)
 
 
 def ask(client: Client, kind: str, q_id: int = 7, uri: str = URI) -> int:
-    """Send one request of a reader; its id."""
+    """Send one request of a reader; return its id."""
     handle = client.handle_parameters(uri, q_id, read=1)
     return client.send_request({kind: {
         "openQueue": {"handleParameters": handle},
@@ -74,7 +74,7 @@ def ask(client: Client, kind: str, q_id: int = 7, uri: str = URI) -> int:
 
 
 def answers(world: MemoryWorld, client: Client) -> list[tuple[int, str]]:
-    """(request id, response or category) of every answer so far, in order."""
+    """Return (request id, response or category) of every answer so far, in order."""
     world.run()
     client.pump(0)
     return [(event.control["rId"], event.control["status"]["category"] if "status" in event.control
@@ -83,7 +83,7 @@ def answers(world: MemoryWorld, client: Client) -> list[tuple[int, str]]:
 
 
 class Bench:
-    """A world, and a client whose answers wait."""
+    """A broker with a queue, and a client whose answers are delayed."""
 
     def __init__(self, root: Path, kind: str = "openQueue") -> None:
         self.world = MemoryWorld(root, cluster={"queueOperations": {
@@ -95,13 +95,13 @@ class Bench:
         self.session: Session = self.client.link.session
         assert isinstance(self.session.kind, ClientSession)
         self.requests = self.session.kind.requests
-        self.later = Later(self.world)
+        self.delayed = DelayedQueues(self.world)
         self.queue = self.world.broker.domains.by_name["d"].queues["q"]
         if kind != "openQueue":
             ask(self.client, "openQueue")
             self.answers()
         self.client.events.clear()
-        self.requests._queues = self.later
+        self.requests._queues = self.delayed
 
     def answers(self) -> list[tuple[int, str]]:
         return answers(self.world, self.client)
@@ -110,8 +110,8 @@ class Bench:
     def readers(self) -> int:
         return self.queue.reader_count()
 
-    def left(self) -> bool:
-        """Nothing of the session is left in the queue, and nothing is counted as on its way."""
+    def is_released(self) -> bool:
+        """Return whether the session has no handle of the queue and no pending request any more."""
         return self.readers == 0 and len(self.queue.handles) == 1 and not self.queue.domain.opening and \
             not self.requests.pending.count
 
@@ -121,9 +121,9 @@ def test_a_late_answer_is_sent_once_when_it_arrives(tmp_path: Path, kind: str) -
     bench = Bench(tmp_path, kind)
     r_id = ask(bench.client, kind)
     assert bench.answers() == [] and bench.requests.pending.count == 1
-    twice = bench.later.held[0]
+    twice = bench.delayed.answers[0]
     bench.world.advance(5.0)
-    bench.later.answer()
+    bench.delayed.release()
     assert bench.answers() == [(r_id, RESPONSES[kind])] and bench.requests.pending.count == 0
     assert bench.readers == (kind != "closeQueue")
     twice(NO)
@@ -136,7 +136,7 @@ def test_a_late_answer_is_sent_once_when_it_arrives(tmp_path: Path, kind: str) -
 def test_a_late_refusal_changes_nothing(tmp_path: Path, kind: str) -> None:
     bench = Bench(tmp_path, kind)
     r_id = ask(bench.client, kind)
-    bench.later.answer(NO)
+    bench.delayed.release(NO)
     assert bench.answers() == [(r_id, "E_REFUSED")] and bench.readers == (kind != "openQueue")
     assert bench.requests.pending.count == 0
 
@@ -144,88 +144,88 @@ def test_a_late_refusal_changes_nothing(tmp_path: Path, kind: str) -> None:
 @pytest.mark.parametrize("kind, seconds", [("openQueue", 30), ("configureStream", 10), ("configureQueueStream", 10),
                                            ("closeQueue", 20)])
 def test_a_request_without_an_answer_times_out_as_configured(tmp_path: Path, kind: str, seconds: int) -> None:
-    """What comes after it opens nothing; a close that was carried out late leaves no handle behind."""
+    """An open that succeeds after its timeout leaves no handle, and neither does such a close."""
     bench = Bench(tmp_path, kind)
     r_id = ask(bench.client, kind)
     bench.world.advance(seconds - 1.0)
     assert bench.answers() == []
     bench.world.advance(2.0)
     assert bench.answers() == [(r_id, "E_TIMEOUT")] and bench.requests.pending.count == 0
-    bench.later.answer()
+    bench.delayed.release()
     assert bench.answers() == [(r_id, "E_TIMEOUT")]
     assert bench.readers == len(bench.session.kind.handles) == (kind in ("configureStream", "configureQueueStream"))
 
 
-def lose(bench: Bench) -> None:
+def lose_connection(bench: Bench) -> None:
     bench.client.kill()
 
 
 def disconnect(bench: Bench) -> None:
     r_id = bench.client.send_request({"disconnect": {}})
-    assert bench.answers() == [(r_id, "disconnectResponse")], "it is the last message and waits for nothing"
+    assert bench.answers() == [(r_id, "disconnectResponse")], "it is sent immediately, as the last message"
 
 
-def close(bench: Bench) -> None:
+def close_session(bench: Bench) -> None:
     bench.session.close("over")
 
 
-def leave(bench: Bench) -> None:
+def close_for_stop(bench: Bench) -> None:
     bench.session.close_for_stop()
 
 
 @pytest.mark.parametrize("waiting", ["openQueue", "closeQueue"])
-@pytest.mark.parametrize("end", [lose, disconnect, close, leave])
+@pytest.mark.parametrize("end", [lose_connection, disconnect, close_session, close_for_stop])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_end_of_a_session_cancels_its_requests(tmp_path: Path, kind: str, end: Callable[[Bench], None],
                                                       waiting: str) -> None:
     bench = Bench(tmp_path, kind)
     ask(bench.client, kind)
     ask(bench.client, waiting)
-    assert bench.requests.pending.count == 2 and len(bench.later.held) == 1
+    assert bench.requests.pending.count == 2 and len(bench.delayed.answers) == 1
     end(bench)
-    assert bench.left()
+    assert bench.is_released()
     before = bench.answers()
-    bench.later.answer(NO if kind == "closeQueue" else None)
+    bench.delayed.release(NO if kind == "closeQueue" else None)
     bench.world.advance(60.0)
-    assert bench.answers() == before and bench.left() and not bench.later.held
+    assert bench.answers() == before and bench.is_released() and not bench.delayed.answers
 
 
 @pytest.mark.parametrize("second", KINDS)
 @pytest.mark.parametrize("first", KINDS)
 def test_a_request_waits_for_the_earlier_one_of_its_queue_id(tmp_path: Path, first: str, second: str) -> None:
     bench = Bench(tmp_path, first)
-    bench.later.held.clear()
+    bench.delayed.answers.clear()
     one, two = ask(bench.client, first), ask(bench.client, second)
-    assert bench.answers() == [] and len(bench.later.held) == 1
-    bench.later.answer()
-    if bench.later.held:
+    assert bench.answers() == [] and len(bench.delayed.answers) == 1
+    bench.delayed.release()
+    if bench.delayed.answers:
         assert bench.answers() == [(one, RESPONSES[first])]
-        bench.later.answer()
+        bench.delayed.release()
     after = RESPONSES[second] if first != "closeQueue" or second == "openQueue" else "E_UNKNOWN"
     assert bench.answers() == [(one, RESPONSES[first]), (two, after)] and bench.requests.pending.count == 0
 
 
-def test_requests_pending_after_a_final_close_are_refused_as_before(tmp_path: Path) -> None:
+def test_requests_pending_after_a_final_close_are_refused_with_a_reason(tmp_path: Path) -> None:
     bench = Bench(tmp_path, "closeQueue")
     for kind in ("closeQueue", "closeQueue", "configureStream"):
         ask(bench.client, kind)
-    bench.later.answer()
+    bench.delayed.release()
     bench.answers()
-    said = [event.control["status"]["message"] for event in bench.client.events if "status" in event.control]
-    assert said == ["Duplicate closeQueue request", "Unexpected configureQueue request"]
+    messages = [event.control["status"]["message"] for event in bench.client.events if "status" in event.control]
+    assert messages == ["Duplicate closeQueue request", "Unexpected configureQueue request"]
 
 
 def test_queue_ids_do_not_wait_for_each_other(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     one, two = ask(bench.client, "openQueue", 1), ask(bench.client, "openQueue", 2, "bmq://d/other")
-    bench.later.held[1](None)
+    bench.delayed.answers[1](None)
     assert bench.answers() == [(two, "openQueueResponse")]
-    bench.later.held[0](None)
+    bench.delayed.answers[0](None)
     assert bench.answers() == [(two, "openQueueResponse"), (one, "openQueueResponse")]
 
 
 def test_after_a_timeout_the_next_request_of_the_queue_id_starts_in_order(tmp_path: Path) -> None:
-    """A configure may take 10 s, the open before it 30 s: it fails after the open and not before it."""
+    """The configure has a timeout of 10 s, the open before it one of 30 s: the configure fails after the open."""
     bench = Bench(tmp_path)
     one, two = ask(bench.client, "openQueue"), ask(bench.client, "configureStream")
     bench.world.advance(15.0)
@@ -233,10 +233,10 @@ def test_after_a_timeout_the_next_request_of_the_queue_id_starts_in_order(tmp_pa
     bench.world.advance(14.0)
     assert bench.answers() == []
     bench.world.advance(2.0)
-    assert bench.answers() == [(one, "E_TIMEOUT"), (two, "E_TIMEOUT")] and len(bench.later.held) == 2
-    bench.later.answer()
+    assert bench.answers() == [(one, "E_TIMEOUT"), (two, "E_TIMEOUT")] and len(bench.delayed.answers) == 2
+    bench.delayed.release()
     assert bench.readers == 0
-    bench.later.answer()
+    bench.delayed.release()
     assert bench.answers()[2:] == [(three, "openQueueResponse")] and bench.readers == 1
 
 
@@ -244,8 +244,8 @@ def test_the_timeout_of_a_request_is_not_shortened_by_the_one_before_it(tmp_path
     bench = Bench(tmp_path)
     one, two = ask(bench.client, "openQueue"), ask(bench.client, "configureStream")
     bench.world.advance(15.0)
-    bench.later.answer()
-    bench.later.answer()
+    bench.delayed.release()
+    bench.delayed.release()
     assert bench.answers() == [(one, "openQueueResponse"), (two, "configureStreamResponse")]
 
 
@@ -253,8 +253,8 @@ def test_the_answer_of_a_late_open_comes_before_its_first_message(tmp_path: Path
     bench = Bench(tmp_path)
     ask(bench.client, "openQueue")
     ask(bench.client, "configureStream")
-    bench.later.answer()
-    bench.later.answer()
+    bench.delayed.release()
+    bench.delayed.release()
     bench.answers()
     assert [event.kind for event in bench.client.events] == ["control", "control", "push"]
 
@@ -263,7 +263,7 @@ def test_the_duration_of_an_open_is_logged(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     ask(bench.client, "openQueue")
     bench.world.advance(3.0)
-    bench.later.answer()
+    bench.delayed.release()
     bench.answers()
     (line,) = [line for line in bench.world.log() if "late:4242: open queue" in line]
     assert f"[queue: '{URI}'] took: 3000000.00 us (3000000000 nanoseconds)" in line
@@ -274,12 +274,12 @@ def test_the_number_of_pending_requests_is_limited(tmp_path: Path, monkeypatch: 
     bench = Bench(tmp_path)
     asked = [ask(bench.client, "openQueue", q_id) for q_id in (1, 1, 2, 2, 3)]
     assert bench.answers() == [(asked[3], "E_REFUSED"), (asked[4], "E_REFUSED")]
-    while bench.later.held:
-        bench.later.answer()
+    while bench.delayed.answers:
+        bench.delayed.release()
     assert bench.answers()[2:] == [(asked[0], "openQueueResponse"), (asked[2], "openQueueResponse"),
                                    (asked[1], "openQueueResponse")]
     again = ask(bench.client, "openQueue", 3)
-    bench.later.answer()
+    bench.delayed.release()
     assert bench.answers()[-1] == (again, "openQueueResponse")
 
 
@@ -287,22 +287,22 @@ def test_an_open_answered_while_the_broker_stops_gets_no_response(tmp_path: Path
     bench = Bench(tmp_path)
     ask(bench.client, "openQueue")
     bench.world.broker.stop(bench.world.now)
-    bench.later.answer()
-    assert bench.answers() == [] and bench.left()
+    bench.delayed.release()
+    assert bench.answers() == [] and bench.is_released()
 
 
-def test_a_queue_found_after_the_timeout_of_its_open_is_unused_from_then_on(tmp_path: Path) -> None:
+def test_a_queue_found_after_its_client_has_disconnected_is_idle_from_then_on(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     ask(bench.client, "openQueue", uri="bmq://d/new")
     bench.client.kill()
     bench.world.advance(5.0)
-    bench.later.answer()
+    bench.delayed.release()
     bench.world.run()
     assert bench.world.broker.domains.by_name["d"].queues["new"].idle_since == bench.world.broker.loop.now
 
 
 def test_a_pending_open_prevents_the_removal_of_its_domain(tmp_path: Path) -> None:
-    """A cluster that takes its time to make a queue: the domain cannot be removed meanwhile."""
+    """`DOMAINS REMOVE` is refused while the cluster creates the queue."""
     bench = Bench(tmp_path)
     bench.requests._queues = bench.world.broker.queues
     seen: list[str] = []
@@ -327,7 +327,7 @@ def test_a_refused_open_is_no_longer_counted_as_pending_in_its_domain(tmp_path: 
     assert bench.answers() == [(r_id, "E_REFUSED")] and bench.queue.domain.opening == 0
 
 
-# -- any order whatever ------------------------------------------------------------------------------------------------
+# -- random orders -----------------------------------------------------------------------------------------------------
 
 STEPS = st.lists(st.one_of(
     st.tuples(st.just("ask"), st.integers(0, 2), st.sampled_from(KINDS)),
@@ -335,63 +335,64 @@ STEPS = st.lists(st.one_of(
     st.tuples(st.just("time"), st.integers(1, 12), st.just(0))), max_size=40)
 
 
-class Lines:
-    """Pending requests with the actions of a test: each is answered when the test says so."""
+class ManualRequests:
+    """Pending requests that the test answers; a close is answered when it starts."""
 
     def __init__(self) -> None:
         self.now, self.running = 0.0, False
-        self.open: list[QueueRequest] = []
-        self.begun: list[QueueRequest] = []
-        self.over: list[tuple[QueueRequest, str]] = []
-        self.pending = requests.PendingRequests(self.begin, lambda request: {"openQueue": 30.0}.get(request.choice, 10.0),
-                                       lambda request: self.finish(request, "late"))
+        self.unanswered: list[QueueRequest] = []
+        self.started: list[QueueRequest] = []
+        self.finished: list[tuple[QueueRequest, str]] = []
+        self.pending = requests.PendingRequests(
+            self.start_request, lambda request: {"openQueue": 30.0}.get(request.choice, 10.0),
+            lambda request: self.finish_request(request, "timed out"))
 
-    def begin(self, request: QueueRequest) -> None:
+    def start_request(self, request: QueueRequest) -> None:
         assert request.progress is Progress.RUNNING
-        self.begun.append(request)
+        self.started.append(request)
         if request.choice == "closeQueue":  # answered at once
-            self.finish(request, "answered")
+            self.finish_request(request, "answered")
         else:
-            self.open.append(request)
+            self.unanswered.append(request)
 
-    def finish(self, request: QueueRequest, how: str) -> None:
+    def finish_request(self, request: QueueRequest, how: str) -> None:
         assert request.progress is not Progress.FINISHED
-        self.over.append((request, how))
+        self.finished.append((request, how))
         self.pending.finish(request, self.now)
 
 
 @given(STEPS)
 def test_every_request_finishes_once_in_the_order_of_its_queue_id(steps: list[tuple[str, int, Any]]) -> None:
-    lines = Lines()
+    manual = ManualRequests()
     asked: list[QueueRequest] = []
     for step, number, what in steps:
         if step == "ask":
-            asked.append(QueueRequest(len(asked), what, None, number, lines.now))
-            lines.pending.add(asked[-1])
-        elif step == "answer" and lines.open:
-            request = lines.open.pop(number % len(lines.open))
+            asked.append(QueueRequest(len(asked), what, None, number, manual.now))
+            manual.pending.add(asked[-1])
+        elif step == "answer" and manual.unanswered:
+            request = manual.unanswered.pop(number % len(manual.unanswered))
             if request.progress is Progress.AWAITING_ANSWER:
-                lines.finish(request, "answered")
+                manual.finish_request(request, "answered")
         elif step == "time":
-            lines.now += number
-            lines.pending.tick(lines.now)
-        assert lines.pending.count == sum(each.progress is not Progress.FINISHED for each in asked)
-        assert all(each.progress is Progress.FINISHED or each.deadline > lines.now for each in asked)
+            manual.now += number
+            manual.pending.tick(manual.now)
+        assert manual.pending.count == sum(each.progress is not Progress.FINISHED for each in asked)
+        assert all(each.progress is Progress.FINISHED or each.deadline > manual.now for each in asked)
         for q_id in range(3):
             line = [each for each in asked if each.q_id == q_id and each.progress is not Progress.FINISHED]
             wanted = [Progress.AWAITING_ANSWER, *[Progress.WAITING] * len(line)]
             assert [each.progress for each in line] == wanted[:len(line)]
-    lines.now += 1000.0
-    lines.pending.tick(lines.now)
-    assert lines.pending.count == 0
+    manual.now += 1000.0
+    manual.pending.tick(manual.now)
+    assert manual.pending.count == 0
     for q_id in range(3):
-        assert [each for each, _ in lines.over if each.q_id == q_id] == [each for each in asked if each.q_id == q_id]
+        assert [each for each, _ in manual.finished if each.q_id == q_id] == [each for each in asked if each.q_id == q_id]
 
 
 def test_thousands_of_requests_of_one_queue_id_can_time_out() -> None:
-    lines = Lines()
+    manual = ManualRequests()
     for number in range(5000):
-        lines.pending.add(QueueRequest(number, "openQueue", None, 1, 0.0))
-    lines.now = 31.0
-    lines.pending.tick(31.0)
-    assert len(lines.over) == 5000 and len(lines.begun) == 1
+        manual.pending.add(QueueRequest(number, "openQueue", None, 1, 0.0))
+    manual.now = 31.0
+    manual.pending.tick(31.0)
+    assert len(manual.finished) == 5000 and len(manual.started) == 1

@@ -1,4 +1,4 @@
-"""What each kind of session makes of each type of event in each state, from outside; and the requests of a client."""
+"""Sessions: effect of every type of event in every state of every kind of session, and refused requests of clients."""
 
 from __future__ import annotations
 
@@ -32,15 +32,14 @@ BEAT, BEAT_ANSWER = EventType.HEARTBEAT_REQ, EventType.HEARTBEAT_RSP
 EVENTS = [*range(EVENT_TYPES), DROPPED]
 Cell = tuple[type[SessionKind], ConnectionState]
 
-# What happens: closed, kept (until a credential was looked at), nothing, beat (a heartbeat is answered), handed (to whoever
-# speaks for the cluster), or the tag of the log record that tells of an event that was dropped. Written down here, apart
-# from the code.
+# Expected effects, independent of the code: closed, deferred (until the credential is checked), nothing, beat (a heartbeat
+# is answered), handed (to the receiver of peer events), or the tag of the log record of an event that is dropped.
 NOTHING = dict.fromkeys(EVENTS, "nothing")
 SERVED = {0: "#TCP_INVALID_PACKET", DROPPED: "#TCP_INVALID_PACKET", AUTHENTICATION: "#CORRUPTED_EVENT", BEAT: "beat",
           BEAT_ANSWER: "nothing"}
 TABLE: dict[Cell, dict[int, str]] = {
     (IncomingNegotiation, ConnectionState.NEGOTIATING): dict.fromkeys(EVENTS, "closed"),
-    (IncomingNegotiation, ConnectionState.AUTHENTICATING): {**dict.fromkeys(EVENTS, "kept"), AUTHENTICATION: "closed"},
+    (IncomingNegotiation, ConnectionState.AUTHENTICATING): {**dict.fromkeys(EVENTS, "deferred"), AUTHENTICATION: "closed"},
     (IncomingNegotiation, ConnectionState.CLOSED): NOTHING,
     (OutgoingNegotiation, ConnectionState.AWAITING_AUTHENTICATION): {
         **dict.fromkeys(EVENTS, "closed"), BEAT: "beat", BEAT_ANSWER: "nothing"},
@@ -61,8 +60,8 @@ TABLE: dict[Cell, dict[int, str]] = {
 }
 
 
-class Judge:
-    """An authenticator that is asked on another thread."""
+class BlockingAuthenticator:
+    """An authenticator for another thread: the test supplies its outcome."""
 
     mechanism, blocking = "SLOW", True
 
@@ -76,21 +75,21 @@ class SessionContext:
         self.report = ListReport()
         self.incomplete_input, self.unauthenticated = BufferedBytes(), UnauthenticatedConnections(0, 1 << 20)
         self.flushes: list[Session] = []
-        self.gone_sessions: list[Session] = []
+        self.closed_sessions: list[Session] = []
         self.unfinished: list[Session] = []
-        self.judged: list[Authenticate] = []
-        self.run: list[str] = []
+        self.authentications: list[Authenticate] = []
+        self.commands_run: list[str] = []
         self.output = self.queues = self.commands = self
-        self.others = Others()
+        self.peers = PeerEvents()
 
-    def peers_for(self, identity: ClientIdentity) -> Others:
-        return self.others
+    def peers_for(self, identity: ClientIdentity) -> PeerEvents:
+        return self.peers
 
     def wall(self, now: float) -> int:
         return int(now)
 
     def write_records_first(self) -> None:
-        """Nothing is stored here."""
+        """Do nothing: the test stores no records."""
 
     def start_input(self, session: Session, steps: Steps[None], first: bool = False) -> None:
         at_once(steps)
@@ -103,35 +102,35 @@ class SessionContext:
         self.flushes.append(session)
 
     def authenticate(self, session: Session, effect: Authenticate) -> None:
-        self.judged.append(effect)
+        self.authentications.append(effect)
 
     def decide(self, session: Session, identity: ClientIdentity) -> BrokerResponse | None:
         return BrokerResponse(Status(Category.E_SUCCESS, 0, ""), 1, 1, False, identity)
 
     def run_admin(self, admin: AdminSession, r_id: int, command: str) -> None:
-        self.run.append(command)
+        self.commands_run.append(command)
 
     def on_closed(self, session: Session) -> None:
-        self.gone_sessions.append(session)
+        self.closed_sessions.append(session)
 
 
-class Others:
-    """Whoever speaks with the other brokers."""
+class PeerEvents:
+    """Receiver of the events of peer sessions: records them."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[Any, ...]] = []
+        self.received: list[tuple[Any, ...]] = []
 
     def on_connected(self, peer: PeerSession) -> None:
-        self.told.append(("connected",))
+        self.received.append(("connected",))
 
     def on_event(self, peer: PeerSession, kind: int, specific: int, body: bytes) -> None:
-        self.told.append((kind, specific, body))
+        self.received.append((kind, specific, body))
 
     def on_disconnected(self, peer: PeerSession) -> None:
-        self.told.append(("disconnected",))
+        self.received.append(("disconnected",))
 
     def on_negotiation_failed(self, session: Session) -> None:
-        self.told.append(("not connected",))
+        self.received.append(("negotiation failed",))
 
 
 CLIENT_TYPES = {ClientSession: ClientType.E_TCPCLIENT, AdminSession: ClientType.E_TCPADMIN,
@@ -140,14 +139,14 @@ CLIENT_TYPES = {ClientSession: ClientType.E_TCPCLIENT, AdminSession: ClientType.
 
 def session(kind: type[SessionKind], state: ConnectionState,
             host: SessionContext | None = None) -> tuple[Session, SessionContext]:
-    """A session brought into a state in the way its other side does it."""
+    """Return a session that input of its peer has brought into a state, and its context."""
     host = host or SessionContext()
     context: Any = host
-    guard = Authentication({"SLOW": Judge()}, Credential("SLOW", b""))  # type: ignore[dict-item]
+    guard = Authentication({"SLOW": BlockingAuthenticator()}, Credential("SLOW", b""))  # type: ignore[dict-item]
     if kind is OutgoingNegotiation:
         has_credential = state is ConnectionState.AWAITING_AUTHENTICATION
         credential = (lambda: Credential("BASIC", b"node:secret")) if has_credential else None
-        made = create_outgoing(context, "peer", guard, 0.0, ClientIdentity(), context.others, credential)
+        made = create_outgoing(context, "peer", guard, 0.0, ClientIdentity(), context.peers, credential)
     else:
         made = create_incoming(context, "peer", guard, 0.0)
         identity = {"protocolVersion": 1, "sdkVersion": 1, "clientType": CLIENT_TYPES[kind].name, "processName": "task",
@@ -156,7 +155,7 @@ def session(kind: type[SessionKind], state: ConnectionState,
         if state is ConnectionState.AUTHENTICATING or kind is not IncomingNegotiation:
             made.receive(codec.control_frame({"clientIdentity": identity}), 0.0, 0)
         if kind is not IncomingNegotiation:
-            made.on_authenticated(host.judged[-1].token, Granted("somebody"), 0.0, 0)
+            made.on_authenticated(host.authentications[-1].token, Granted("principal"), 0.0, 0)
     if state is ConnectionState.DISCONNECTING:
         if isinstance(made.kind, PeerSession):
             made.kind.role = PeerRole.DOWNSTREAM
@@ -167,19 +166,19 @@ def session(kind: type[SessionKind], state: ConnectionState,
     made.take_output()
     host.report.lines.clear()
     host.flushes.clear()
-    host.others.told.clear()
+    host.peers.received.clear()
     return made, host
 
 
 def client(state: ConnectionState = ConnectionState.SERVING) -> tuple[Session, SessionContext]:
-    """The session of an application."""
+    """Return the session of an application in a state, and its context."""
     return session(ClientSession, state)
 
 
 def frame(kind: int) -> bytes:
-    """An event that says nothing sensible."""
+    """Return an event of a type, with a body that cannot be decoded."""
     if kind == DROPPED:
-        return b"\0\0\0\x0c\x41\x00\0\0junk"  # a header of no words
+        return b"\0\0\0\x0c\x41\x00\0\0junk"  # a header with a length of 0 words
     body = b"" if kind in (BEAT, BEAT_ANSWER) else b"junk"
     return (8 + len(body)).to_bytes(4, "big") + bytes([0x40 | kind, 2, 0, 0]) + body
 
@@ -224,7 +223,7 @@ def test_the_transition_history_has_states_and_causes() -> None:
         ("DISCONNECTING", "CLOSED", "over: enough")]
 
 
-def test_every_state_occurs_in_the_table_of_a_kind() -> None:
+def test_every_connection_state_occurs_in_the_table_of_a_session_kind() -> None:
     assert {state for _, state in TABLE} == set(ConnectionState)
 
 
@@ -239,7 +238,8 @@ def test_each_state_is_reached_by_input_of_the_peer(kind: type[SessionKind], sta
 
 
 @pytest.mark.parametrize("kind, state, event", [(*cell, event) for cell in TABLE for event in EVENTS], ids=name_of)
-def test_every_event_in_every_state(kind: type[SessionKind], state: ConnectionState, event: int) -> None:
+def test_every_event_in_every_state_has_the_expected_effect(
+        kind: type[SessionKind], state: ConnectionState, event: int) -> None:
     made, host = session(kind, state)
     made.receive(frame(event), 1.0, 1)
     written = b"".join(made.take_output())
@@ -247,19 +247,19 @@ def test_every_event_in_every_state(kind: type[SessionKind], state: ConnectionSt
     tags = [text.split(" ", 1)[0] for _, text in host.report.lines]
     if expected == "closed":
         assert made.state is ConnectionState.CLOSED and made.closing and len(tags) == 1 and tags[0].startswith("#")
-        assert host.others.told == ([("not connected",)] if kind is OutgoingNegotiation else [])
+        assert host.peers.received == ([("negotiation failed",)] if kind is OutgoingNegotiation else [])
         return
     assert made.state is state and made.closing is (state is ConnectionState.CLOSED)
-    assert host.others.told == ([(event, 0, b"junk")] if expected == "handed" else [])
+    assert host.peers.received == ([(event, 0, b"junk")] if expected == "handed" else [])
     if expected == "beat":
         assert written == codec.heartbeat(response=True) and not tags
     elif expected in ("nothing", "handed"):
         assert not written and not tags
-    elif expected == "kept":
+    elif expected == "deferred":
         assert not written and not tags
-        made.on_authenticated(host.judged[-1].token, Granted("somebody"), 0.0, 0)
+        made.on_authenticated(host.authentications[-1].token, Granted("principal"), 0.0, 0)
         made.take_output()
-        assert_same_as_served(host, event)
+        assert_processed_as_while_serving(host, event)
     else:
         assert tags == [expected] and not written
 
@@ -272,14 +272,14 @@ def test_client_events_of_a_downstream_broker_are_processed_as_those_of_a_client
     made.kind.accept_requests()
     made.receive(frame(event), 1.0, 1)
     tags = [text.split(" ", 1)[0] for _, text in host.report.lines]
-    theirs = event in (CONTROL, PUT, CONFIRM, EventType.REJECT)
-    handed = TABLE[PeerSession, ConnectionState.SERVING][event] == "handed" and not theirs
-    assert host.others.told == ([(event, 0, b"junk")] if handed else []) and made.state is ConnectionState.SERVING
-    assert ("#CORRUPTED_EVENT" in tags) is (theirs or event == AUTHENTICATION)
+    is_client_event = event in (CONTROL, PUT, CONFIRM, EventType.REJECT)
+    handed = TABLE[PeerSession, ConnectionState.SERVING][event] == "handed" and not is_client_event
+    assert host.peers.received == ([(event, 0, b"junk")] if handed else []) and made.state is ConnectionState.SERVING
+    assert ("#CORRUPTED_EVENT" in tags) is (is_client_event or event == AUTHENTICATION)
 
 
-def assert_same_as_served(host: SessionContext, event: int) -> None:
-    """What was kept is answered as if it came now."""
+def assert_processed_as_while_serving(host: SessionContext, event: int) -> None:
+    """Assert that a deferred event is logged like one that a serving session receives."""
     served, other = client()
     served.receive(frame(event), 1.0, 1)
     assert [text for _, text in host.report.lines] == [text for _, text in other.report.lines]
@@ -288,56 +288,56 @@ def assert_same_as_served(host: SessionContext, event: int) -> None:
 def test_deferred_frames_are_processed_in_order_when_the_credential_is_granted() -> None:
     made, host = session(IncomingNegotiation, ConnectionState.AUTHENTICATING)
     made.receive(codec.heartbeat() + codec.control_frame({"rId": 1, "disconnect": {}}) + codec.heartbeat(), 0.0, 0)
-    made.on_authenticated(host.judged[-1].token, Granted("somebody"), 0.0, 0)
+    made.on_authenticated(host.authentications[-1].token, Granted("principal"), 0.0, 0)
     frames, _ = codec.split_frames(b"".join(made.take_output()))
     kinds = [event.kind for one in frames[1:] for event in codec.decode_event(one, negotiated=True)]
     assert kinds == ["heartbeat_rsp", "control"] and made.state is ConnectionState.DISCONNECTING
 
 
-def credential_frames(made: Session) -> list[str]:
-    """The kinds of what it has written."""
+def written_types(made: Session) -> list[str]:
+    """Return the types of the messages that the session has written since the last call."""
     frames, _ = codec.split_frames(b"".join(made.take_output()))
     return [next(iter(event.control)) for one in frames for event in codec.decode_event(one, negotiated=False)]
 
 
-def judgement(category: Category = Category.E_SUCCESS, lifetime_ms: int | None = None) -> bytes:
+def authentication_response(category: Category = Category.E_SUCCESS, lifetime_ms: int | None = None) -> bytes:
     return encode_event(AuthenticationMessage("authenticationResponse", AuthenticationResponse(
         Status(category, -1 if category else 0, "why not" if category else ""), lifetime_ms)))
 
 
-def presenting(credential: Callable[[], Credential]) -> tuple[Session, SessionContext]:
+def create_with_credential(credential: Callable[[], Credential]) -> tuple[Session, SessionContext]:
     host = SessionContext()
     context: Any = host
     guard = Authentication({}, None)
-    return create_outgoing(context, "peer", guard, 0.0, ClientIdentity(), context.others, credential), host
+    return create_outgoing(context, "peer", guard, 0.0, ClientIdentity(), context.peers, credential), host
 
 
 def test_a_credential_is_sent_before_the_identity_and_renewed_before_it_expires() -> None:
-    made, host = presenting(lambda: Credential("BASIC", b"node:secret"))
-    assert credential_frames(made) == ["authenticationRequest"]
-    made.receive(judgement(lifetime_ms=60_000), 1.0, 1)
-    assert made.state is ConnectionState.AWAITING_RESPONSE and credential_frames(made) == ["clientIdentity"]
+    made, host = create_with_credential(lambda: Credential("BASIC", b"node:secret"))
+    assert written_types(made) == ["authenticationRequest"]
+    made.receive(authentication_response(lifetime_ms=60_000), 1.0, 1)
+    assert made.state is ConnectionState.AWAITING_RESPONSE and written_types(made) == ["clientIdentity"]
     made.receive(encode_event(NegotiationMessage("brokerResponse", BrokerResponse(
         Status(Category.E_SUCCESS, 0, ""), 1, 1, False, ClientIdentity()))), 2.0, 2)
     assert made.state is ConnectionState.SERVING
     for moment, shown in ((54.9, []), (55.0, ["authenticationRequest"]), (57.0, [])):
         made.tick(moment, 0)
-        assert credential_frames(made) == shown, moment
-    made.receive(judgement(lifetime_ms=1000), 57.0, 57)
+        assert written_types(made) == shown, moment
+    made.receive(authentication_response(lifetime_ms=1000), 57.0, 57)
     made.tick(58.0, 58)
-    assert credential_frames(made) == ["authenticationRequest"] and made.state is ConnectionState.SERVING
-    made.receive(judgement(Category.E_REFUSED), 58.0, 58)
+    assert written_types(made) == ["authenticationRequest"] and made.state is ConnectionState.SERVING
+    made.receive(authentication_response(Category.E_REFUSED), 58.0, 58)
     assert made.state is ConnectionState.CLOSED and "it refuses our credential: why not" in host.report.lines[-1][1]
 
 
 def test_a_refused_or_unavailable_credential_closes_the_connection() -> None:
-    made, host = presenting(lambda: Credential("BASIC", b"node:wrong"))
-    made.receive(judgement(Category.E_REFUSED), 1.0, 1)
-    assert made.state is ConnectionState.CLOSED and host.others.told == [("not connected",)]
+    made, host = create_with_credential(lambda: Credential("BASIC", b"node:wrong"))
+    made.receive(authentication_response(Category.E_REFUSED), 1.0, 1)
+    assert made.state is ConnectionState.CLOSED and host.peers.received == [("negotiation failed",)]
 
     def fails() -> Credential:
         raise ZeroDivisionError("no vault")
-    made, host = presenting(fails)
+    made, host = create_with_credential(fails)
     assert not made.take_output()
     made.tick(1.0, 1)
     assert made.state is ConnectionState.CLOSED

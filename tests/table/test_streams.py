@@ -43,21 +43,21 @@ def spec(priority: int = 0, s_id: int = 1) -> ConsumerSpec:
     return ConsumerSpec(s_id, 0, "", priority, 1, 10, 1000)
 
 
-class Asked:
-    """Answers to clients, and constructors of events."""
+class StreamClient:
+    """A client of a stream: its requests as events, and the answers to it."""
 
     def __init__(self) -> None:
-        self.told: list[Any] = []
-        self.alive = True
+        self.answers: list[Any] = []
+        self.connected = True
 
     def open(self, counts: Counts = READER) -> OpenStream:
-        return OpenStream(counts, self.told.append, lambda: self.alive)
+        return OpenStream(counts, self.answers.append, lambda: self.connected)
 
     def configure(self, *specs: ConsumerSpec) -> ChangeSubscriptions:
-        return ChangeSubscriptions(specs, lambda refused: self.told.append(("configured", refused)))
+        return ChangeSubscriptions(specs, lambda refused: self.answers.append(("configured", refused)))
 
     def close(self, counts: Counts = READER) -> CloseStream:
-        return CloseStream(counts, lambda: self.told.append("closed"))
+        return CloseStream(counts, lambda: self.answers.append("closed"))
 
 
 def step(stream: AppStream, event: StreamInput) -> list[str]:
@@ -69,39 +69,39 @@ def step(stream: AppStream, event: StreamInput) -> list[str]:
     return [type(output).__name__ for output in found]
 
 
-def closed(asked: Asked) -> AppStream:
+def closed(client: StreamClient) -> AppStream:
     """Two readers with a subscription, without an upstream."""
-    stream = opened(asked)
+    stream = opened(client)
     step(stream, UpstreamLost())
     return stream
 
 
-def opened(asked: Asked) -> AppStream:
+def opened(client: StreamClient) -> AppStream:
     stream = AppStream("__default", 0)
-    for event in (UpstreamChosen(1), asked.open(Counts(2, 0)), Answered("value"), asked.configure(spec()),
+    for event in (UpstreamChosen(1), client.open(Counts(2, 0)), Answered("value"), client.configure(spec()),
                   Answered("value")):
         step(stream, event)
     return stream
 
 
-def reopening(asked: Asked) -> AppStream:
-    stream = closed(asked)
+def reopening(client: StreamClient) -> AppStream:
+    stream = closed(client)
     step(stream, UpstreamChosen(2))
     return stream
 
 
-def put_off(asked: Asked) -> AppStream:
-    stream = reopening(asked)
+def backing_off(client: StreamClient) -> AppStream:
+    stream = reopening(client)
     step(stream, Answered(NO))
     return stream
 
 
-SETUPS: dict[StreamState, Callable[[Asked], AppStream]] = {CLOSED: closed, R: reopening, OPEN: opened, P: put_off}
-EVENTS: dict[str, Callable[[Asked], StreamInput]] = {
-    "open": lambda asked: asked.open(), "configure": lambda asked: asked.configure(spec(5)),
-    "close": lambda asked: asked.close(), "up": lambda asked: UpstreamChosen(3), "down": lambda asked: UpstreamLost(),
-    "answered": lambda asked: Answered("value"), "refused": lambda asked: Answered(NO), "retry": lambda asked: Retry()}
-# State, event: the state afterwards, and what comes of it.
+SETUPS: dict[StreamState, Callable[[StreamClient], AppStream]] = {CLOSED: closed, R: reopening, OPEN: opened, P: backing_off}
+EVENTS: dict[str, Callable[[StreamClient], StreamInput]] = {
+    "open": lambda client: client.open(), "configure": lambda client: client.configure(spec(5)),
+    "close": lambda client: client.close(), "up": lambda client: UpstreamChosen(3), "down": lambda client: UpstreamLost(),
+    "answered": lambda client: Answered("value"), "refused": lambda client: Answered(NO), "retry": lambda client: Retry()}
+# By state and event: the next state, and the names of the outputs.
 TABLE: dict[StreamState, dict[str, tuple[StreamState, list[str]]]] = {
     CLOSED: {"open": (CLOSED, []), "configure": (CLOSED, ["CallBack"]), "close": (CLOSED, ["CallBack"]),
              "up": (R, ["SendOpen"]), "down": (CLOSED, []), "answered": (CLOSED, []), "refused": (CLOSED, []),
@@ -116,42 +116,42 @@ TABLE: dict[StreamState, dict[str, tuple[StreamState, list[str]]]] = {
 
 
 def test_the_expected_table_has_every_state_and_event() -> None:
-    assert {type(make(Asked())) for make in EVENTS.values()} == set(get_args(StreamInput))
+    assert {type(make(StreamClient())) for make in EVENTS.values()} == set(get_args(StreamInput))
     assert set(TABLE) == set(StreamState) and all(set(row) == set(EVENTS) for row in TABLE.values())
 
 
 @pytest.mark.parametrize("event", EVENTS)
 @pytest.mark.parametrize("state", list(StreamState), ids=lambda state: state.name)
 def test_every_event_in_every_state_has_the_expected_outputs(state: StreamState, event: str) -> None:
-    asked = Asked()
-    stream = SETUPS[state](asked)
+    client = StreamClient()
+    stream = SETUPS[state](client)
     assert stream.state is state
-    assert (step(stream, EVENTS[event](asked)), stream.state) == tuple(reversed(TABLE[state][event]))
+    assert (step(stream, EVENTS[event](client)), stream.state) == tuple(reversed(TABLE[state][event]))
 
 
 def test_counts_change_with_successful_answers_only() -> None:
-    asked = Asked()
-    stream = opened(asked)
-    asked.told.clear()
-    step(stream, asked.open(WRITER))
+    client = StreamClient()
+    stream = opened(client)
+    client.answers.clear()
+    step(stream, client.open(WRITER))
     assert stream.counts == Counts(2, 0)
     step(stream, Answered(NO))
-    assert stream.counts == Counts(2, 0) and asked.told == [NO]
-    step(stream, asked.open(WRITER))
+    assert stream.counts == Counts(2, 0) and client.answers == [NO]
+    step(stream, client.open(WRITER))
     step(stream, Answered("value"))
-    assert stream.counts == Counts(2, 1) and asked.told[1:] == ["value"]
-    step(stream, asked.close(READER))
+    assert stream.counts == Counts(2, 1) and client.answers[1:] == ["value"]
+    step(stream, client.close(READER))
     assert stream.counts == Counts(2, 1) and stream.accepted_counts == Counts(1, 1)
     step(stream, Answered(NO))
     assert stream.counts == stream.accepted_counts == Counts(1, 1)
-    assert asked.told[2:] == ["closed"], "the client has disconnected in any case"
+    assert client.answers[2:] == ["closed"], "the client has disconnected in any case"
 
 
 def test_requests_are_sent_upstream_one_at_a_time() -> None:
-    asked = Asked()
-    stream = opened(asked)
-    assert step(stream, asked.open(WRITER)) == ["SendOpen"]
-    assert step(stream, asked.configure(spec(7))) == [] and step(stream, asked.close()) == []
+    client = StreamClient()
+    stream = opened(client)
+    assert step(stream, client.open(WRITER)) == ["SendOpen"]
+    assert step(stream, client.configure(spec(7))) == [] and step(stream, client.close()) == []
     assert step(stream, Answered("value")) == ["CallBack", "SendConfigure"]
     assert step(stream, Answered("value")) == ["CallBack", "SendClose"]
     assert step(stream, Answered("value")) == ["CallBack"] and not stream.pending
@@ -159,48 +159,48 @@ def test_requests_are_sent_upstream_one_at_a_time() -> None:
 
 @pytest.mark.spec("cluster", 87)
 def test_a_configure_without_a_change_is_answered_without_a_request() -> None:
-    asked = Asked()
-    stream = opened(asked)
-    asked.told.clear()
-    assert step(stream, asked.configure(spec())) == ["CallBack"] and asked.told == [("configured", None)]
+    client = StreamClient()
+    stream = opened(client)
+    client.answers.clear()
+    assert step(stream, client.configure(spec())) == ["CallBack"] and client.answers == [("configured", None)]
 
 
 def test_of_several_pending_configures_the_last_one_is_sent() -> None:
-    asked = Asked()
-    stream = opened(asked)
-    step(stream, asked.open())
+    client = StreamClient()
+    stream = opened(client)
+    step(stream, client.open())
     for priority in (1, 2, 3):
-        step(stream, asked.configure(spec(priority)))
+        step(stream, client.configure(spec(priority)))
     [_, sent] = stream.step(Answered("value"))
     assert isinstance(sent, SendConfigure) and sent.subscriptions[0].priority == 3
     assert step(stream, Answered("value")) == ["CallBack", "CallBack", "CallBack"]
 
 
 def test_a_reopen_sends_the_sums_and_then_the_changes_made_meanwhile() -> None:
-    asked = Asked()
-    stream = reopening(asked)
+    client = StreamClient()
+    stream = reopening(client)
     assert stream.in_progress == SendOpen(Counts(2, 0))
     [_, sent] = stream.step(Answered("value"))
     assert sent == SendConfigure((spec(),))
-    step(stream, asked.configure(spec(9)))
-    step(stream, asked.close())
+    step(stream, client.configure(spec(9)))
+    step(stream, client.close())
     assert step(stream, Answered("value")) == ["Opened", "SendClose"]
     assert step(stream, Answered("value")) == ["CallBack", "SendConfigure"]
     assert stream.sent == (spec(9),) and stream.counts == Counts(1, 0)
 
 
 def test_the_loss_of_the_upstream_keeps_opens_and_answers_configures_and_closes() -> None:
-    asked = Asked()
-    stream = opened(asked)
-    asked.told.clear()
-    step(stream, asked.open(WRITER))
-    step(stream, asked.configure(spec(3)))
-    step(stream, asked.close())
+    client = StreamClient()
+    stream = opened(client)
+    client.answers.clear()
+    step(stream, client.open(WRITER))
+    step(stream, client.configure(spec(3)))
+    step(stream, client.close())
     step(stream, UpstreamLost())
-    assert asked.told == [("configured", None), "closed"] and stream.counts == Counts(1, 0)
+    assert client.answers == [("configured", None), "closed"] and stream.counts == Counts(1, 0)
     assert step(stream, UpstreamChosen(2)) == ["SendOpen"] and step(stream, Answered("v")) == ["Reopened", "SendConfigure"]
     assert stream.in_progress == SendConfigure((spec(3),))
-    assert step(stream, Answered("v")) == ["Opened", "SendOpen"], "the open has waited"
+    assert step(stream, Answered("v")) == ["Opened", "SendOpen"], "the open has been pending"
 
 
 def test_an_app_without_clients_is_open_at_once_at_a_new_upstream() -> None:
@@ -209,34 +209,34 @@ def test_an_app_without_clients_is_open_at_once_at_a_new_upstream() -> None:
 
 
 def test_an_open_of_a_disconnected_client_is_not_sent() -> None:
-    asked = Asked()
-    stream = closed(asked)
-    step(stream, asked.open())
-    asked.alive = False
+    client = StreamClient()
+    stream = closed(client)
+    step(stream, client.open())
+    client.connected = False
     stream.drop_cancelled()
     assert not stream.pending
-    step(stream, asked.open())
+    step(stream, client.open())
     for event in (UpstreamChosen(2), Answered("v")):
         step(stream, event)
     assert step(stream, Answered("v")) == ["Opened"] and not stream.pending
 
 
 def test_a_refused_reopen_is_retried_with_growing_delays() -> None:
-    asked = Asked()
-    stream = reopening(asked)
-    pauses = []
+    client = StreamClient()
+    stream = reopening(client)
+    delays = []
     for number in range(1, 12):
         [output] = stream.step(Answered(LATER))
         assert isinstance(output, RetryIn) and output.attempts == number
-        pauses.append(output.seconds)
+        delays.append(output.seconds)
         step(stream, Retry())
-    assert pauses[:4] == [RETRY_S, 2 * RETRY_S, 4 * RETRY_S, 8 * RETRY_S] and pauses[-1] == RETRY_SECONDS_MAX
+    assert delays[:4] == [RETRY_S, 2 * RETRY_S, 4 * RETRY_S, 8 * RETRY_S] and delays[-1] == RETRY_SECONDS_MAX
     assert step(stream, Answered("v")) == ["Reopened", "SendConfigure"] and stream.refusals == 0
 
 
 def test_a_permanent_refusal_of_a_reopen_is_retried_after_the_configured_delay() -> None:
-    asked = Asked()
-    stream = reopening(asked)
+    client = StreamClient()
+    stream = reopening(client)
     stream.retry_delay_s = 1.234
     for _ in range(3):
         [output] = stream.step(Answered(NO))
@@ -245,11 +245,11 @@ def test_a_permanent_refusal_of_a_reopen_is_retried_after_the_configured_delay()
 
 
 def test_a_configure_without_a_waiting_client_is_retried_until_it_is_accepted() -> None:
-    asked = Asked()
-    stream = reopening(asked)
+    client = StreamClient()
+    stream = reopening(client)
     step(stream, Answered("v"))
     assert step(stream, Answered(NO)) == ["RetryIn", "Opened"]
-    assert step(stream, asked.open(WRITER)) == []
+    assert step(stream, client.open(WRITER)) == []
     assert step(stream, Retry()) == ["SendConfigure"] and step(stream, Answered(NO)) == ["SendOpen"]
     assert step(stream, Answered("v")) == ["CallBack", "SendConfigure"]
     assert step(stream, Answered(NO)) == ["RetryIn"] and step(stream, Retry()) == ["SendConfigure"]
@@ -257,36 +257,36 @@ def test_a_configure_without_a_waiting_client_is_retried_until_it_is_accepted() 
 
 
 def test_a_temporarily_refused_open_stays_first_in_the_queue() -> None:
-    asked = Asked()
-    stream = opened(asked)
-    asked.told.clear()
-    step(stream, asked.open(WRITER))
-    step(stream, asked.open(READER))
-    assert step(stream, Answered(LATER)) == ["RetryIn"] and not asked.told
+    client = StreamClient()
+    stream = opened(client)
+    client.answers.clear()
+    step(stream, client.open(WRITER))
+    step(stream, client.open(READER))
+    assert step(stream, Answered(LATER)) == ["RetryIn"] and not client.answers
     assert stream.step(Retry()) == [SendOpen(WRITER)]
 
 
-@pytest.mark.parametrize("refused, again", [
+@pytest.mark.parametrize("refused, retryable", [
     (LATER, True), (Refused(Category.E_CANCELED, "", 0), True), (Refused(Category.E_REFUSED, "", -201), True),
     (Refused(Category.E_REFUSED, "", -204), True), (Refused(Category.E_REFUSED, "", -11), True), (NO, False),
     (Refused(Category.E_UNKNOWN, "", -204), False), (Refused(Category.E_TIMEOUT, "", 0), False)])
-def test_a_refusal_is_retryable_if_it_is_due_to_the_state_of_the_upstream(refused: Refused, again: bool) -> None:
-    assert is_retryable(refused) is again
+def test_a_refusal_is_retryable_if_it_is_due_to_the_state_of_the_upstream(refused: Refused, retryable: bool) -> None:
+    assert is_retryable(refused) is retryable
 
 
 @pytest.mark.spec("cluster", 86)
 @pytest.mark.spec("cluster", 120)
 @pytest.mark.parametrize("seed", range(200))
 def test_the_upstream_always_has_the_counts_and_subscriptions_reported_to_clients(seed: int) -> None:
-    """An upstream that accepts requests, and is lost at times."""
+    """The upstream refuses some requests and is lost at times, except in the last 29 of 120 turns."""
     random = Random(seed)
-    stream, above, clients = AppStream("__default", 0), Counts(), Counts()
+    stream, upstream, clients = AppStream("__default", 0), Counts(), Counts()
     sent: Any = None
     subscriptions: Any = ()
-    up, generation, answers, given = False, 0, 0, 0
+    up, generation, answers, requested = False, 0, 0, 0
     refusals: list[Refused | None] = []  # of configures
 
-    def told(value: object, counts: Counts) -> None:
+    def count_answer(value: object, counts: Counts) -> None:
         nonlocal clients, answers
         answers += 1
         if not isinstance(value, Refused):
@@ -301,35 +301,35 @@ def test_the_upstream_always_has_the_counts_and_subscriptions_reported_to_client
                 assert sent is None, "one request at a time"
                 sent = output
             elif isinstance(output, Reopened):
-                assert above == stream.counts
-        if any(refusals):  # the client goes on with what it had
+                assert upstream == stream.counts
+        if any(refusals):  # after a refusal, the client configures the accepted subscriptions again
             refusals.clear()
             perform(ChangeSubscriptions(stream.configured))
 
     for turn in range(120):
-        calm = turn > 90
-        if calm and not up or random.random() < 0.1 and not calm:
-            up, sent, above, subscriptions = not up, None, Counts(), ()
+        fault_free = turn > 90
+        if fault_free and not up or random.random() < 0.1 and not fault_free:
+            up, sent, upstream, subscriptions = not up, None, Counts(), ()
             generation += up
             perform(UpstreamChosen(generation) if up else UpstreamLost())
         elif sent is not None and random.random() < 0.7:
             request, sent = sent, None
-            if not isinstance(request, SendClose) and random.random() < 0.2 and not calm:
+            if not isinstance(request, SendClose) and random.random() < 0.2 and not fault_free:
                 perform(Answered(random.choice([NO, LATER])))
                 continue
             if isinstance(request, SendOpen):
-                above += request.counts
+                upstream += request.counts
             elif isinstance(request, SendClose):
-                above -= request.counts
+                upstream -= request.counts
             else:
                 subscriptions = request.subscriptions
             perform(Answered("value"))
-        elif calm or random.random() < 0.2:
+        elif fault_free or random.random() < 0.2:
             perform(Retry())
         elif random.random() < 0.5:
             counts = random.choice([READER, WRITER])
-            given += 1
-            perform(OpenStream(counts, lambda value, counts=counts: told(value, counts), lambda: True))
+            requested += 1
+            perform(OpenStream(counts, lambda value, counts=counts: count_answer(value, counts), lambda: True))
         elif random.random() < 0.5 and clients.read:
             perform(ChangeSubscriptions((spec(random.randrange(5)),), lambda refused: refusals.append(refused)))
         else:
@@ -340,21 +340,21 @@ def test_the_upstream_always_has_the_counts_and_subscriptions_reported_to_client
     while sent is not None or stream.pending:
         request, sent = sent, None
         if isinstance(request, SendOpen):
-            above += request.counts
+            upstream += request.counts
         elif isinstance(request, SendClose):
-            above -= request.counts
+            upstream -= request.counts
         elif isinstance(request, SendConfigure):
             subscriptions = request.subscriptions
         perform(Answered("value") if request is not None else Retry())
-    assert above == stream.counts == clients and answers == given
-    assert not above.read or subscriptions == stream.wanted == stream.configured
+    assert upstream == stream.counts == clients and answers == requested
+    assert not upstream.read or subscriptions == stream.wanted == stream.configured
 
 
-def test_the_first_reader_after_the_last_one_left_is_configured_again() -> None:
-    asked = Asked()
-    stream = opened(asked)
-    step(stream, asked.close(Counts(2, 0)))
+def test_the_first_reader_after_the_close_of_the_last_one_is_configured_again() -> None:
+    client = StreamClient()
+    stream = opened(client)
+    step(stream, client.close(Counts(2, 0)))
     step(stream, Answered("v"))
-    step(stream, asked.open())
+    step(stream, client.open())
     step(stream, Answered("v"))
-    assert step(stream, asked.configure(spec())) == ["SendConfigure"], "those above know of no subscription any more"
+    assert step(stream, client.configure(spec())) == ["SendConfigure"], "the upstream has removed the subscription"

@@ -25,9 +25,9 @@ STOPPING, GONE = NodeStatus.E_STOPPING, NodeStatus.E_UNAVAILABLE
 BEGIN = 50.0
 EVENTS: dict[str, SelectorInput] = {
     **{status.name: StatusChanged(1, status) for status in NodeStatus}, "tick": Tick(),
-    "of nobody": StatusChanged(9, AVAILABLE)}
+    "of an unknown node": StatusChanged(9, AVAILABLE)}
 AFTER: dict[str, NodeStatus | None] = {  # status of the node, whatever it was before
-    **{status.name: status for status in NodeStatus}, "tick": None, "of nobody": None}
+    **{status.name: status for status in NodeStatus}, "tick": None, "of an unknown node": None}
 
 
 def made(places: dict[int, str], mine: str = "a", chance: float = 0.0) -> UpstreamSelector:
@@ -36,7 +36,7 @@ def made(places: dict[int, str], mine: str = "a", chance: float = 0.0) -> Upstre
 
 @pytest.mark.parametrize("event", EVENTS)
 @pytest.mark.parametrize("before", list(NodeStatus), ids=lambda status: status.name)
-def test_one_node_in_every_status(before: NodeStatus, event: str) -> None:
+def test_a_single_node_is_selected_exactly_while_it_is_available(before: NodeStatus, event: str) -> None:
     selector = made({1: "a"})
     selector.step(BEGIN, StatusChanged(1, before))
     generation = selector.generation
@@ -57,7 +57,8 @@ IN_STATE: dict[SelectorState, list[SelectorInput]] = {
     SelectorState.INITIAL: [], SelectorState.LOCAL_ONLY: [StatusChanged(REMOTE, AVAILABLE)],
     SelectorState.SELECTED: [StatusChanged(LOCAL, AVAILABLE)],
     SelectorState.NONE: [StatusChanged(LOCAL, AVAILABLE), StatusChanged(LOCAL, GONE)]}
-NEXT: dict[SelectorState, dict[tuple[str, bool], tuple[SelectorState, list[object]]]] = {}  # by event, and time is over
+# By state, event, and whether the wait for local nodes has ended: the next state and the outputs.
+NEXT: dict[SelectorState, dict[tuple[str, bool], tuple[SelectorState, list[object]]]] = {}
 for _late in (False, True):
     NEXT.setdefault(SelectorState.INITIAL, {}).update({
         ("local", _late): (SelectorState.SELECTED, [UseNode(LOCAL, 1)]),
@@ -85,7 +86,7 @@ CALLS: dict[str, SelectorInput] = {"local": StatusChanged(LOCAL, AVAILABLE), "re
 @pytest.mark.parametrize("late", [False, True], ids=["local only", "any"])
 @pytest.mark.parametrize("event", CALLS)
 @pytest.mark.parametrize("state", list(SelectorState), ids=lambda state: state.name)
-def test_every_event_in_every_state(state: SelectorState, event: str, late: bool) -> None:
+def test_every_event_in_every_state_has_the_expected_outputs(state: SelectorState, event: str, late: bool) -> None:
     selector = made({LOCAL: "a", REMOTE: "b"})
     for each in IN_STATE[state]:
         selector.step(BEGIN, each)
@@ -95,18 +96,18 @@ def test_every_event_in_every_state(state: SelectorState, event: str, late: bool
     after, expected = NEXT[state][event, late]
     assert (selector.state, outputs) == (after, expected)
     assert after in {state, *TABLE[state][type(CALLS[event])].after}
-    noted = [(each.before, each.after) for each in selector.transition_log.transitions if each.at == now]
-    assert noted == ([(state.name, after.name)] if after is not state else [])
+    recorded = [(each.before, each.after) for each in selector.transition_log.transitions if each.at == now]
+    assert recorded == ([(state.name, after.name)] if after is not state else [])
 
 
 @pytest.mark.spec("cluster", 97)
 @pytest.mark.parametrize("mine, places, first", [
     ("a", {1: "b", 2: "a", 3: "c"}, 2), ("a", {1: "b", 2: "c"}, 1), ("", {1: "b", 2: "a"}, 1),
-    ("UNSPECIFIED", {1: "b", 2: "UNSPECIFIED"}, 1)], ids=["own", "nobody is there", "none", "unspecified"])
+    ("UNSPECIFIED", {1: "b", 2: "UNSPECIFIED"}, 1)], ids=["own", "no local node", "none", "unspecified"])
 def test_at_the_start_nodes_of_the_own_data_centre_are_preferred(mine: str, places: dict[int, str], first: int) -> None:
     selector = made(places, mine)
-    said = [output for node in places for output in selector.step(BEGIN, StatusChanged(node, AVAILABLE))]
-    assert [output for output in said if isinstance(output, UseNode)] == [UseNode(first, 1)]
+    outputs = [output for node in places for output in selector.step(BEGIN, StatusChanged(node, AVAILABLE))]
+    assert [output for output in outputs if isinstance(output, UseNode)] == [UseNode(first, 1)]
 
 
 @pytest.mark.spec("cluster", 97)
@@ -115,7 +116,7 @@ def test_nodes_of_other_data_centres_are_used_after_ten_seconds() -> None:
     assert selector.step(BEGIN, StatusChanged(1, AVAILABLE)) == [TickAt(BEGIN + LOCAL_WAIT_S)]
     assert selector.step(BEGIN + LOCAL_WAIT_S - 0.1, Tick()) == []
     assert selector.step(BEGIN + LOCAL_WAIT_S, Tick()) == [UseNode(1, 1)]
-    assert selector.step(BEGIN + 20, StatusChanged(2, AVAILABLE)) == [], "it is kept"
+    assert selector.step(BEGIN + 20, StatusChanged(2, AVAILABLE)) == [], "node 1 stays selected"
     assert selector.step(BEGIN + 30, StatusChanged(1, GONE)) == [NodeLost(1), UseNode(2, 2)]
     assert selector.step(BEGIN + 31, StatusChanged(1, AVAILABLE)) == []
 
@@ -128,7 +129,7 @@ def test_after_the_first_choice_the_own_data_centre_is_not_awaited() -> None:
 
 
 @pytest.mark.parametrize("chance, chosen", [(0.0, 1), (0.34, 2), (0.99, 3)])
-def test_a_node_is_drawn_at_random_among_several(chance: float, chosen: int) -> None:
+def test_a_node_is_selected_at_random_among_several_available_ones(chance: float, chosen: int) -> None:
     selector = made({1: "a", 2: "a", 3: "a", 4: "b"}, chance=chance)
     selector.step(BEGIN, StatusChanged(4, AVAILABLE))
     for node in (1, 2, 3):
