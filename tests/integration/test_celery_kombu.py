@@ -300,7 +300,7 @@ channel = connection.channel()
 with Consumer(channel, [Queue("forked")], callbacks=[lambda body, message: None]):
     connection.drain_events(timeout={DEADLINE})
     if os.fork() == 0:
-        connection.ensure(producer, producer.publish)("child", routing_key="forked")
+        connection.ensure(producer, producer.publish)("child", routing_key="child")
         print("ready", flush=True)
     time.sleep({DEADLINE})
 """
@@ -309,7 +309,7 @@ with Consumer(channel, [Queue("forked")], callbacks=[lambda body, message: None]
         assert process.stdout is not None and select.select([process.stdout], [], [], DEADLINE)[0]
         assert process.stdout.readline() == b"ready\n"
         with connect(node) as connection:
-            assert Collector(connection.channel(), Queue("forked"), no_ack=True).until(1) == ["child"]
+            assert Collector(connection.channel(), Queue("child"), no_ack=True).until(1) == ["child"]
             os.kill(process.pid, signal.SIGKILL)
             mine = Collector(connection.channel(), Queue("forked"))
             assert mine.until(1) == ["parent"] and mine.messages[0].delivery_info["redelivered"]
