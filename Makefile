@@ -166,6 +166,7 @@ docs: $(VENV)/.installed
 	$(BIN)/python docs/make_api.py
 	$(BIN)/python docs/make_pictures.py
 	$(BIN)/python docs/make_configuration.py
+	$(BIN)/python docs/make_performance.py
 	$(BIN)/python docs/make_alarms.py
 
 clean:
