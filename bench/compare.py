@@ -38,7 +38,8 @@ from bench.load import run_cell
 from bench.nodes import BrokerCluster
 
 _COLUMNS = (("cell", 18), ("old msg/s", 10), ("new msg/s", 10), ("rate ratio", 10), ("old us/msg", 10),
-            ("new us/msg", 10), ("CPU ratio", 9), ("old p50 ms", 10), ("new p50 ms", 10), ("p50 ratio", 9), ("other cores", 11))
+            ("new us/msg", 10), ("CPU ratio", 9), ("old p50 ms", 10), ("new p50 ms", 10), ("p50 ratio", 9),
+            ("other cores", 11))
 
 
 SLICE_SECONDS: Final = 0.2
