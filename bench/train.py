@@ -1,8 +1,9 @@
-"""Training loads of a profile-guided build: short loads of every kind, with the SDK of bmqtwist and the raw client.
+"""Training loads of a profile-guided build: short runs of the loads in LOADS, by the SDK of bmqtwist and the raw client.
 
     BMQBRKR=PATH/bmqbrkr python -m bench.train [--seconds 2]
 
-The broker of BMQBRKR writes its profile whenever one of its processes ends (`.ci/compile`). Nothing is measured.
+Each process of the broker of BMQBRKR writes its profile when it ends; `.ci/compile` compiles with these profiles. The
+messages per second are printed, not compared.
 """
 
 from __future__ import annotations

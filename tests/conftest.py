@@ -1,4 +1,5 @@
-"""Fixtures and pytest options of all tests: command line options, the conformance count, and the `world` of a scenario."""
+"""Pytest configuration of all tests: command line options, plug-ins, markers, the fixtures `world` and `broker_process`, and
+the values of `fresh_seed`."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background: child processes would inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
-# if set, each of hundreds of processes compiles every module again, and each worker all tests
+# with this variable, each of the hundreds of broker processes would compile every module again, and each worker all tests
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 _FRESH = int(os.environ.setdefault("BMQ_TEST_SEED", str(int(time.time()))))  # the same in every worker
@@ -34,7 +35,7 @@ _FRESH = int(os.environ.setdefault("BMQ_TEST_SEED", str(int(time.time()))))  # t
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the command line options of this suite."""
     group = parser.getgroup("bmqtwist")
-    group.addoption("--conformance", action="store_true", help="list the specification items no passing test proves")
+    group.addoption("--conformance", action="store_true", help="list the specification items that no passing test proves")
     group.addoption("--seeds", type=int, default=0, metavar="N", help="run seeded tests with N fresh seeds each")
     group.addoption("--memory-only", action="store_true", help="scenarios marked `real` in memory alone: `make test` runs "
                     "them with a compiled broker process afterwards")
@@ -58,8 +59,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a scenario in memory unless it has a marker for a process; give `fresh_seed` fixed seeds, or with --seeds N fresh
-    ones (the names of the tests contain them)."""
+    """Parametrize `world` and `fresh_seed`.
+
+    `world`: in memory; with marker `real` also as a process (not with --memory-only); with `only_real` only as a process.
+    `fresh_seed`: fixed seeds, or N new ones with --seeds N (the names of the tests contain them).
+    """
     if "fresh_seed" in metafunc.fixturenames:
         count = metafunc.config.getoption("seeds")
         mark = metafunc.definition.get_closest_marker("fixed_seeds")

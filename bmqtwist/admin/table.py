@@ -1,4 +1,9 @@
-"""Table of all admin commands: syntax, summary, function, answer, JSON forms."""
+"""Table of all admin commands, `TABLE`: syntax, summary, function, kind of answer, JSON forms.
+
+The functions of the commands are in `operations.py`. `parse.py` finds the entry of a command line or of a JSON command;
+`executor.py` uses the kinds of answers DONE and ERROR. Summaries and help texts of the original's commands are copied from
+the original, including the misspelling "paramter".
+"""
 
 from __future__ import annotations
 
@@ -54,36 +59,36 @@ def show_help(context: AdminContext, plumbing: bool | None) -> tuple[bool, Seque
     return bool(plumbing), [entry for entry in TABLE if not entry.is_extension]
 
 
-def _domain(command: Json) -> Json:
+def _domain_json(command: Json) -> Json:
     return {"domains": {"domain": {"name": "<name>", "command": command}}}
 
 
-def _queue(command: Json) -> Json:
-    return _domain({"queue": {"name": "<queue_name>", "command": command}})
+def _queue_json(command: Json) -> Json:
+    return _domain_json({"queue": {"name": "<queue_name>", "command": command}})
 
 
-def _cluster(command: Json) -> Json:
+def _cluster_json(command: Json) -> Json:
     return {"clusters": {"cluster": {"name": "<name>", "command": command}}}
 
 
-def _storage(command: Json) -> Json:
-    return _cluster({"storage": command})
+def _storage_json(command: Json) -> Json:
+    return _cluster_json({"storage": command})
 
 
-def _elector(command: Json) -> Json:
-    return _cluster({"state": {"elector": command}})
+def _elector_json(command: Json) -> Json:
+    return _cluster_json({"state": {"elector": command}})
 
 
-def _partition(command: Json) -> Json:
-    return _storage({"partition": {"partitionId": "<partitionId>", "command": command}})
+def _partition_json(command: Json) -> Json:
+    return _storage_json({"partition": {"partitionId": "<partitionId>", "command": command}})
 
 
-def _clear(wrap: Callable[[Json], Json]) -> tuple[tuple[Json, Arguments], ...]:
+def _cache_clear_forms(wrap: Callable[[Json], Json]) -> tuple[tuple[Json, Arguments], ...]:
     return (wrap({"clearCache": {"all": {}}}), {"domain": None}), (wrap({"clearCache": {"domain": "<domain>"}}), {})
 
 
-def _tunables(wrap: Callable[[Json], Json], where: str, name: str, kind: str, texts: tuple[tuple[str, str], ...]
-              ) -> tuple[Entry, ...]:
+def _tunable_entries(wrap: Callable[[Json], Json], where: str, name: str, kind: str,
+                     texts: tuple[tuple[str, str], ...]) -> tuple[Entry, ...]:
     """Return the entries SET, GET and LIST_TUNABLES of one part of a cluster."""
     change = {"name": "<parameter>", "value": "<value>"}
     ask = {"name": "<parameter>"}
@@ -106,22 +111,22 @@ TABLE: tuple[Entry, ...] = (
     Entry("BROKERCONFIG DUMP", "Dump the broker's configuration", operations.show_configuration, CONFIGURATION,
           (({"brokerConfig": {"dump": {}}}, {}),)),
     Entry("DOMAINS DOMAIN <name> PURGE", "Purge all queues in domain 'name'", operations.purge_domain, PURGED,
-          ((_domain({"purge": {}}), {}),)),
+          ((_domain_json({"purge": {}}), {}),)),
     Entry("DOMAINS DOMAIN <name> INFOS", "Show information about domain 'name' and its queues",
-          operations.show_domain, DOMAIN, ((_domain({"info": {}}), {}),)),
+          operations.show_domain, DOMAIN, ((_domain_json({"info": {}}), {}),)),
     Entry("DOMAINS DOMAIN <name> QUEUE <queue_name> PURGE <appId>",
           "Purge the 'appId' in the 'queue_name' belonging to domain 'name'.",
           operations.purge_queue, PURGED,
-          ((_queue({"purgeAppId": "<appId>"}), {}),),
+          ((_queue_json({"purgeAppId": "<appId>"}), {}),),
           "Purge the 'appId' in the 'queue_name' belonging to domain 'name'. Specify '*' for 'appId' for entire queue"),
     Entry("DOMAINS DOMAIN <name> QUEUE <queue_name> INTERNALS",
           "internals of 'queue_name' belonging to domain 'name'",
-          operations.show_queue, QUEUE, ((_queue({"internals": {}}), {}),),
+          operations.show_queue, QUEUE, ((_queue_json({"internals": {}}), {}),),
           "Dump the internals of 'queue_name' belonging to domain 'name'"),
     Entry("DOMAINS DOMAIN <name> QUEUE <queue_name> LIST [<appId>] <offset> <count>",
           "List 'count' messages pending in 'queue_name' for  (optional) 'appId' starting at 'offset'",
           operations.list_messages, CONTENTS,
-          ((_queue({"messages": {"?appId": "<appId>", "offset": "<offset>", "count": "<count>"}}), {}),),
+          ((_queue_json({"messages": {"?appId": "<appId>", "offset": "<offset>", "count": "<count>"}}), {}),),
           "List information for 'count' messages starting at 'offset' from 'queue_name' for 'appId' in domain 'name'."
           "  If 'offset' is negative, it is relative to the position just past the *last* message.  If 'count' is"
           " 'negative', print '-count' messages *preceding* the specified starting position.  If 'count' is"
@@ -130,7 +135,7 @@ TABLE: tuple[Entry, ...] = (
           operations.reconfigure_domain, DONE,
           (({"domains": {"reconfigure": {"domain": "<domain>"}}}, {}),)),
     Entry("DOMAINS RESOLVER CACHE_CLEAR (<domain>|ALL)", "Clear the domain's cached resolution.",
-          operations.clear_resolver, DONE, _clear(lambda part: {"domains": {"resolver": part}}),
+          operations.clear_resolver, DONE, _cache_clear_forms(lambda part: {"domains": {"resolver": part}}),
           "Clear the domain resolution cache entry of the optionally specified 'domain', or clear all domain"
           " resolution cache entries if 'ALL' is specified."),
     Entry("DOMAINS REMOVE <domain> [FINALIZE]", "Remove a domain with an optional keyword 'FINALIZE'",
@@ -144,7 +149,7 @@ TABLE: tuple[Entry, ...] = (
           "  After the second phase of domain deletion, it is safe to create a new domain reusing the same name and"
           " to connect to it."),
     Entry("CONFIGPROVIDER CACHE_CLEAR (<domain>|ALL)", "Clear domain's cached configuration.",
-          operations.clear_files, DONE, _clear(lambda part: {"configProvider": part}),
+          operations.clear_files, DONE, _cache_clear_forms(lambda part: {"configProvider": part}),
           "Clear the cached configuration entry of the optionally specified 'domain' domain, or clear all cached"
           " configuration entries if 'ALL' is specified."),
     Entry("STAT SHOW", "Show statistics", operations.show_statistics, STATISTICS, (({"stat": {"show": {}}}, {}),)),
@@ -158,31 +163,31 @@ TABLE: tuple[Entry, ...] = (
     Entry("CLUSTERS LIST", "List all active clusters", operations.list_clusters, CLUSTERS,
           (({"clusters": {"list": {}}}, {}),)),
     Entry("CLUSTERS CLUSTER <name> STATUS", "Show status of cluster 'name'", operations.show_cluster, CLUSTER,
-          ((_cluster({"status": {}}), {}),)),
+          ((_cluster_json({"status": {}}), {}),)),
     Entry("CLUSTERS CLUSTER <name> QUEUEHELPER", "Show queueHelper's internal state of cluster 'name'",
-          operations.show_cluster, QUEUE_HELPER, ((_cluster({"queueHelper": {}}), {}),)),
+          operations.show_cluster, QUEUE_HELPER, ((_cluster_json({"queueHelper": {}}), {}),)),
     Entry("CLUSTERS CLUSTER <name> FORCE_GC_QUEUES", "Force GC all queues matching GC criteria",
-          operations.collect_queues, DONE, ((_cluster({"forceGcQueues": {}}), {}),)),
+          operations.collect_queues, DONE, ((_cluster_json({"forceGcQueues": {}}), {}),)),
     Entry("CLUSTERS CLUSTER <name> STORAGE SUMMARY", "Show storage summary of cluster 'name'",
-          operations.show_cluster, STORAGE, ((_storage({"summary": {}}), {}),)),
+          operations.show_cluster, STORAGE, ((_storage_json({"summary": {}}), {}),)),
     Entry("CLUSTERS CLUSTER <name> STORAGE PARTITION <partitionId> [ENABLE|DISABLE]",
           "Enable/disable the 'partitionId' of cluster 'name'",
           operations.switch_partition, DONE,
-          ((_partition({"enable": {}}), {"word": "ENABLE"}), (_partition({"disable": {}}), {"word": "DISABLE"}))),
+          ((_partition_json({"enable": {}}), {"word": "ENABLE"}), (_partition_json({"disable": {}}), {"word": "DISABLE"}))),
     Entry("CLUSTERS CLUSTER <name> STORAGE PARTITION <partitionId> SUMMARY",
           "Show summary of the 'partitionId' of cluster 'name'",
-          operations.show_partition, STORAGE, ((_partition({"summary": {}}), {}),)),
+          operations.show_partition, STORAGE, ((_partition_json({"summary": {}}), {}),)),
     Entry("CLUSTERS CLUSTER <name> STORAGE PARTITION (<partitionId>|ALL) ROLLOVER",
           "Rollover the storage files of 'partitionId' of cluster 'name'",
           operations.roll_over, DONE,
-          ((_partition({"rollover": {}}), {}),),
+          ((_partition_json({"rollover": {}}), {}),),
           "Rollover the storage files of 'partitionId' of cluster 'name'. If 'ALL' is used then rollover all"
           " partitions."),
     Entry("CLUSTERS CLUSTER <name> STORAGE DOMAIN <domain_name> QUEUE_STATUS",
           "Show status of queues belonging to 'domain_name' in the storage of cluster 'name'",
           operations.show_stored_queues, STORED_QUEUES,
-          ((_storage({"domain": {"name": "<domain_name>", "command": {"queueStatus": {}}}}), {}),)),
-    *_tunables(lambda part: _storage({"replication": part}), "STORAGE", "REPLICATION", operations.REPLICATION, (
+          ((_storage_json({"domain": {"name": "<domain_name>", "command": {"queueStatus": {}}}}), {}),)),
+    *_tunable_entries(lambda part: _storage_json({"replication": part}), "STORAGE", "REPLICATION", operations.REPLICATION, (
         ("Set the value of the replication 'parameter' of cluster 'name'",
          ("Set the value of the replication 'parameter' of cluster 'name'. If SET_ALL is used then set the parameter"
          " for all nodes in the cluster.")),
@@ -190,7 +195,7 @@ TABLE: tuple[Entry, ...] = (
          ("Get the value of the replication 'parameter' of cluster 'name'. If GET_ALL is used then get the paramter"
          " value for all nodes in the cluster.")),
         ("Get the supported settable parameters for the replication of cluster 'name'", ""))),
-    *_tunables(_elector, "STATE", "ELECTOR", operations.ELECTOR, (
+    *_tunable_entries(_elector_json, "STATE", "ELECTOR", operations.ELECTOR, (
         ("Set the 'parameter' of the elector of cluster 'name' to 'value'",
          ("Set the 'parameter' of the elector of cluster 'name' to 'value'. If SET_ALL is used then set the paramter"
          " for all nodes in the cluster.")),
@@ -201,19 +206,20 @@ TABLE: tuple[Entry, ...] = (
     Entry("CLUSTERS CLUSTER <name> STORAGE PARTITION <partitionId> MOVE <node>",
           "Move 'partitionId' of cluster 'name' to 'node' as primary; to be sent to the leader",
           operations.move_partition, DONE,
-          ((_partition({"move": "<node>"}), {}),), is_extension=True),
+          ((_partition_json({"move": "<node>"}), {}),), is_extension=True),
     Entry("CLUSTERS CLUSTER <name> REBALANCE",
           "Distribute the primaries of cluster 'name' equally over its nodes; to be sent to the leader",
-          operations.rebalance, DONE, ((_cluster({"rebalance": {}}), {}),), is_extension=True),
+          operations.rebalance, DONE, ((_cluster_json({"rebalance": {}}), {}),), is_extension=True),
     Entry("CLUSTERS CLUSTER <name> STATE ELECTOR STORY",
           "Show the transition history of the elector of cluster 'name'",
-          operations.show_elector_history, ELECTOR_TRANSITIONS, ((_elector({"story": {}}), {}),), is_extension=True),
+          operations.show_elector_history, ELECTOR_TRANSITIONS, ((_elector_json({"story": {}}), {}),), is_extension=True),
     Entry("CLUSTERS CLUSTER <name> STORAGE PARTITION <partitionId> STORY",
           "Show the transition history of this node's role for 'partitionId' of cluster 'name'",
-          operations.show_partition_history, PARTITION_TRANSITIONS, ((_partition({"story": {}}), {}),), is_extension=True),
+          operations.show_partition_history, PARTITION_TRANSITIONS,
+          ((_partition_json({"story": {}}), {}),), is_extension=True),
     Entry("DOMAINS DOMAIN <name> QUEUE <queue_name> STORY",
           "Show the transition history of 'queue_name' towards its primary at another node",
-          operations.show_queue_history, QUEUE_TRANSITIONS, ((_queue({"story": {}}), {}),), is_extension=True),
+          operations.show_queue_history, QUEUE_TRANSITIONS, ((_queue_json({"story": {}}), {}),), is_extension=True),
     Entry("STOP STATUS", "Show the progress of this broker's graceful stop", operations.show_stop, STOP_STATUS,
           (({"stop": {"status": {}}}, {}),), is_extension=True),
     Entry("STOP PREFLIGHT", "Show the effects of a graceful stop of this broker on its clusters",
@@ -230,25 +236,25 @@ TABLE: tuple[Entry, ...] = (
           (({"log": {"tail": {"count": "<count>"}}}, {}),), is_extension=True),
     Entry("CLUSTERS CLUSTER <name> STORAGE REPLICAS",
           "Show the role and the lag of each node for each partition of cluster 'name'",
-          operations.show_replicas, REPLICAS, ((_storage({"replicas": {}}), {}),), is_extension=True),
+          operations.show_replicas, REPLICAS, ((_storage_json({"replicas": {}}), {}),), is_extension=True),
     Entry("CLUSTERS CLUSTER <name> STATE ELECTOR TERMS", "Show the leaders of cluster 'name' by term, with causes",
-          operations.show_terms, TERMS, ((_elector({"terms": {}}), {}),), is_extension=True),
+          operations.show_terms, TERMS, ((_elector_json({"terms": {}}), {}),), is_extension=True),
     Entry("DOMAINS DOMAIN <name> QUEUE <queue_name> MESSAGES [<guid>] <count>",
           "Show 'count' messages stored in 'queue_name', after message 'guid'; negative: the newest ones",
           operations.browse_messages, MESSAGES,
-          ((_queue({"browse": {"?after": "<guid>", "count": "<count>"}}), {}),), is_extension=True),
+          ((_queue_json({"browse": {"?after": "<guid>", "count": "<count>"}}), {}),), is_extension=True),
     Entry("DOMAINS DOMAIN <name> QUEUE <queue_name> MESSAGE <guid>",
           "Show one message stored in 'queue_name': properties, payload, and state for each app",
           operations.show_message, MESSAGE,
-          ((_queue({"message": {"guid": "<guid>"}}), {}),), is_extension=True),
+          ((_queue_json({"message": {"guid": "<guid>"}}), {}),), is_extension=True),
     Entry("DOMAINS DOMAIN <name> QUEUE <queue_name> SUBSCRIPTION <expression>",
           "Evaluate a subscription expression on the newest messages stored in 'queue_name', without delivery",
           operations.evaluate_subscription, SUBSCRIPTION,
-          ((_queue({"subscription": {"expression": "<expression>"}}), {}),), is_extension=True),
+          ((_queue_json({"subscription": {"expression": "<expression>"}}), {}),), is_extension=True),
     Entry("CLUSTERS CLUSTER <name> STATE ELECTOR TRANSFER <node>",
           "Transfer leadership of cluster 'name' to 'node'; to be sent to the leader",
-          operations.transfer_leadership, DONE, ((_elector({"transfer": "<node>"}), {}),), is_extension=True),
+          operations.transfer_leadership, DONE, ((_elector_json({"transfer": "<node>"}), {}),), is_extension=True),
     Entry("CLUSTERS CLUSTER <name> STATE ELECTOR MODE <mode>",
           "Set whether this node may become leader of cluster 'name': NORMAL, FORCE (preferred) or NEVER",
-          operations.set_election_mode, DONE, ((_elector({"mode": "<mode>"}), {}),), is_extension=True),
+          operations.set_election_mode, DONE, ((_elector_json({"mode": "<mode>"}), {}),), is_extension=True),
 )

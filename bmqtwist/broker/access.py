@@ -1,6 +1,8 @@
-"""Domains of one broker; opens, configures and closes of their queues in clusters of this node or at upstream nodes.
+"""Domains of one broker, and the opening, configuring and closing of their queues, in a cluster of this node or through a
+proxy at upstream nodes.
 
-A domain is loaded at its first use, and reconfigured or removed by a command of the operator. Opens are authorized here.
+A domain is loaded at its first use, and reconfigured or removed by a command of the operator. `QueueAccess` checks whether a
+client may open a queue; `link/requests.py` calls it.
 """
 
 from __future__ import annotations
@@ -113,7 +115,7 @@ class QueueAccess:
                  identity: Identity) -> None:
         self.loop, self._domains, self._clusters, self._proxies = loop, domains, clusters, proxies
         self._add_proxy, self._security, self._started = add_proxy, security, identity.started
-        self._proxied: dict[str, ProxyCluster] = {}  # by domain: the cluster of its queues, if this node is its proxy
+        self._proxied: dict[str, ProxyCluster] = {}  # by domain: its cluster, if this node is a proxy of that cluster
         self._guids = GuidGenerator(identity.client_id, 0)
         self.invalid_put_stats = QueueStats()  # PUTs for unknown queues
 
@@ -165,7 +167,7 @@ class QueueAccess:
                 raise Refused(Category.E_REFUSED, f"'{shown(principal)}' is not authorized: {action.value} on '{domain}'")
 
     def _proxy_for(self, name: str) -> ProxyCluster | None:
-        """Return the cluster of a domain if this node is its proxy, else None."""
+        """Return the cluster of a domain if this node is a proxy of that cluster, else None."""
         proxy, provider = self._proxied.get(name), self._domains.provider
         if proxy is None and name not in self._domains.by_name:
             located = provider.resolve(name, self.loop.now).cluster
@@ -199,7 +201,7 @@ class QueueAccess:
         try:
             configure(handle, app_id, consumers)
         except Refused as reason:
-            refused = reason.with_traceback(None)  # its reference cycle would keep the request until a garbage collection
+            refused = reason.with_traceback(None)  # the traceback would keep the request until a garbage collection
         answer(refused)
 
     def close_queue(self, session: Requester, handle: Handle, request: OpenRequest, final: bool,
@@ -232,5 +234,5 @@ class QueueAccess:
 
 
 def _is_of_member(session: Requester) -> bool:
-    """Return whether the requester is another member of the cluster, for its own clients."""
+    """Return whether the requester is another member of the cluster, which opens queues for its own clients."""
     return isinstance(session.kind, PeerSession) and session.kind.role is PeerRole.MEMBER

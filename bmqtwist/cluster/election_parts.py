@@ -1,4 +1,7 @@
-"""Parts of the elector: ballot (term and vote), timers, support by other nodes, scouting round, term inquiry. Pure."""
+"""Parts of the elector: ballot (term and vote), timers, support by other nodes, scouting round, term inquiry.
+
+`elector.py` uses them. All are pure: without input, output or clock.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +72,7 @@ class Support:
         self.answered_at[node_id] = max(self.answered_at.get(node_id, 0.0), sent_at)
 
     def lasts_until(self, majority: int, inactivity: float) -> float:
-        """Return the time at which the last answers of a majority, this node included, are `inactivity` seconds old."""
+        """Return the time until which a majority, this node included, has answered within the last `inactivity` seconds."""
         needed = majority - 1
         if not needed:
             return float("inf")
@@ -102,9 +105,9 @@ _CANDIDACY_MESSAGES = ("electionProposal", "leaderHeartbeat")  # sent by candida
 class Ballot:
     """Term and vote of a node: durable before any message that depends on them is sent.
 
-    One write is in progress at a time. Messages are delayed until it is durable, and until the next write if term or vote
-    have changed since; only the newest message of each kind is retained for a node. `has_file`: False for the only member of
-    a cluster, whose first record of a term replaces the vote.
+    One write is in progress at a time. Messages are delayed until this write is durable; if term or vote have changed
+    meanwhile, until the next write is durable. For each node, only the newest delayed message of each kind is retained.
+    `has_file`: False for the only member of a cluster, whose first record of a term replaces the vote.
     """
 
     def __init__(self, has_file: bool) -> None:
@@ -114,7 +117,7 @@ class Ballot:
         self._saved: tuple[int, int | None] = _UNKNOWN
         self._saving: tuple[int, int | None] = _UNKNOWN  # content of the write in progress
         self._writing: int | None = None  # number of the write in progress
-        self._last_number = 0  # of a write
+        self._last_number = 0  # number of the newest write
         self._delayed: dict[tuple[int, str], ElectorMessage] = {}
 
     def load(self, term: int, vote: int | None, damaged: bool) -> None:

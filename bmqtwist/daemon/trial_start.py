@@ -1,9 +1,10 @@
-"""Trial start: finds the errors of a start without a change to files.
+"""Trial start: finds the errors that a start would have, and changes no file (`bmq check`, `bmqbrkr --check`).
 
     ports      must be free on this machine
     storage    ledger, partitions and domains are opened and recovered over an overlay, as in a start
 
-If a broker runs from this configuration, neither is checked; the result contains a note.
+Checks that need no ports and no storage are in `preflight.py`; `cli/check.py` calls it first, then `trial_start`. If a
+running broker has locked a configured directory, neither ports nor storage are checked, and a warning says so.
 """
 
 from __future__ import annotations

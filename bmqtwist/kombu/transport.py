@@ -1,9 +1,9 @@
 # mypy: disable-error-code="no-untyped-call"
-"""kombu transport, with one link per connection, and its channels: kombu's operations on queues and messages.
+"""kombu's Transport (one broker link per connection) and Channel (operations on queues and messages).
 
-Exchanges and bindings are those of kombu's virtual transports: a table in the process that declared them. Messages between
-processes that have not declared each other's queues (fanout, events, remote control and its replies) go through a broadcast
-queue with the exchange's name; each receiving process selects messages by its own bindings.
+Exchanges and bindings work as in kombu's virtual transports: each process has a table of the exchanges and bindings that it
+declared. Messages between processes that have not declared each other's queues (fanout, events, remote control and its
+replies) go through a broadcast queue with the exchange's name; each receiving process selects messages by its own bindings.
 
 A *mailbox* is the list of messages of a private queue in this process. Shared queues have a reader instead.
 """
@@ -35,8 +35,8 @@ _DIGEST_CHARS = 12
 
 
 def queue_name(name: str) -> str:
-    """Return `name` if it is a valid queue name; else with `_` for invalid characters, truncated, and with a digest as
-    suffix, so that names stay distinct."""
+    """Return `name` if it is a valid queue name. If it is invalid, replace invalid characters by `_`, truncate the name, and
+    append a digest, so that names stay distinct."""
     clean = _FORBIDDEN.sub("_", name)
     if clean == name and 0 < len(name) <= QUEUE_NAME_CHARS_MAX:
         return name
@@ -52,9 +52,9 @@ def is_private(kind: str, exchange_durable: bool, queue_durable: bool, queue_tra
     """Return whether a binding makes a queue private to its connection: it then receives from the exchange's broadcast
     queue.
 
-    `kind`: direct, topic or fanout; `queue_transient`: exclusive or auto-deleted. Transient queues of a fanout exchange are
-    private, and transient, non-durable queues of a topic exchange or of a non-durable direct exchange. Therefore the queues
-    of event receivers, of remote control and of replies are private; task queues are not.
+    `kind`: direct, topic or fanout; `queue_transient`: exclusive or auto-deleted. A transient queue of a fanout
+    exchange is private, and so is a transient, non-durable queue of a topic exchange or of a non-durable direct exchange.
+    Therefore the queues of event receivers, of remote control and of replies are private, and task queues are shared.
     """
     if not queue_transient:
         return False
@@ -165,8 +165,8 @@ class Channel(virtual.Channel):
         """Have no effect: the base class has added the binding to its table."""
 
     def queue_delete(self, queue: str, if_unused: bool = False, if_empty: bool = False, **kwargs: Any) -> None:
-        """Remove a queue and its bindings in this process. A shared queue is purged, unless a condition is given, and stays
-        at the broker, which removes unused queues."""
+        """Remove a queue and its bindings in this process. Without `if_unused` and `if_empty`, also purge a shared queue. A
+        shared queue stays at the broker, which removes unused queues."""
         private = queue in self.connection.mailboxes
         if not private and not if_unused and not if_empty:
             self._purge(queue)
@@ -264,7 +264,7 @@ class Channel(virtual.Channel):
         return message
 
     def _stop_deliveries(self, queue: str) -> None:
-        """Close a queue without a consumer, or stop its deliveries while it has unconfirmed messages."""
+        """If a queue has no consumer, close it or, while it has unconfirmed messages, stop its deliveries."""
         transport = self.connection
         reader = transport.readers.get(queue)
         if reader is None or queue in transport.consumers:
@@ -317,8 +317,8 @@ class Channel(virtual.Channel):
     # -- confirmation -----------------------------------------------------------------------------------------------
 
     def confirm_delivery(self, delivery_tag: str) -> None:
-        """Confirm the message of a tag. Without a connection LinkLost; the acknowledgement is stored, and confirms the
-        message if it is redelivered to this process."""
+        """Confirm the message of a tag. If there is no connection, store the acknowledgement, which confirms the message
+        when it is redelivered to this process, and raise LinkLost."""
         message = self._unacknowledged.get(delivery_tag)
         if self.closed:
             if message is not None:
@@ -383,8 +383,8 @@ def _record_earlier_message(message: Message, acknowledged: bool) -> None:
 
 
 def _decode_message(message: Message, queue: str, known: bool = False) -> Raw:
-    """Convert a message to kombu's form; of a message of another program the payload becomes the body, its properties the
-    headers. `known`: this process received it before, although the broker may not mark it as redelivered."""
+    """Convert a message to kombu's form. If another program posted it, its payload becomes the body, and its properties
+    become the headers. `known`: this process received it before, although the broker may not mark it as redelivered."""
     headers: dict[str, Any] = {}
     payload = b""
     with contextlib.suppress(BmqError):
@@ -438,7 +438,7 @@ class Transport(virtual.Transport):
     # -- the connection ---------------------------------------------------------------------------------------------
 
     def establish_connection(self) -> Any:
-        """Connect; LinkLost without a connection in time, Refused if the broker refuses the session."""
+        """Connect. Raise LinkLost if no connection is made in time, Refused if the broker refuses the session."""
         self._collect(self)
         self._link = BrokerLink(self.settings)
         return super().establish_connection()
@@ -450,8 +450,8 @@ class Transport(virtual.Transport):
         return self._link
 
     def verify_connection(self, connection: Any) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Return True until LinkLost was raised. With False at the loss itself, kombu would replace the connection silently,
-        and the consumers of the lost connection would wait forever."""
+        """Return True until LinkLost was raised. If it returned False as soon as the connection is lost, kombu would replace
+        the connection silently, and the consumers of the lost connection would wait forever."""
         return self._link is not None and not self._link.loss_raised
 
     def close_connection(self, connection: Any) -> None:

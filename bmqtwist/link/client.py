@@ -20,7 +20,7 @@ from bmqtwist.link.batching import BUSY_MESSAGES, DELAYED_ACKS_MAX, DELAYED_PUSH
 from bmqtwist.link.puts import PutReader
 from bmqtwist.link.requests import QueueRequests, QueueRequestsContext
 from bmqtwist.link.session import Session, SessionKind, negotiated_lifecycle
-from bmqtwist.link.states import ConnectionState, Lifecycle
+from bmqtwist.link.states import ConnectionState, LifecycleTable
 from bmqtwist.machine import to
 from bmqtwist.queue.handles import drop_handle
 from bmqtwist.queue.queue import Handle
@@ -46,7 +46,7 @@ class ClientSession(SessionKind):
     __slots__ = ("is_member", "description", "outbox", "stats", "queues", "requests", "puts", "v2_properties", "window",
                  "_unacked", "_converting", "_converted_bytes", "_ack_batching", "_confirm_batching", "_batches_pushes")
 
-    def __init__(self, session: Session, queues: QueueRequestsContext, lifecycle: Lifecycle | None = None,
+    def __init__(self, session: Session, queues: QueueRequestsContext, lifecycle: LifecycleTable | None = None,
                  unexpected_tag: str = "#CLIENT_UNEXPECTED_EVENT") -> None:
         super().__init__(session, lifecycle or LIFECYCLE, unexpected_tag)
         self.is_member = False

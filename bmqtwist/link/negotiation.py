@@ -19,7 +19,7 @@ from bmqtwist.link.credentials import CredentialSender
 from bmqtwist.link.peer import PeerContext, PeerSession
 from bmqtwist.link.requests import QueueRequestsContext
 from bmqtwist.link.session import Session, SessionContext, SessionKind
-from bmqtwist.link.states import IGNORED, ConnectionState, Lifecycle, row
+from bmqtwist.link.states import IGNORED, ConnectionState, LifecycleTable, row
 from bmqtwist.machine import to
 from bmqtwist.wire import control
 from bmqtwist.wire.control import NegotiationMessage, encoding_of
@@ -215,7 +215,7 @@ def create_outgoing(context: NegotiationContext, peer: str, authentication: Auth
 
 
 _S, _IN, _OUT = ConnectionState, IncomingNegotiation, OutgoingNegotiation
-LIFECYCLE = Lifecycle({
+LIFECYCLE = LifecycleTable({
     _S.NEGOTIATING: row(
         to(_IN.on_premature_event, _S.CLOSED), CONTROL=to(_IN.on_negotiation, _S.AUTHENTICATING, _S.SERVING),
         AUTHENTICATION=to(_IN.on_authentication, _S.AUTHENTICATING), OUTCOME=to(_IN.perform, _S.CLOSED),
@@ -224,7 +224,7 @@ LIFECYCLE = Lifecycle({
         to(_IN.on_deferred, _S.CLOSED), AUTHENTICATION=to(_IN.on_authentication, _S.CLOSED),
         OUTCOME=to(_IN.perform, _S.NEGOTIATING, _S.SERVING, _S.CLOSED), ENDED=to(_IN.on_ended, _S.CLOSED)),
 })
-DIALLED_LIFECYCLE = Lifecycle({
+DIALLED_LIFECYCLE = LifecycleTable({
     _S.AWAITING_AUTHENTICATION: row(
         to(_OUT.on_premature_event, _S.CLOSED),
         AUTHENTICATION=to(_OUT.on_authentication_response, _S.AWAITING_RESPONSE, _S.CLOSED),

@@ -1,11 +1,13 @@
 """Sessions of peers, that is, other brokers: nodes and proxies of a cluster.
 
-`PeerContext` admits peers and processes their events. The session declares the limits of missed heartbeats and of unsent
-output; `broker/periodic_jobs.py` and `broker/output.py` enforce them.
+The protocol `PeerContext` admits peers and processes their events: `peers/links.py` implements it for the nodes of a
+cluster, `peers/downstreams.py` for proxies. The session declares the limits of missed heartbeats and of unsent output;
+`broker/periodic_jobs.py` and `broker/output.py` enforce them.
 
-A downstream broker (`accept_requests`) is a client: one handle may stand for many of its clients, with the sums of their
-counts, and is one consumer of each app. PUSH messages contain the remaining delivery attempts; a REJECT reports a used
-attempt. For an upstream broker, `upstream_batch` collects the output of a turn (`link/upstream_batch.py`).
+A downstream broker (`accept_requests`) is a client. One handle may represent many clients of the downstream broker: its
+counts are their sums, and each app sees one consumer. PUSH messages contain the remaining delivery attempts. A REJECT
+reports a used attempt or, with REJECT_RETURNED, a message without a consumer downstream. For an upstream broker,
+`upstream_batch` collects the output of a turn (`link/upstream_batch.py`).
 
 docs/architecture.md, "A message's way", shows when this module is called.
 """
@@ -91,10 +93,10 @@ class PeerContext(Protocol):
 class PeerSession(ClientSession):
     """Kind of a peer's session. `dialled`: this broker dialled the peer; `node_id`: -1 for a proxy; `sender`: renews this
     broker's credential; `accepts_requests`: the peer is a downstream broker; `is_member`: it is a replica and may become
-    primary (other peers receive PSNs in PUSHes if they support PLACES); `receipts`: of its CONFIRMs, None = not
-    requested."""
+    primary (other peers receive PSNs in PUSHes if they support PLACES); `receipts`: send the confirm receipts of this
+    peer, None = it has not requested receipts."""
 
-    output_bytes_max = PEER_OUTPUT_BYTES_MAX  # above it the connection is closed; the peer catches up on a new one
+    output_bytes_max = PEER_OUTPUT_BYTES_MAX  # above this the connection is closed; the peer catches up on a new connection
     unread_text = "#PEER_SEND_FAILURE %s: the broker does not read"
     is_broker = True
     __slots__ = ("dialled", "role", "node_id", "accepts_requests", "upstream_batch", "receipts", "confirm_count",
@@ -117,7 +119,7 @@ class PeerSession(ClientSession):
         session.remote.sends_at_once = RELAY_EXTENSION in session.remote.features
 
     def missed_heartbeats_max(self, limits: Heartbeats) -> int:
-        """As configured for the peer's role."""
+        """Return the limit that is configured for the role of the peer."""
         return int(getattr(limits, self.role.value))
 
     @property
@@ -135,7 +137,7 @@ class PeerSession(ClientSession):
         self._peers.on_connected(self)
 
     def accept_requests(self, receipts: ConfirmReceipts | None = None) -> None:
-        """Accept queue requests of the peer; send it `receipts` of its CONFIRMs."""
+        """Accept queue requests of the peer; `receipts` sends the peer the receipts of the CONFIRMs that it sent."""
         self.accepts_requests, self.receipts = True, receipts
         self.is_member = self.puts.ignores_unknown = self.role is PeerRole.MEMBER  # a member retains PUTs without an answer
         self.outbox.sends_psns = not self.is_member and PLACES in self.session.remote.features.get(RELAY_EXTENSION, ())
@@ -174,8 +176,8 @@ class PeerSession(ClientSession):
             self._seal_early_acks()
 
     def on_frame(self, event: int, buffer: bytes, specific: int, start: int, end: int) -> Steps[None] | None:
-        """Process an event for the peer's clients here, or pass it to the cluster; the latter also gets control messages of
-        members."""
+        """Process a queue event of the peer's clients here, and pass any other event to the cluster, including all control
+        messages of members."""
         if self.accepts_requests:
             if event == EventType.PUT:
                 return self.on_puts(event, buffer, specific, start, end)
@@ -263,7 +265,7 @@ class PeerSession(ClientSession):
         self.session.send(ControlMessage(None, "clusterMessage", ClusterMessage("confirmReceipt", ConfirmReceipt(count))))
 
     def close_handle(self, handle: Handle) -> None:
-        """Close the handle of a queue with another primary; the member opens the queue there."""
+        """Close the handle of a queue that now has another primary; the member opens the queue at the new primary."""
         self.handles.pop(handle.q_id, None)
         self.requests.close_id(handle.q_id)
         drop_handle(handle, False, self.session.wall)

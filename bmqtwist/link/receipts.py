@@ -1,7 +1,10 @@
 """Confirm receipts: a downstream broker receives the number of CONFIRMs of its connection that are committed.
 
-It retains each CONFIRM until its receipt, and sends it to another node if the connection is lost before. No client waits for
-a receipt, so one receipt covers many CONFIRMs.
+The downstream broker retains a CONFIRM until it has the receipt. If the connection is lost first, it sends the CONFIRM to
+another node. No client waits for a receipt, so one receipt, sent RECEIPT_DELAY_S after a commit, covers many CONFIRMs.
+
+`PeerSession` reports the CONFIRMs of a downstream broker, `on_committed` in `member/cluster.py` the commits of a member. At
+a proxy, which stores nothing, `peers/downstreams.py` creates the receipts.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ from bmqtwist.limits import (
 from bmqtwist.link.authentication import Authenticate, Authentication, CloseConnection, DropRequest, Effect, Outcome, Proceed
 from bmqtwist.link.outbox import Outbox
 from bmqtwist.link.outgoing import Outgoing
-from bmqtwist.link.states import IGNORED, ConnectionEvent, ConnectionState, Handler, Lifecycle, row
+from bmqtwist.link.states import IGNORED, ConnectionEvent, ConnectionState, Handler, LifecycleTable, row
 from bmqtwist.link.unauthenticated import UnauthenticatedConnections
 from bmqtwist.machine import Cell, TransitionLog, to
 from bmqtwist.queue.counters import ClientStats, Counters
@@ -469,7 +469,7 @@ class SessionKind:
     unread_text = "#CLIENT_SEND_FAILURE %s: the client does not read"  # log record when the limit closes the connection
     __slots__ = ("session", "context", "lifecycle", "handles", "handlers", "_unexpected_tag", "__weakref__")
 
-    def __init__(self, session: Session, lifecycle: Lifecycle, unexpected_tag: str = "") -> None:
+    def __init__(self, session: Session, lifecycle: LifecycleTable, unexpected_tag: str = "") -> None:
         self.session, self.context, self.lifecycle = session, session.context, lifecycle
         self._unexpected_tag = unexpected_tag  # of the log record for event types that this kind does not send
         self.handles: dict[int, Handle] = {}  # by queue id; empty unless the peer uses queues
@@ -599,7 +599,7 @@ class SessionKind:
 
 
 def negotiated_lifecycle(kind: type[SessionKind], own: dict[str, Cell[ConnectionState]],
-                         disconnects: bool = True) -> Lifecycle:
+                         disconnects: bool = True) -> LifecycleTable:
     """Build the transition table of a kind after negotiation: common event types and its `own`. `disconnects`: the kind has
     the state DISCONNECTING."""
     outcome, ended = to(kind.perform, ConnectionState.CLOSED), to(kind.on_ended, ConnectionState.CLOSED)
@@ -609,7 +609,7 @@ def negotiated_lifecycle(kind: type[SessionKind], own: dict[str, Cell[Connection
         ENDED=ended, **own)}
     if disconnects:
         rows[ConnectionState.DISCONNECTING] = row(IGNORED, OUTCOME=outcome, ENDED=ended)
-    return Lifecycle(rows)
+    return LifecycleTable(rows)
 
 
 class NoKind(SessionKind):
@@ -618,7 +618,7 @@ class NoKind(SessionKind):
     __slots__ = ()
 
     def __init__(self) -> None:
-        self.handles, self.handlers, self.lifecycle = {}, [], Lifecycle({})
+        self.handles, self.handlers, self.lifecycle = {}, [], LifecycleTable({})
 
 
 NO_KIND = NoKind()

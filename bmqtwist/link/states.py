@@ -1,8 +1,8 @@
 """Connection state machine: states and events of connections, and the transition table of a session kind.
 
-Each kind (`link/negotiation.py`, `client.py`, `admin.py`, `peer.py`) has a table (`bmqtwist/machine.py`): for each state and
-event type the action, a method of the kind, and the states it may lead to. An action may continue in steps and change the
-state in a later one.
+Each kind (`link/negotiation.py`, `client.py`, `admin.py`, `peer.py`) has a table (`bmqtwist/machine.py`). For each state and
+event type it names the action, a method of the kind, and the states to which the action may lead, possibly in a later step.
+`session.negotiated_lifecycle` builds the rows that all kinds share after the negotiation.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ConnectionState(Enum):
 
 
 class ConnectionEvent(Enum):
-    """Events of a connection. The value of a frame is its event type."""
+    """Events of a connection. For a frame, the value is the event type in the header of the frame."""
 
     CONTROL = EventType.CONTROL.value
     PUT = EventType.PUT.value
@@ -70,9 +70,9 @@ def row(default: Cell[ConnectionState], **cells: Cell[ConnectionState]) -> Row:
     return {event: cells.get(event.name, default) for event in ConnectionEvent}
 
 
-class Lifecycle:
-    """Transition table of one session kind. `rows`: by state, the actions by event type; the last action is for invalid
-    frames."""
+class LifecycleTable:
+    """Transition table of one session kind. `rows[state][type]` is the action for an event type, and
+    `rows[state][EVENT_TYPES]` the action for invalid frames."""
 
     __slots__ = ("table", "rows")
 

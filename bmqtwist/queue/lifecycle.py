@@ -1,6 +1,8 @@
 """Lifecycle of a queue at its primary, from its activation until its deletion or a change of primary.
 
-A queue being activated has no `RootQueue` yet (`member/activation.py`).
+`RootQueue.step_lifecycle` performs the changes. `member/queue_changes.py` (deletion), `member/retirement.py` (change of
+primary) and `RootQueue.disable` (exceptions) cause them. Before its lifecycle begins, `member/activation.py` restores the
+queue from its stored records; until then it has no `RootQueue`.
 """
 
 from __future__ import annotations

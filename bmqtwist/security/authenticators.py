@@ -2,7 +2,8 @@
 
 `build_security` returns a `Security` or raises LocalError. `Security.new_authentication(peer)` creates the
 `link.authentication.Authentication` of one connection; `Security.allows(...)` calls the authorizer, if one is configured.
-`daemon/assemble.py` calls `build_security`; `exposure_warnings` lists listeners without protection for the log of the start.
+`daemon/assemble.py` calls `build_security`, and `daemon/preflight.py` to check a configuration. `exposure_warnings` lists
+listeners without protection for the log of the start.
 """
 
 from __future__ import annotations
@@ -131,13 +132,13 @@ class TestAuthenticator(_BuiltIn):
 
 class Security:
     """Authenticators by upper-case mechanism, anonymous credential, authorizer, and the credential for other brokers.
-    `has_authenticator`: one is configured."""
+    `has_authenticator`: an authenticator is configured."""
 
     def __init__(self, authenticators: Mapping[str, Authenticator], anonymous: Credential | None,
                  authorizer: rules.Authorizer | None = None, provider: CredentialProvider | None = None,
-                 guarded: bool = False) -> None:
+                 has_authenticator: bool = False) -> None:
         self.authenticators, self.anonymous, self.authorizer = authenticators, anonymous, authorizer
-        self.provider, self.has_authenticator = provider, guarded
+        self.provider, self.has_authenticator = provider, has_authenticator
 
     def new_authentication(self, peer: str) -> Authentication:
         return Authentication(self.authenticators, self.anonymous, peer)
@@ -149,8 +150,8 @@ class Security:
     def broker_refusal(self, principal: str, action: rules.Action, subject: str = "") -> str:
         """Return the reason why a broker must not connect as a node or proxy (`action`); empty = it may.
 
-        With an authenticator, a valid credential is not sufficient, because applications have one, too: the principal must
-        be this broker's own one, or an authorization rule must allow it the action.
+        With an authenticator, a valid credential is not sufficient, because applications have valid credentials, too. The
+        principal must equal the principal of this broker, or an authorization rule must allow the principal the action.
         """
         if not self.allows(principal, action, subject):
             return "Connection not authorized"

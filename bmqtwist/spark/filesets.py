@@ -1,4 +1,9 @@
-"""Discovery of journals by path, with the URIs and app ids of their keys."""
+"""Journals at given paths, for `storage.py`, with the URIs and appIds of the queue and app keys in them.
+
+`find_journals` finds the journals of files, directories and patterns, and names the keys: from the ledger of the directory,
+and from the QLIST file of each set, which has precedence. It raises InputError if there are no journals. `header_problem`
+checks the header of a journal with `storage/journal.check_file_header`.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +37,8 @@ class Journal:
 
 
 def find_journals(paths: tuple[str, ...], include_archive: bool) -> list[Journal]:
-    """Return the journals at these paths (files, directories, patterns with an asterisk), by partition and age. InputError
-    if there are none."""
+    """Return the journals at these paths (files, directories, patterns with an asterisk), by partition and age. Raise
+    InputError if there are none."""
     found: dict[str, Journal] = {}
     for path in paths:
         matches = sorted(glob.glob(path)) if "*" in path else [path]

@@ -7,7 +7,12 @@
         <start>-<end>.guids             its keys, 17 bytes each; deleted after the GUID retention (`plan.CommittedKeys`)
 
 A batch is written before Spark receives its end: content, then keys; each file is synced and renamed, then the directory is
-synced. Therefore a batch with keys only is committed, and a batch with content only was not reported to Spark.
+synced. Therefore the files of a batch show its state after a restart:
+
+    keys without content    the batch is committed
+    content without keys    the write was interrupted: Spark does not know the batch, and `segments` removes the content
+
+`engine.py` owns the spool.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Simulated disk in memory, with the faults of a real one: unsynced data may be lost, torn or written out of order.
 
-Used by `bmqtwist.testing` and by the simulation tests; a broker uses `files.py`.
+Used by `bmqtwist.testing` and by the simulation, unit, property, table and fuzz tests; a broker uses `files.py`.
 
 Every file has two contents: the one that the running process reads (`content`) and the one that survives a crash
-(`durable`). `crash` decides per 512-byte sector written since the last sync whether it survives. File names behave alike:
-creations, renames and removals survive only after `sync_directory`.
+(`durable`). `crash` decides per 512-byte sector written since the last sync whether it survives. Creations, renames and
+removals of files survive only after `sync_directory`: unsynced ones are always lost.
 
-Faults: `capacity` (ENOSPC), `fail` (returns an errno for a call), `stop_after` (the process dies before the n-th operation
-that changes the disk), `flip` (changes bits of a file).
+Faults: `capacity` (ENOSPC), `fail` (returns an errno for a call), `stop_after` = n (the process dies at the next operation
+that changes the disk after n completed ones), `flip` (changes bits of a file).
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class MemoryDisk:
     def __init__(self, capacity: int | None = None) -> None:
         self.capacity = capacity
         self.steps = 0  # number of operations that changed the disk
-        self.stop_after: int | None = None  # number of the operation at which the process dies
+        self.stop_after: int | None = None  # the process dies at the next operation after so many `steps`
         self.fail: Callable[[str, str], int | None] = lambda operation, path: None  # errno to fail with
         self.log: list[tuple[str, str]] = []  # (operation, path) of the changes
         self.locked: set[str] = set()
@@ -164,7 +164,8 @@ class MemoryDisk:
         return sum(node.allocated for node in {id(node): node for node in self._names.values()}.values())
 
     def crash(self, random: RandomSource | None = None) -> None:
-        """Simulate a loss of power. Unsynced writes and names are lost; with `random` each sector may survive."""
+        """Simulate a loss of power. Unsynced names and writes are lost; with `random`, each unsynced sector survives with
+        probability 0.5."""
         nodes = {id(node): node for node in [*self._names.values(), *self._durable_names.values()]}
         for node in nodes.values():
             node.crash({sector for sector in sorted(node.unsynced_sectors) if random is not None and random.random() < 0.5})

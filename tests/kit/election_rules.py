@@ -1,7 +1,7 @@
 """Rules of an election as a table: situation, event, messages sent, and the state afterwards.
 
-tests/table/test_elector.py runs an Elector through every rule. Numbers below 57 are those of the original's rules; higher
-ones are rules of this product.
+tests/table/test_elector.py runs an Elector through every rule. Rules 1 to 56 have the numbers of the original's rules;
+rules from 57 are specific to this product.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ def following() -> Situation:
     return Situation().follow()
 
 
-def silence() -> Situation:
+def leader_silent() -> Situation:
     """The last heartbeat of the leader is 19.5 s old."""
     situation = following()
     situation.wait(INACTIVITY - 0.5)
@@ -211,7 +211,7 @@ def voted() -> Situation:
     return Situation().give_vote()
 
 
-def voted_in_vain() -> Situation:
+def voted_without_heartbeat() -> Situation:
     """The node has voted and received no heartbeat for 19.5 s."""
     situation = voted()
     situation.wait(INACTIVITY - 0.5)
@@ -237,7 +237,7 @@ def standing_of_five() -> Situation:
     return Situation(5).stand()
 
 
-def standing_with_enough() -> Situation:
+def candidate_after_lowered_quorum() -> Situation:
     """Candidate with three of five votes, whose quorum has been lowered from five to three."""
     situation = Situation(5, quorum=5).stand()
     for sender in (2, 3):
@@ -265,13 +265,13 @@ def vote_unwritten_but_another_one_given() -> Situation:
     return situation
 
 
-def never_standing() -> Situation:
+def mode_never() -> Situation:
     situation = no_leader_known()
     situation.happen(SetMode(ElectionMode.NEVER))
     return situation
 
 
-def waiting_long() -> Situation:
+def waiting_for_next_candidacy() -> Situation:
     """Both scouting responses were refusals; the random wait before the next attempt runs."""
     situation = refused_once()
     situation.happen(scouted(3, 5, False))
@@ -282,7 +282,7 @@ def leading() -> Situation:
     return Situation().lead()
 
 
-def leading_with_one_to_spare() -> Situation:
+def leading_with_extra_vote() -> Situation:
     situation = leading()
     situation.happen(support(3, 6))
     return situation
@@ -306,8 +306,8 @@ def transferring() -> Situation:
 class Rule:
     """A rule of the table.
 
-    `event`: an input, a time in s, or a timer that fires without having been armed; `says`: the outputs in short form;
-    `state`, `timers` (running), `term`, `leader`: afterwards.
+    `event`: an input, a time to wait in s, or a timer that fires although it was not armed; `says`: the outputs in short
+    form; `state`, `timers` (running), `term`, `leader`: afterwards.
     """
 
     number: int
@@ -344,7 +344,7 @@ RULES = (
     Rule(5, following, INITIAL, (), F, (CHECK,), 5, 2),
     Rule(5, voted, RANDOM, (), F, (CHECK,), 6),
     Rule(6, no_leader_known, 8.0, ("all SCOUT_REQ(6)",), F, (SCOUT,)),
-    Rule(6, waiting_long, 1.875, ("all SCOUT_REQ(6)",), F, (SCOUT,)),
+    Rule(6, waiting_for_next_candidacy, 1.875, ("all SCOUT_REQ(6)",), F, (SCOUT,)),
     Rule(7, alone, 0.0, ("n NONE", "n NONE"), L, (BEAT,), 6, 1),
     Rule(7, alone_and_waiting, RANDOM, ("n NONE", "n NONE"), L, (BEAT,), 6, 1),
     Rule(8, following, scouted(3, 5, True), (), F, (CHECK,), 5, 2),
@@ -368,9 +368,9 @@ RULES = (
     Rule(20, voted, beat(3, 6), (), F, (CHECK,), 6),
     Rule(21, following, beat(3, 6), ("save 6/-", "n NONE", "3 SUPPORT(6)", "3 BEAT_ACK(6)"), F, (CHECK,), 6, 3),
     Rule(21, voted, beat(3, 7), ("save 7/-", "n NONE", "3 SUPPORT(7)", "3 BEAT_ACK(7)"), F, (CHECK,), 7, 3),
-    Rule(22, silence, 0.4, (), F, (CHECK,), 5, 2),
-    Rule(23, silence, 0.5, ("n LEADER_NO_HEARTBEAT",), F, (RANDOM,)),
-    Rule(24, voted_in_vain, 0.5, (), F, (RANDOM,), 6),
+    Rule(22, leader_silent, 0.4, (), F, (CHECK,), 5, 2),
+    Rule(23, leader_silent, 0.5, ("n LEADER_NO_HEARTBEAT",), F, (RANDOM,)),
+    Rule(24, voted_without_heartbeat, 0.5, (), F, (RANDOM,), 6),
     Rule(25, following, PeerDown(2), ("n LEADER_UNAVAILABLE",), F, (RANDOM,)),
     Rule(25, following, status(2, False), ("n LEADER_UNAVAILABLE",), F, (RANDOM,)),
     Rule(26, voted, PeerDown(2), (), F, (RANDOM,), 6),
@@ -387,7 +387,7 @@ RULES = (
     Rule(32, standing, support(2, 5), (), C, (ELECTION,), 6),
     Rule(33, standing, support(2, 6), ("n NONE", "all BEAT(6)"), L, (CHECK, BEAT), 6, 1),
     Rule(34, standing_of_five, support(2, 6), (), C, (ELECTION,), 6),
-    Rule(35, standing_with_enough, 4.0, ("n NONE", "all BEAT(6)"), L, (CHECK, BEAT), 6, 1),
+    Rule(35, candidate_after_lowered_quorum, 4.0, ("n NONE", "all BEAT(6)"), L, (CHECK, BEAT), 6, 1),
     Rule(36, standing, 4.0, ("n QUORUM_NOT_ACHIEVED",), F, (RANDOM,), 6),
     Rule(37, standing, proposal(2, 6), ("2 REFUSE(6)",), C, (ELECTION,), 6),
     Rule(38, standing, proposal(2, 7), ("save 7/2", "n ELECTION_PREEMPTED", "voted 7", "2 SUPPORT(7)"), F, (CHECK,), 7),
@@ -409,7 +409,7 @@ RULES = (
     Rule(50, leading, beat(3, 7), ("save 7/-", "n NONE", "all CESSION(7)", "3 BEAT_ACK(7)"), F, (CHECK,), 7, 3),
     Rule(51, leading, PeerUp(3), ("3 BEAT(6)",), L, (CHECK, BEAT), 6, 1),
     Rule(51, leading, status(3, True), ("3 BEAT(6)",), L, (CHECK, BEAT), 6, 1),
-    Rule(52, leading_with_one_to_spare, PeerDown(2), (), L, (CHECK, BEAT), 6, 1),
+    Rule(52, leading_with_extra_vote, PeerDown(2), (), L, (CHECK, BEAT), 6, 1),
     Rule(53, leading, PeerDown(2), ("n QUORUM_NOT_ACHIEVED", "all CESSION(6)"), F, (RANDOM,), 6),
     Rule(54, leading, cession(3, 6), ("3 BEAT(6)",), L, (CHECK, BEAT), 6, 1),
     Rule(55, leading, cession(3, 7), ("alarm",), L, (CHECK, BEAT), 6, 1),
@@ -418,7 +418,7 @@ RULES = (
     Rule(57, no_leader_known, scouting(2, 6, OLDER), ("2 SCOUT_RSP(5) no",), F, (INITIAL,)),
     Rule(57, no_leader_known, proposal(2, 6, OLDER), ("2 REFUSE(5)",), F, (INITIAL,)),
     Rule(57, standing, proposal(2, 7, OLDER), ("2 REFUSE(6)",), C, (ELECTION,), 6),
-    # refusals are counted; a higher term in one is adopted
+    # refusals are counted; a refusal with a higher term makes the node adopt this term
     Rule(58, standing, refusal(2, 5), (), C, (ELECTION,), 6),
     Rule(58, standing_refused_once, refusal(3, 5), ("n QUORUM_NOT_ACHIEVED",), F, (RANDOM,), 6),
     Rule(58, standing, refusal(2, 9), ("save 9/-", "n ELECTION_PREEMPTED"), F, (RANDOM,), 9),
@@ -441,7 +441,7 @@ RULES = (
     Rule(62, following, proposal(2, 6, ceded_by=3), ("2 REFUSE(5)",), F, (CHECK,), 5, 2),
     # administrators and the metadata log
     Rule(63, leading, Resign("the disk is full"), ("n QUORUM_NOT_ACHIEVED", "all CESSION(6)"), F, (RANDOM,), 6),
-    Rule(64, never_standing, 8.0, (), F, (RANDOM,)),
+    Rule(64, mode_never, 8.0, (), F, (RANDOM,)),
     Rule(64, leading, SetMode(ElectionMode.NEVER), ("n QUORUM_NOT_ACHIEVED", "all CESSION(6)"), F, (RANDOM,), 6),
     Rule(64, leading, SetMode(ElectionMode.FORCE), (), L, (CHECK, BEAT), 6, 1),
     Rule(64, dormant, SetMode(ElectionMode.FORCE), (), D, (), 0),

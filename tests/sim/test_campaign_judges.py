@@ -1,4 +1,4 @@
-"""Judges of campaigns: single violations that whole campaigns reach only by chance."""
+"""Tests of the partition judge of campaigns: single violations that whole campaigns reach only by chance."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ NODE: Any = SimpleNamespace(name="n1", run_number=1)
 
 
 def make_judge(*leases: Psn, committed: Psn) -> tuple[PartitionJudge, Any]:
-    """Return a judge whose history contains `leases`, each up to a sequence number, in this order; and its world."""
+    """Return a judge and its world. The history of the judge contains the records of `leases`, each (lease, last sequence
+    number), in this order."""
     world: Any = SimpleNamespace(counts=Counter(), notifications=[])
     world.notify_judges = world.notifications.append
     judge = PartitionJudge(world)

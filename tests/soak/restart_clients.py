@@ -69,7 +69,7 @@ class Client:
         self.stopping.set()
 
     def must_continue(self) -> bool:
-        """Return whether to continue; the first call, when all queues are open, creates the file that signals this."""
+        """Return whether to continue. The first call, made when all queues are open, creates the file that reports this."""
         self.opened.touch()
         return not self.stopping.is_set()
 
@@ -83,7 +83,7 @@ class Client:
         self.acks[uri].append((number, guid.hex(), status))
 
     def posts_allowed(self, uri: str) -> int:
-        """Return the number of posts to make now; 0 if `WINDOW` is full. Few for the last queue: it has no consumer yet."""
+        """Return the number of posts to make now: 0 if `WINDOW` is full, few to the last queue (no consumer yet)."""
         if self.posts[uri] - len(self.acks[uri]) >= WINDOW or uri == self.queues[-1] and self.random.random() < 0.9:
             return 0
         return self.random.randrange(1, 30)
@@ -124,7 +124,7 @@ def _values(producer: str, number: int) -> dict[str, object] | None:
 
 
 class Asyncio(Client):
-    """Client on the asyncio front; it posts with callbacks, groups and futures in turns."""
+    """Client on the asyncio front; it alternates between posts with callbacks, in groups, and with futures."""
 
     def _on_event(self, event: SessionEvent) -> None:
         self.on_event(_LETTERS.get(event.kind, event.kind.name))

@@ -1,4 +1,4 @@
-"""Tests of the violations that the checks of the restart run report."""
+"""Tests of `restart_judge.judge`: violations in the records of the clients of a restart or failover run."""
 
 from __future__ import annotations
 

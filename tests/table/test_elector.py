@@ -37,7 +37,7 @@ from kit.election_rules import (
     status,
     support,
     voted,
-    waiting_long,
+    waiting_for_next_candidacy,
 )
 
 from bmqtwist.cluster.election_events import (
@@ -396,7 +396,7 @@ def test_a_node_in_mode_never_does_not_succeed_a_leader_that_cedes_to_it() -> No
 
 
 def test_a_node_in_mode_force_starts_scouting_after_the_shortest_wait() -> None:
-    situation = waiting_long()
+    situation = waiting_for_next_candidacy()
     situation.happen(SetMode(ElectionMode.FORCE))
     assert not situation.wait(0.749)
     assert short(situation.wait(0.001), [2, 3]) == ("all SCOUT_REQ(6)",)

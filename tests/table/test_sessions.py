@@ -17,7 +17,7 @@ from bmqtwist.link.client import ClientSession
 from bmqtwist.link.negotiation import IncomingNegotiation, OutgoingNegotiation, create_incoming, create_outgoing
 from bmqtwist.link.peer import PeerRole, PeerSession
 from bmqtwist.link.session import Session, SessionKind
-from bmqtwist.link.states import EVENT_TYPES, ConnectionEvent, ConnectionState, Lifecycle, ignore
+from bmqtwist.link.states import EVENT_TYPES, ConnectionEvent, ConnectionState, LifecycleTable, ignore
 from bmqtwist.link.unauthenticated import UnauthenticatedConnections
 from bmqtwist.machine import IllegalTransition
 from bmqtwist.report import ListReport
@@ -183,7 +183,7 @@ def frame(kind: int) -> bytes:
     return (8 + len(body)).to_bytes(4, "big") + bytes([0x40 | kind, 2, 0, 0]) + body
 
 
-LIFECYCLES: dict[type[SessionKind], Lifecycle] = {
+LIFECYCLES: dict[type[SessionKind], LifecycleTable] = {
     IncomingNegotiation: negotiation.LIFECYCLE, OutgoingNegotiation: negotiation.DIALLED_LIFECYCLE,
     ClientSession: client_module.LIFECYCLE, AdminSession: admin.LIFECYCLE, PeerSession: peer.LIFECYCLE}
 

@@ -64,14 +64,14 @@ export function start({ onCluster }) {
       rowsOf(of).map((link) => ({ ...link, ident, name, host, url, isOverProxy: !names.has(link.node) })),
     );
     links.show(connections);
-    const words = JSON.stringify([
+    const fingerprint = JSON.stringify([
       nodes.map((node) => [node.name, node.state, node.leader, node.primaryFor, node.sessions]),
       list.map((edge) => [edge.from, edge.to, edge.level]),
       proxies.map((proxy) => [proxy.ident, proxy.state, proxy.sessions]),
       connections.map((link) => [link.ident, link.node, link.queues, levelOfLink(link), flow(link)]),
     ]);
-    if (words === drawn) return;
-    drawn = words;
+    if (fingerprint === drawn) return;
+    drawn = fingerprint;
     replace(diagram, nodes.length ? draw(nodes, list, proxies, connections) : emptyNote("No known nodes."));
   });
 }
@@ -154,15 +154,15 @@ function draw(nodes, edges, proxies, links) {
   const boxes = nodes.map((node) => {
     const place = places.get(node.name);
     const [x, y] = [place.x - BOX.width / 2, place.y - BOX.height / 2];
-    const led = node.primaryFor?.length ? `primary for ${node.primaryFor.join(", ")}` : "primary for none";
+    const primaryText = node.primaryFor?.length ? `primary for ${node.primaryFor.join(", ")}` : "primary for none";
     return svg(
       "g",
       { "data-level": levelOf(node.state) },
       svg("rect", { x, y, width: BOX.width, height: BOX.height, rx: 8 }),
       svg("text", { x: x + 12, y: y + 24 }, truncate(`${node.name}${node.leader ? " ★ leader" : ""}`, 26)),
       svg("text", { class: "small", x: x + 12, y: y + 43 }, `${node.state}, ${counted(node.sessions ?? 0, "session")}`),
-      svg("text", { class: "small", x: x + 12, y: y + 61 }, truncate(led, 34)),
-      svg("title", {}, `${node.name}: ${node.state}, ${led}`),
+      svg("text", { class: "small", x: x + 12, y: y + 61 }, truncate(primaryText, 34)),
+      svg("title", {}, `${node.name}: ${node.state}, ${primaryText}`),
     );
   });
   const ys = [...places.values()].map((place) => place.y);

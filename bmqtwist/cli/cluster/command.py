@@ -61,7 +61,7 @@ _broker_argument = click.argument("name", metavar="BROKER")
 def cluster() -> None:
     """Run several brokers on this machine as one cluster, and operate them.
 
-    A BROKER is named n1, n2, ... (or 1, 2, ...), a proxy p1, p2, ...
+    BROKER is n1, n2, ... (or 1, 2, ...) for a node, and p1, p2, ... for a proxy.
     """
 
 
@@ -169,7 +169,7 @@ def restart(directory: Path, name: str, timeout: float) -> None:
 @_directory_option
 @_until_healthy
 def roll(directory: Path, timeout: float) -> None:
-    """Restart all brokers one by one, the leader last, each when the cluster is healthy again."""
+    """Restart all brokers one by one, the leader last. Before each restart, wait until the cluster is healthy."""
     with _locked_cluster(directory) as found:
         views = found.inspect_all()
         wrong = problems(found.brokers, views)
@@ -228,7 +228,7 @@ cluster.add_command(unsafe_clear)
 @contextmanager
 def _locked_cluster(directory: Path) -> Iterator[LocalCluster]:
     """Yield the cluster of a directory, locked against other commands."""
-    LocalCluster.load(directory, _print_line)  # without a cluster, create no lock file
+    LocalCluster.load(directory, _print_line)  # fails if there is no cluster, before a lock file is created
     with locked(directory):
         yield LocalCluster.load(directory, _print_line)
 
@@ -294,7 +294,7 @@ _FOLLOW_POLL_S = 0.2
 
 
 def read_appended(path: Path, file: IO[bytes]) -> Iterator[bytes]:
-    """Yield data appended to the file, without end; after a rotation, that of the new file."""
+    """Yield the data appended to the file, without end; after a rotation, the data of the new file."""
     while True:
         data = file.read()
         if data:

@@ -1,5 +1,5 @@
-"""Records of opened queues, and the registry of a session's queues; `queue_machine` and `queue_configuration` change both.
-Requests of the application are checked before, by `queue_machine.Queues`.
+"""Queues of a session: the record of each opened queue, and the registry of all. `queue_machine` and `queue_configuration`
+change both; `queue_machine.Queues` checks a request of the application before it changes them.
 
 Ids are assigned as in the other SDKs: one queue id per canonical URI, stable over reconnects; one sub-queue id per reader
 with an app id; a new subscription id for each subscription in each configure request (`requests`).
@@ -54,7 +54,7 @@ class Queue:
     ids: QueueIds
     sub_id: int
     owner: Any
-    token: object  # of the open
+    token: object  # the result of the open completes it
     q_id: int = field(init=False)
     codec: Codec[Any] | None = None
     state: QueueState = QueueState.OPEN_PENDING

@@ -1,4 +1,5 @@
-"""Reactor performer: one turn per round, one delayed call, connection limits, unexpected exceptions."""
+"""Tests of the reactor performer (`reactor/performer.py`) with its parts: admission of connections (`reactor/admission.py`),
+incoming and TCP connections (`reactor/incoming.py`, `reactor/tcp.py`), and the connection limit (`daemon/service.py`)."""
 
 from __future__ import annotations
 
@@ -384,7 +385,7 @@ def test_without_open_files_left_for_the_storage_connections_are_refused_for_a_t
     assert not port.reading
 
 
-def test_the_clock_compares_with_the_moment_of_the_turn_and_processor_time_counts_work_alone(
+def test_the_clock_is_the_time_of_the_reactor_and_processor_time_counts_only_work(
         world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Deliveries and writes of a turn end at a moment of the clock; the budgets of the scheduler count work."""
     reactor, _, performer = world

@@ -24,7 +24,7 @@ def front(request: pytest.FixtureRequest) -> Iterator[Front]:
 
 
 class CancelAttempt:
-    """One attempt: a session, a queue, and a call to cancel after a number of turns."""
+    """One attempt to cancel a call on a session or queue after a number of loop turns."""
 
     def __init__(self, front: Front, session: Any, queue: Any) -> None:
         self.front, self.session, self.queue = front, session, queue
@@ -85,7 +85,7 @@ async def cancel_at_every_turn(front: Front, call: Callable[[CancelAttempt], Cal
         front.broker.drain(URI)
         if done:
             return turns
-    raise AssertionError("it never ends")
+    raise AssertionError(f"the call does not complete within {TURNS_MAX} turns")
 
 
 async def no_check(run: CancelAttempt) -> None:
@@ -108,7 +108,6 @@ def test_a_post_that_waits_for_room_can_be_cancelled_at_any_turn(front: Front) -
             run.queue.post_nowait(b"x" * 900)
 
             async def post() -> None:
-                front.broker.clock  # noqa: B018 - the acknowledgement may come from now on
                 if front.name == "aio":
                     await front.pass_time(0)
                 stalled.end()
@@ -169,7 +168,7 @@ def test_a_cancelled_get_loses_no_message(front: Front, how: str) -> None:
 
 
 def test_the_message_of_a_cancelled_get_goes_to_the_next_get(front: Front) -> None:
-    """The message of a cancelled getter goes to the next waiting one."""
+    """The message of a cancelled `get` goes to the next `get` that waits."""
     async def scenario() -> None:
         def call(run: CancelAttempt) -> Callable[[], Awaitable[Any]]:
             async def get() -> Any:

@@ -1,4 +1,5 @@
-"""Promise file of a node, and the encoding of partition messages between nodes."""
+"""Tests of the promise file of a node (`storage/slot_file.py`) and of the encoding of partition messages between nodes
+(`cluster/partition_events.py`)."""
 
 from __future__ import annotations
 
