@@ -98,7 +98,7 @@ def test_watermark_alarms_are_raised_once_and_re_armed_by_draining(world: World)
 
 @spec("broker", 182)
 def test_the_capacity_alarm_names_the_contents_of_the_queue(world: World) -> None:
-    """Sizes of its lists, expressions, and the oldest message that was put aside, with its properties."""
+    """Sizes of its lists, expressions, and the oldest message of the put-aside list, with its properties."""
     world.domain(queue_messages=3)
     producer = world.producer()
     world.consumer(x="x > 5")
