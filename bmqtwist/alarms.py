@@ -13,14 +13,14 @@ console shows the declarations.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final, Literal
-
-from msgspec import Struct
 
 Severity = Literal["ALARM", "PANIC"]
 
 
-class AlarmKind(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class AlarmKind:
     """Declaration of one alarm. `severity`: ALARM requires an action of an operator, PANIC an immediate one;
     `has_original_line`: the line is that of BlazingMQ, without the id; `clears`: condition under which the broker clears the
     alarm, empty = only an operator clears it."""
