@@ -2,7 +2,8 @@
 
 **Syncs**. A sync costs about the same for one message as for a hundred. If messages arrived during the last sync, the next
 one is delayed by SYNC_DELAY_S. If no message arrives in the second halves of such delays, the producers block on their ACKs,
-and the delay is suspended (`link/batching.py: Trial`). Records stored during a delay are written at its end, in one write.
+and the delay is suspended (`link/batching.py: DelaySuspension`). Records stored during a delay are written at its end, in
+one write.
 
 **Writes**. Delayed ACKs of a producer (`link/batching.py`) leave BATCH_MIN_S or more after its PUT; its messages are written
 shortly before, in one write for several turns. Consumers receive them earlier: a message that a crash loses was not
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from bmqtwist.link.batching import BATCH_MIN_S, DELAYED_ACKS_MAX, Trial
+from bmqtwist.link.batching import BATCH_MIN_S, DELAYED_ACKS_MAX, DelaySuspension
 from bmqtwist.link.client import ClientSession
 from bmqtwist.queue.queue import Put
 
@@ -25,7 +26,7 @@ class SyncBatching:
     """Delay of the syncs of one partition. `until`: end of the present delay, 0 = none. `delays_next`: another delay follows
     the sync in progress. `synced_to`: end of DATA, in bytes, when the last sync began."""
 
-    __slots__ = ("until", "delays_next", "synced_to", "_newest", "_newest_at", "_arrivals_during_sync", "_trial")
+    __slots__ = ("until", "delays_next", "synced_to", "_newest", "_newest_at", "_arrivals_during_sync", "_suspension")
 
     def __init__(self) -> None:
         self.until = 0.0
@@ -34,7 +35,7 @@ class SyncBatching:
         self._newest = 0
         self._newest_at = float("-inf")
         self._arrivals_during_sync = False
-        self._trial = Trial()
+        self._suspension = DelaySuspension()
 
     def delays(self, now: float, newest: int, syncing: bool) -> bool:
         """Return whether the next sync is delayed. `newest`: position of the last unsynced message, 0 = none; `syncing`: a
@@ -45,14 +46,14 @@ class SyncBatching:
         if syncing or not newest:
             return False
         if not self.until:
-            self.delays_next = self._arrivals_during_sync and self._trial.allows(now)
+            self.delays_next = self._arrivals_during_sync and self._suspension.allows_delay(now)
             if self.delays_next:
                 self.until = now + SYNC_DELAY_S
                 return True
         elif now < self.until:
             return True
         else:
-            self.delays_next = self._trial.on_end(now, now - self._newest_at > SYNC_DELAY_S / 2)
+            self.delays_next = self._suspension.on_delay_end(now, now - self._newest_at > SYNC_DELAY_S / 2)
         self.until, self._arrivals_during_sync = 0.0, False
         return False
 

@@ -84,13 +84,13 @@ class Support:
 class TermInquiry:
     """Terms of all other nodes, requested when the own term and vote are lost (`pending`)."""
 
-    others: list[int]
+    other_nodes: list[int]
     pending: bool = False
     terms: dict[int, int] = field(default_factory=dict)
 
     @property
     def missing(self) -> list[int]:
-        return [node_id for node_id in self.others if node_id not in self.terms]
+        return [node_id for node_id in self.other_nodes if node_id not in self.terms]
 
     def add_term(self, node_id: int, term: int) -> None:
         """Add the term of a node; the inquiry ends with the last one."""

@@ -43,19 +43,19 @@ class Elector:
     def __init__(self, node_id: int, name: str, members: Collection[int], timing: ev.ElectionTiming,
                  chance: Callable[[], float], newest_lsn: Callable[[], Lsn], quorum: int = 0) -> None:
         self.node_id, self.name = node_id, name
-        self.others = sorted(set(members) - {node_id})
+        self.other_nodes = sorted(set(members) - {node_id})
         self.quorum = max(quorum, self.majority)
         self.newest_lsn = newest_lsn
         self.timing, self.timers = timing, ElectionTimers(timing, chance)
         self.mode = ElectionMode.NORMAL
         self.state = DORMANT
-        self.ballot = Ballot(has_file=bool(self.others))
+        self.ballot = Ballot(has_file=bool(self.other_nodes))
         self.leader: int | None = None
         self.tentative_leader: int | None = None  # candidate with this node's vote, before its first heartbeat
         self.reported_leader: int | None = None  # leader reported by another node while this node has none
         self.support = Support()  # while candidate or leader
         self.scouting: Scouting | None = None
-        self.inquiry = TermInquiry(self.others)
+        self.inquiry = TermInquiry(self.other_nodes)
         self.highest_reported_term = 0  # highest term in other nodes' messages; a candidacy uses a higher one
         self.ceded_by: int | None = None  # leader that has transferred the leadership to this node
         self.preferred_candidate: int | None = None  # node to which this node has ceded; it votes for no other one
@@ -99,7 +99,7 @@ class Elector:
                 self.dispatch(timer, timer)
 
     def _on_message(self, sender: int, message: ElectorMessage) -> None:
-        if sender not in self.others or not message.choice:
+        if sender not in self.other_nodes or not message.choice:
             return
         if not message.term and message.choice not in _TERMLESS:
             return
@@ -119,7 +119,7 @@ class Elector:
     @property
     def node_count(self) -> int:
         """Number of nodes of the cluster, this one included."""
-        return len(self.others) + 1
+        return len(self.other_nodes) + 1
 
     @property
     def majority(self) -> int:
@@ -181,7 +181,7 @@ class Elector:
             self.term if term is None else term, ElectorMessage.CHOICE.name_of(value), value))
 
     def broadcast(self, value: Any, term: int | None = None) -> None:
-        for node_id in self.others:
+        for node_id in self.other_nodes:
             self.send(node_id, value, term)
 
     def alarm(self, kind: AlarmKind, text: str) -> None:
@@ -201,14 +201,14 @@ def _ignore(elector: Elector, event: object) -> None:
 
 def _on_start(elector: Elector, event: ev.Start) -> None:
     elector.ballot.load(event.term, event.vote, event.damaged)
-    elector.inquiry = TermInquiry(elector.others, event.damaged)
+    elector.inquiry = TermInquiry(elector.other_nodes, event.damaged)
     if event.damaged:
         elector.alarm(
             alarms.VOTE_UNKNOWN,
             "term and vote of this node are lost: it neither votes nor follows a leader until all other nodes have "
             "reported their terms")
     elector.change_state(FOLLOWER, None, ElectionReason.STARTED, "the node has started")
-    elector.timers.arm(ElectionTimer.INITIAL, elector.timing.initial_wait if elector.others else 0.0)
+    elector.timers.arm(ElectionTimer.INITIAL, elector.timing.initial_wait if elector.other_nodes else 0.0)
 
 
 def _on_stop(elector: Elector, event: ev.Stop) -> None:
@@ -281,7 +281,7 @@ def _on_candidacy_timer(elector: Elector, event: ElectionTimer) -> None:
         elector.schedule_candidacy()
     elif elector.mode in _PASSIVE:
         elector.schedule_candidacy()
-    elif not elector.others:
+    elif not elector.other_nodes:
         _become_candidate(elector, elector.term + 1, "the cluster has one node")
     else:
         term = max(elector.term, elector.highest_reported_term) + 1
@@ -452,7 +452,7 @@ def _become_candidate(elector: Elector, term: int, cause: str) -> None:
     elector.support.requested_at = elector.timers.now
     elector.timers.arm(ElectionTimer.ELECTION, elector.timing.election_result)
     elector.broadcast(ElectionProposal(elector.newest_lsn(), ceded_by))
-    if not elector.others:  # the first record of the term makes it durable
+    if not elector.other_nodes:  # the first record of the term makes it durable
         _count_vote(elector, elector.node_id)
 
 
@@ -509,7 +509,7 @@ def _become_leader(elector: Elector) -> None:
 
 def _on_heartbeat_timer(elector: Elector, event: ElectionTimer) -> None:
     elector.timers.arm(ElectionTimer.BEAT, elector.timing.beat_period)
-    for node_id in elector.others:
+    for node_id in elector.other_nodes:
         _send_heartbeat(elector, node_id)
 
 
@@ -522,7 +522,7 @@ def _on_peer_up(elector: Elector, event: ev.PeerUp) -> None:
 
 
 def _arm_quorum_timer(elector: Elector) -> None:
-    if elector.others:
+    if elector.other_nodes:
         elector.timers.deadlines[ElectionTimer.CHECK] = elector.quorum_until
 
 

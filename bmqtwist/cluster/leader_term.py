@@ -1,4 +1,8 @@
-"""Term of a leader in the metadata log: its proposed records, and the progress of each follower. Pure."""
+"""Term of a leader in the metadata log: its proposed records, and the progress of each follower. Pure.
+
+Part of `metadata_log.py`, which has the transition table and creates a `LeaderTerm` when this node leads. Changes are
+validated by `changes.py`; records are kept in `record_log.py`.
+"""
 
 from __future__ import annotations
 

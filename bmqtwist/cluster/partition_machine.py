@@ -49,7 +49,7 @@ class PartitionMachine:
     def __init__(self, node_id: int, members: Collection[int], log: LogView, timing: ReplicationTiming, promised: int = 0,
                  name: str = "", doubtful: bool = False) -> None:
         self.log, self.name = log, name
-        self.others = tuple(sorted(set(members) - {node_id}))
+        self.other_nodes = tuple(sorted(set(members) - {node_id}))
         standing = self.standing = PartitionStanding(node_id, members, log, timing, promised, name, doubtful)
         self.connected_nodes, self.transition_log = standing.connected_nodes, standing.transition_log
         self.targets = ReplicationTargets(standing)

@@ -1,7 +1,9 @@
-"""Standing of a node in a partition: role, primary, leases and committed PSN, and the outputs of one step.
+"""Shared state of a partition's machine: role, primary, leases and committed PSN of this node, and the outputs of one step.
 
-All parts of `PartitionMachine` share it: they read it, change the role with `change_role`, and append their outputs. The
-leases that were promised, used and assigned decide which primary may append records.
+`PartitionMachine` (`partition_machine.py`) creates one and gives it to its parts `take_over.py`, `replication_targets.py`
+and `partition_reception.py`: they read it, change the role with `change_role`, and append their outputs. The leases that
+were promised, used and assigned decide which primary may append records. The election of the leader has a machine of its
+own, `elector.py`.
 """
 
 from __future__ import annotations

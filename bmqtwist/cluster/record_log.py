@@ -16,6 +16,8 @@ followers, gives it the LSN of the next record, as the original does.
 At the start the log of several nodes is loaded from the last committed SNAPSHOT on, which includes all records before it; in
 a file that continues a full one, from the first SNAPSHOT on. Records that do not follow their predecessor are dropped; the
 other nodes send them again.
+
+`metadata_log.py` and `leader_term.py` append to it and commit; the bytes of the file are in `storage/ledger_file.py`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Replication targets: the nodes that receive records or images from this node, their receipts, and the commits that follow.
 
-All records up to a record of the primary's own lease are committed once that record is durable at a majority.
+All records up to a record of the primary's own lease are committed once that record is durable at a majority. Part of
+`partition_machine.py`, whose table calls the actions. `member/partition_logs.py: Feeding` reads the records and images that
+the outputs name; `partition_reception.py` is the receiving side.
 """
 
 from __future__ import annotations

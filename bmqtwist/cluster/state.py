@@ -1,6 +1,7 @@
 """Cluster state: partitions with their primaries and leases, queues with their partitions and apps.
 
-Only advisories change it; every node applies them in the same order, also when it loads its ledger.
+Only advisories change it; every node applies them in the same order, also when it loads its ledger. Called by
+`metadata_log.py` for each committed advisory; `changes.py` builds the advisories.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Preflight of a graceful stop: the consequences for the cluster if one node stops now. Pure.
 
 It is computed from the state of all members that the node knows at present, and from the rules of the handover. The command
-`STOP PREFLIGHT` and the console show it.
+`STOP PREFLIGHT` and the console show it. Called by `view/stopping.py`, which collects the state; the stop itself is in
+`broker/graceful_stop.py`.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class ClusterView:
     name: str
     node_id: int
     node_name: str
-    others: tuple[MemberView, ...]
+    other_nodes: tuple[MemberView, ...]
     leader: int | None
     quorum: int
     factor: int
@@ -82,8 +83,8 @@ class StopPreflight:
 
 def stop_preflight(view: ClusterView) -> StopPreflight:
     """Return the consequences of a stop of the node."""
-    staying = [member.node_id for member in view.others if member.stays]
-    candidates = [member.node_id for member in view.others if member.available] or staying
+    staying = [member.node_id for member in view.other_nodes if member.stays]
+    candidates = [member.node_id for member in view.other_nodes if member.available] or staying
     leads = view.leader == view.node_id
     next_leader = next(iter(candidates), None) if leads else view.leader
     can_elect = len(staying) >= view.quorum
@@ -103,18 +104,18 @@ def stop_preflight(view: ClusterView) -> StopPreflight:
 
 def _warnings(view: ClusterView, staying: list[int], can_elect: bool, without_quorum: list[int],
               moves: list[StopMove]) -> list[str]:
-    names = {member.node_id: member.name for member in view.others}
+    names = {member.node_id: member.name for member in view.other_nodes}
     found = []
-    if not view.others:
+    if not view.other_nodes:
         found.append(f"{view.node_name} is the only node of cluster {view.name}: clients wait until it has started again")
     elif not can_elect:
-        found.append(f"without {view.node_name} {len(staying)} of {len(view.others) + 1} nodes remain, and {view.quorum} "
+        found.append(f"without {view.node_name} {len(staying)} of {len(view.other_nodes) + 1} nodes remain, and {view.quorum} "
                      "are needed to elect a leader: partitions get no other primary, queues cannot be created or deleted")
-    if view.others and without_quorum:
+    if view.other_nodes and without_quorum:
         found.append(f"without {view.node_name} {len(staying)} nodes remain, and {view.factor} must store each message of a "
                      f"queue of strong consistency: such queues in {_partitions(without_quorum)} acknowledge no message")
-    found += [f"node {member.name} is not connected, or is stopping, too" for member in view.others if not member.stays]
-    found += [f"node {member.name} is not available yet: it is still receiving records" for member in view.others
+    found += [f"node {member.name} is not connected, or is stopping, too" for member in view.other_nodes if not member.stays]
+    found += [f"node {member.name} is not available yet: it is still receiving records" for member in view.other_nodes
               if member.stays and not member.available]
     for move in moves:
         partition = next(each for each in view.partitions if each.partition_id == move.partition_id)

@@ -1,7 +1,9 @@
 """Take-over of a partition by a new primary: collects the promises of a quorum, and pulls the log with the highest PSN.
 
-Every committed record is stored by a quorum, and any two quorums have a common node; so the log with the highest PSN among
-a quorum contains all committed records. Pulled records replace conflicting records of the own log. Then the lease begins.
+Every committed record is stored by a quorum, and any two quorums have a common node; so the log with the highest PSN among a
+quorum contains all committed records. Pulled records replace conflicting records of the own log. Then the lease begins. Part
+of `partition_machine.py`, used by a primary from its appointment until its lease begins. `partition_reception.py` receives
+the pulled records; the planned handover to a successor is in `member/handovers.py`.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ announces another status than AVAILABLE; then the proxy chooses another one at o
 better one. Nodes of the proxy's own data centre come first: during the first LOCAL_WAIT_S seconds the proxy chooses only
 these; later, or once a node has been in use, any available node if no local one is. Every choice has a *generation*, a
 number; answers of an older generation are ignored.
+
+`relay/proxy.py` calls `UpstreamSelector.step` and performs the outputs. `streams.py` has the queues that are open upstream.
 """
 
 from __future__ import annotations

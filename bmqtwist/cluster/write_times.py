@@ -1,7 +1,8 @@
 """Write times of a primary's records, to compute the lag of replicas in seconds. Pure.
 
 An entry has the last record written and the time; there is at most one entry in STEP_S. Above ENTRIES_MAX entries are
-thinned out to less than half, so that the error of a lag is at most its share SLACK.
+thinned out to less than half, so that the error of a lag is at most its share SLACK. Used by `member/partition_logs.py`, one
+for each partition of which this node is primary; `view/replicas.py` shows the lags.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Sessions of administrators: admin commands and their answers."""
+"""Sessions of administrators: admin commands and their answers.
+
+A kind of session (`session.py`), set by `negotiation.py` for a client that negotiates as administrator. `broker/commands.py`
+runs the commands; they are declared in `admin/table.py`.
+"""
 
 from __future__ import annotations
 

@@ -6,7 +6,8 @@
 
 Batching begins after RUN_EVENTS events in quick succession. A batch older than BATCH_MIN_S goes out with the next turn that
 runs for any reason; after BATCH_MAX_S a turn is run for it. (Timers below a clock tick cost more than the batch saves.) A
-producer that blocks on its ACKs sends nothing while they are delayed: `Trial` detects this and suspends the delay.
+producer that blocks on its ACKs sends nothing while they are delayed: `DelaySuspension` detects this and suspends the delay.
+Called by `client.py`. The coalescing of writes to the files, for durability `none`, is in `broker/batching.py`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ SUSPEND_S: Final = 0.25  # duration of the first suspension; each further one is
 SUSPEND_MAX_S: Final = 16.0  # up to this
 
 
-class Trial:
+class DelaySuspension:
     """Suspends a delay for some time when most of the recent delays were useless."""
 
     __slots__ = ("_useless", "_not_before", "_suspension")
@@ -36,11 +37,11 @@ class Trial:
     def __init__(self) -> None:
         self._useless, self._not_before, self._suspension = 0, float("-inf"), SUSPEND_S
 
-    def allows(self, now: float) -> bool:
+    def allows_delay(self, now: float) -> bool:
         """Return whether the delay is not suspended."""
         return now >= self._not_before
 
-    def on_end(self, now: float, useless: bool) -> bool:
+    def on_delay_end(self, now: float, useless: bool) -> bool:
         """Record the end of a delay; return False if it suspends further ones."""
         if not useless:
             if self._useless:
@@ -59,11 +60,11 @@ class Trial:
 class AckBatching:
     """Delayed ACKs of one producer. `delays`: its ACKs may be delayed."""
 
-    __slots__ = ("delays", "_last", "_run", "_trial")
+    __slots__ = ("delays", "_last", "_run", "_suspension")
 
     def __init__(self) -> None:
         self.delays = False
-        self._last, self._run, self._trial = float("-inf"), 0, Trial()
+        self._last, self._run, self._suspension = float("-inf"), 0, DelaySuspension()
 
     def on_puts(self, now: float) -> None:
         """Record a PUT event."""
@@ -75,11 +76,11 @@ class AckBatching:
             self._run, self.delays = 0, False
         elif not self.delays:
             self._run += 1
-            self.delays = self._run >= RUN_EVENTS and self._trial.allows(now)
+            self.delays = self._run >= RUN_EVENTS and self._suspension.allows_delay(now)
 
     def on_acks_sent(self, now: float) -> None:
         """Record that delayed ACKs are sent now. If the producer was idle before, it may have blocked on them."""
-        if not self._trial.on_end(now, now - self._last > IDLE_S):
+        if not self._suspension.on_delay_end(now, now - self._last > IDLE_S):
             self._run, self.delays = 0, False
 
 

@@ -3,6 +3,8 @@
 CONFIRM events are decoded here; `link/puts.py` handles PUT events, `link/requests.py` control messages. ACKs and PUSHes are
 delayed by the rules of `link/batching.py`.
 
+A kind of session: `negotiation.py` sets it for clients, `session.py` calls it. Its subclass for brokers is in `peer.py`.
+
 docs/architecture.md, "A message's way", shows when this module is called.
 """
 

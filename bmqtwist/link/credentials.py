@@ -1,4 +1,8 @@
-"""Credentials of this broker for outgoing connections: sent before the negotiation and renewed before they expire."""
+"""Credentials of this broker for outgoing connections: sent before the negotiation and renewed before they expire.
+
+`negotiation.py` sends them on each connection that this broker opens, `peer.py` renews them. The check of received
+credentials is in `authentication.py`; providers are configured in `security/authenticators.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Features beyond BlazingMQ's protocol, which bmqtwist brokers announce to each other during negotiation."""
+"""Names of features beyond BlazingMQ's protocol, which bmqtwist brokers announce to each other during negotiation.
+
+`peers/handshake.py` announces and compares them; `relay/` and `link/peer.py` use a feature if the peer has announced it.
+docs/protocol-extensions.md describes the messages.
+"""
 
 from __future__ import annotations
 

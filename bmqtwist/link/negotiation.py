@@ -2,7 +2,7 @@
 
 `create_incoming` creates the session of an accepted connection, `create_outgoing` that of a connection to another broker.
 The broker accepts or refuses identities (`NegotiationContext.decide`). Timeouts: `OutgoingNegotiation.tick` here, that of
-accepted connections in `broker/periodic_jobs.py`.
+accepted connections in `broker/periodic_jobs.py`. Called by `broker/sessions.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Direct output of one TCP connection: the output of a turn is written to the socket, without the transport."""
+"""Direct output of one TCP connection: the output of a turn is written to the socket, without the transport.
+
+`reactor/tcp.py` creates it for each connection; `reactor/performer.py` writes with it. Events of a turn are collected in
+`outbox.py`.
+"""
 
 from __future__ import annotations
 

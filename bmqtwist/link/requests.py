@@ -5,7 +5,9 @@ a request is unanswered, until its deadline, later requests of its queue id are 
 ids are independent of each other. Later answers to a FINISHED request are ignored.
 
 The effects of a request are in force when its answer is appended to the output, so that the answer precedes every PUSH that
-it allows. A disconnect cancels all pending requests, and its answer is the last message.
+it allows. A disconnect cancels all pending requests, and its answer is the last message. Called by `client.py` for each
+control message of a client or downstream broker; `broker/access.py` finds and creates the queues. Requests that this node
+sends upstream are in `relay/relays.py`.
 """
 
 from __future__ import annotations

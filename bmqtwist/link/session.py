@@ -16,6 +16,8 @@ declare a protocol of their own.
 Input above one slice (`SLICE_BYTES`) is processed as a job of the scheduler, one slice per step; later input of the session
 is processed after that job.
 
+Called by `broker/sessions.py`, for chunks that `reactor/tcp.py` has received.
+
 docs/architecture.md, "A message's way", shows when this module is called.
 """
 

@@ -1,7 +1,8 @@
 """Limits for unauthenticated connections, that is, connections that have not completed their negotiation.
 
 Each may send NEGOTIATION_BYTES_MAX bytes before its negotiation is complete. Further limits apply to their number, to the
-sum of their bytes, to their number per address, and to new connections per second and address.
+sum of their bytes, to their number per address, and to new connections per second and address. `broker/sessions.py` admits
+connections by them, `session.py` counts the bytes. The number of all connections is limited in `reactor/admission.py`.
 """
 
 from __future__ import annotations

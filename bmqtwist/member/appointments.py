@@ -3,6 +3,8 @@
 A partition gets another primary when its primary disconnects, declines, or does not become active within `maxTimeMaster`. A
 stopping node declines by itself. An administrator may move one partition, or spread all partitions evenly, one move at a
 time; with `rebalance` the leader does so whenever a node has become available. The object is active only at the leader.
+Called by `replication.py` when nodes connect, disconnect or decline a lease, and by the admin commands; the choice itself
+(`successor_of`, `next_move`) is in `cluster/changes.py`.
 """
 
 from __future__ import annotations

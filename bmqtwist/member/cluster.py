@@ -6,6 +6,9 @@ the queues of the partitions whose active primary it is (`member.replication`); 
 A queue changes in the metadata first, and in its partition after the commit. If the process dies in between, the next start
 applies the metadata to the partition. At the start partitions are recovered under new leases. Queues whose domain cannot be
 loaded stay *dormant*: their records remain stored, and they are activated when the domain is loaded.
+
+Created by `daemon/assemble.py`; `broker/access.py` asks it for the queues that clients open. Its parts: `queue_changes.py`,
+`activation.py`, `retirement.py`, `replication.py`.
 """
 
 from __future__ import annotations

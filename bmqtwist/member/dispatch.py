@@ -1,5 +1,7 @@
 """Dispatch of the traffic between members of a cluster: passes each event of another member to its handler.
 
+`peers/links.py` calls it for each event and each change of a connection.
+
     EVENTS             by event type: records and receipts of partitions, messages and acknowledgements, elections
     CLUSTER_MESSAGES   by kind of a control message of the cluster: metadata log, proposals, partitions, node status
 

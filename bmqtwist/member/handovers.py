@@ -6,6 +6,9 @@
                  the successor under a newer lease
     cancelled    the successor was not up to date in time: the queues are activated again; if this node stops, the leader
                  chooses another successor
+
+`partition_runner.py` creates it and advances it with each step; `replication.py` begins a handover for a move or a stop. The
+target is chosen in `appointments.py`; the first steps of the next primary are in `cluster/take_over.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Interfaces that the parts of a member need: of their cluster (`Cluster`) and of the broker's domains (`Domains`)."""
+"""Interfaces that the parts of a member need: of their cluster (`ReplicatedCluster`) and of the domains (`DomainSource`).
+
+`cluster.py: Cluster` implements the first for `replication.py`, `partition_runner.py`, `member_relays.py` and
+`queue_changes.py`; `broker/access.py` implements the second.
+"""
 
 from __future__ import annotations
 

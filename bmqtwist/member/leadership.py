@@ -6,6 +6,9 @@
 
 Inputs of the elector are processed in order; an input that an output causes is queued. The elector of a cluster of one node
 leads at once and needs neither file nor links.
+
+Created by `daemon/assemble.py`. `dispatch.py` passes it connections and election messages; the rules of an election are in
+`cluster/elector.py`, the appointment of primaries is in `appointments.py`.
 """
 
 from __future__ import annotations
@@ -165,13 +168,13 @@ class Leadership:
     def may_be_cut_off_from_leader(self) -> bool:
         """True if other nodes may have a leader that this node cannot reach: one reports it, or too few are connected."""
         elector = self.elector
-        return elector.reported_leader is not None or sum(map(self.is_up, elector.others)) + 1 < elector.quorum
+        return elector.reported_leader is not None or sum(map(self.is_up, elector.other_nodes)) + 1 < elector.quorum
 
     @property
     def has_quorum_without_self(self) -> bool:
         """True if the other connected nodes are enough for an election and a commit."""
         elector = self.elector
-        return sum(map(self.is_up, elector.others)) >= elector.quorum
+        return sum(map(self.is_up, elector.other_nodes)) >= elector.quorum
 
     def transfer(self, node_id: int) -> str:
         """Transfer leadership to another node; return the reason if it is refused."""
@@ -247,7 +250,7 @@ class Leadership:
             case Voted():
                 self.metadata.step(Follow(output.term, None), wall)
             case Outvoted():
-                self.metadata.step(RequestRecords(tuple(filter(self.is_up, self.elector.others))), wall)
+                self.metadata.step(RequestRecords(tuple(filter(self.is_up, self.elector.other_nodes))), wall)
             case ElectionChanged():
                 self._on_election_changed(output, wall)
             case Alarm():

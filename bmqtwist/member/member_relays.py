@@ -2,8 +2,8 @@
 
 A partition has an upstream while its active primary is known and connected (`Replication.primary_of`); the generation of the
 upstream is the primary's lease. The primary sends PUSHes without payload: this node has the records, or receives them soon.
-When this node becomes primary, its relays become queues, and the reverse (`queue.handover`). `relay.relays` has the
-part that members and proxies share.
+When this node becomes primary, its relays become queues, and the reverse (`queue.handover`). `relay.relays` has the part
+that members and proxies share; `relay/proxy.py` is the counterpart of a proxy. Called by `dispatch.py` and `cluster.py`.
 docs/architecture.md shows the way of a PUT through three nodes, and of its ACK back.
 """
 

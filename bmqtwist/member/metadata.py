@@ -5,6 +5,9 @@
     on_written, on_failed  result of a file job: changes take effect, callbacks are called
     lead, step             events of elections and messages of other nodes; messages to them and commits go to `user`
     perform_jobs           at the start: perform all file jobs on the calling thread
+
+`member/cluster.py` (a single node), `leadership.py` and `proposals.py` call it, and `broker/broker.py` for the file jobs.
+The log's rules are in `cluster/metadata_log.py`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 A member is AVAILABLE when all its partitions are healed and each partition has an active primary. It reports changes to the
 other members, and to proxies, which choose their upstream by them; a stopping member reports that it stops. The statuses of
-two members decide which message types one may send to the other (`cluster/gates.py`).
+two members decide which message types one may send to the other (`cluster/gates.py`). `dispatch.py` passes it the messages
+of members, `partition_runner.py` sets this node's own status.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class NodeStatuses:
         self._title = f"Cluster ({definition.name})"
         self.members = [node.id for node in definition.nodes]
         self.own = NodeStatus.E_STARTING
-        self.others = dict.fromkeys([each for each in self.members if each != node_id], NodeStatus.E_UNAVAILABLE)
+        self.other_nodes = dict.fromkeys([each for each in self.members if each != node_id], NodeStatus.E_UNAVAILABLE)
         self._stopping: set[int] = set()  # members that reported that they stop
         self.on_changed: Callable[[], None] = lambda: None
         self.announce_to_proxies: Callable[[NodeStatus], None] = lambda status: None
@@ -58,19 +59,19 @@ class NodeStatuses:
 
     def ask_to_stop(self) -> None:
         """Ask the other members to send no more messages to this node, which stops."""
-        self.stop_awaited |= send_stop_requests(map(self._links.session, self.others))
+        self.stop_awaited |= send_stop_requests(map(self._links.session, self.other_nodes))
 
     def on_stop_request(self, peer: PeerSession, message: ControlMessage) -> None:
         """Handle a stop request: this node sends no more messages to that member."""
         peer.stop_deliveries()
-        if self.others[peer.node_id] is not NodeStatus.E_UNAVAILABLE:
+        if self.other_nodes[peer.node_id] is not NodeStatus.E_UNAVAILABLE:
             self.on_announced(peer.node_id, NodeStatus.E_STOPPING)
         answer_stop(peer, message)
 
     def _set(self, node_id: int, status: NodeStatus) -> None:
-        before = self.others[node_id]
+        before = self.other_nodes[node_id]
         if before is not status:
-            self.others[node_id] = status
+            self.other_nodes[node_id] = status
             self._report.info(f"{self._title}: node {self._links.name(node_id)}: {before.name} -> {status.name}")
             name = self._links.node_name(node_id)
             self._report.record_event("node", f"node {name} {_MEANS[status]}", about=name, before=before.name,
@@ -84,7 +85,7 @@ class NodeStatuses:
         self._report.info(f"{self._title}: Transitioning to {status.name.removeprefix('E_')}.")
         self._report.record_event("node", f"this node {_MEANS[status]}", before=self.own.name, status=status.name)
         self.own = status
-        for node_id in self.others:
+        for node_id in self.other_nodes:
             self._send_status(node_id)
         self.announce_to_proxies(status)
         self.on_changed()
@@ -98,7 +99,7 @@ class NodeStatuses:
 
     def status_of(self, node_id: int) -> NodeStatus:
         """Return the status of a member."""
-        return self.own if node_id == self.node_id else self.others[node_id]
+        return self.own if node_id == self.node_id else self.other_nodes[node_id]
 
     @property
     def is_stopping(self) -> bool:
@@ -111,7 +112,7 @@ class NodeStatuses:
 
     def gates(self, node_id: int) -> Gates:
         """Return the kinds of messages that may be sent to a node."""
-        return GATES.get((self.own, self.others[node_id]), CLOSED)
+        return GATES.get((self.own, self.other_nodes[node_id]), CLOSED)
 
     def _send_status(self, node_id: int) -> None:
         self._links.send(node_id, cluster_event(NodeStatusAdvisory(self.own)))

@@ -5,6 +5,8 @@ the partition is *busy*: it ignores records, which the primary repeats. `Feeding
 or an image of all live records. Recent records are sent from memory at once; older ones are read from the files, one
 message every PAUSE_S. `storage.replica` limits the size of a message.
 
+Called by `partition_runner.py`, which performs the outputs of the partition's machine with it.
+
 docs/architecture.md, "A message's way", shows when this module is called.
 """
 

@@ -10,6 +10,8 @@ Records leave for the replicas in the turn in which they are written, before the
 DELAY_S for the records of a message. A replica sends a receipt when it has written or synced records. Inputs of a machine
 are processed in order; an input that an output causes is queued.
 
+Called by `replication.py` for events of the cluster, and by `broker/storage_turn.py` for written records.
+
 docs/architecture.md, "A message's way", shows when this module is called.
 """
 
@@ -224,7 +226,7 @@ class PartitionRunner:
 
     def _count_copies(self, hosted: HostedPartition, now: float) -> None:
         """Update the records stored by one replica, and by all available replicas: PUTs may wait for these copies."""
-        available = [node_id for node_id, status in self._statuses.others.items() if status is NodeStatus.E_AVAILABLE]
+        available = [node_id for node_id, status in self._statuses.other_nodes.items() if status is NodeStatus.E_AVAILABLE]
         if hosted.partition.update_copy_marks(*hosted.machine.targets.replicated_psns(available)):
             self._cluster.on_committed(hosted.partition, now)
 
@@ -271,7 +273,7 @@ class PartitionRunner:
             self._report_event(index, f"this node is no longer active: {output.cause}", lease=output.lease)
             self._cluster.retire_queues(index, output.cause, now, wall)
             hosted.partition.drop_effects()
-        self.primaries.advise(hosted.machine.others, primary, index, status)
+        self.primaries.advise(hosted.machine.other_nodes, primary, index, status)
         self._loop.performer.request_turn()
 
     def set_active(self, index: int, primary: Primary, active: bool) -> None:

@@ -2,7 +2,8 @@
 
 A promise is the lease of an appointed primary: this node no longer supports primaries with an older lease. The primary
 receives the promise once it is durable (`cluster/take_over.py`). The file also has a flag for each partition: durable
-records may be missing in its log (`doubtful`).
+records may be missing in its log (`doubtful`). Called by `partition_runner.py`; the format of the file is in
+`storage/slot_file.py`.
 """
 
 from __future__ import annotations

@@ -3,6 +3,9 @@
 The leader proposes a change to its own log, unless it refuses it (`Proposals.refusal`). Any other node sends the leader a
 request; the change is complete when this node has applied its record. Requests without an answer are repeated, also to the
 next leader; a node that is not the leader answers NOT_LEADER. After its timeout a request has failed with unknown outcome.
+
+`queue_changes.py` creates the changes, through `member/cluster.py`; `dispatch.py` passes requests and answers. The leader's
+log is `metadata.py`.
 """
 
 from __future__ import annotations

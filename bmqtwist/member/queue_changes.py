@@ -1,4 +1,8 @@
-"""Changes of queues in a cluster's metadata: creation, deletion, apps. They take effect at their commit."""
+"""Changes of queues in a cluster's metadata: creation, deletion, apps. They take effect at their commit.
+
+Called by `broker/access.py` (first open of a queue), `daemon/housekeeping.py` (unused queues) and admin commands.
+`proposals.py` takes each change to the leader; the changes are validated in `cluster/changes.py`.
+"""
 
 from __future__ import annotations
 

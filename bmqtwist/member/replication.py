@@ -4,7 +4,8 @@
     other nodes   connections (`on_peer_up`, `on_peer_down`) and messages about partitions (`on_message`)
     leader        appoints primaries (`appointments`) and moves partitions to other nodes (`handovers`)
 
-`partition_runner` runs the state machines.
+`partition_runner.py` runs the state machines; their rules are in `cluster/partition_machine.py`. Called by `dispatch.py`
+(other nodes) and `member/cluster.py` (metadata).
 
 docs/architecture.md, "A message's way", shows when this module is called.
 """
@@ -117,7 +118,7 @@ class Replication:
     def _begin_handover(self, index: int, wanted: Yield, now: float) -> None:
         """Begin to hand a partition over, as the leader asked; an outdated request is ignored."""
         machine, held = self.hosted[index].machine, self._cluster.count_in_memory(index)
-        if not self.is_active_primary(index) or machine.lease != wanted.lease or wanted.successor not in machine.others:
+        if not self.is_active_primary(index) or machine.lease != wanted.lease or wanted.successor not in machine.other_nodes:
             return
         if held:
             self._loop.report.warn(f"{machine.name}: is not moved: queues in memory hold {held} messages that no other "

@@ -7,6 +7,9 @@
                         CONFIRMs of clients wait for the conversion
     call_when_log_read  call an action after these reads. Before them the log must not change: the next primary may replace
                         uncommitted records, whose payloads may be only in the files
+
+`member/cluster.py` calls it when this node is no longer primary of a partition. The conversion of one queue is in
+`queue/handover.py`; the reverse is in `activation.py`.
 """
 
 from __future__ import annotations

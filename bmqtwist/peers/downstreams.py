@@ -3,7 +3,7 @@
 This node is a member of the cluster, or a proxy itself.
 
 Any number of proxies may connect. A proxy uses queues as a client does (`link/peer.py`) and receives this node's status, if
-it supports that.
+it supports that. `broker/sessions.py` passes it each connection of a proxy; connections of members are in `links.py`.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@
 connections and events of other nodes to its user. All members must support the extensions of `handshake.py`.
 
 `ProxyLinks` are the connections of a proxy, which dials all nodes of the cluster; no node dials a proxy.
+`broker/sessions.py` passes them accepted connections, `link/peer.py` their events.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ def node_states(cluster: Cluster) -> tuple[state.NodeState, ...]:
         if statuses is None:
             status = NodeStatus.E_STARTING if cluster.unavailable else NodeStatus.E_AVAILABLE
         else:
-            status = statuses.own if ours else statuses.others[node.id]
+            status = statuses.own if ours else statuses.other_nodes[node.id]
         connected = "self" if ours else str(cluster.leadership.is_up(node.id)).lower()
         found.append(state.NodeState(names[node.id], node.name, node.id, node.data_center, connected, status.name,
                                      tuple(primaries.get(node.id, ()))))

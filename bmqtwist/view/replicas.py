@@ -66,7 +66,7 @@ def _partition(cluster: Cluster, partition: Partition, now: float) -> PartitionR
         hosted = replication.hosted[index]
         own = _own_copy(cluster.node_name, hosted)
         if hosted.machine.leads:
-            replicas = [_replica(names[node_id], node_id, hosted, now) for node_id in hosted.machine.others
+            replicas = [_replica(names[node_id], node_id, hosted, now) for node_id in hosted.machine.other_nodes
                         if node_id in names]
     return PartitionRow(
         id=index, primary=names.get(known.node_id) if known is not None else None, lease=partition.lease,

@@ -30,7 +30,7 @@ def _cluster_view(cluster: Cluster) -> ClusterView:
             if node.id != cluster.node_id:
                 stays = statuses.is_staying(node.id)
                 others.append(MemberView(node.id, node.name, stays,
-                                         stays and statuses.others[node.id] is NodeStatus.E_AVAILABLE))
+                                         stays and statuses.other_nodes[node.id] is NodeStatus.E_AVAILABLE))
     partitions = []
     for partition in cluster.partitions:
         index = partition.partition_id

@@ -12,10 +12,10 @@ GROWTH_BYTES_MAX = 65536
 
 
 class Mutator:
-    """Mutations of byte strings; `others` are donors for splices."""
+    """Mutations of byte strings; `donors`: inputs for splices."""
 
-    def __init__(self, random: Random, others: Sequence[bytes] = ()) -> None:
-        self.random, self.others = random, others
+    def __init__(self, random: Random, donors: Sequence[bytes] = ()) -> None:
+        self.random, self.donors = random, donors
         self._ways = (self._bit, self._byte, self._byte, self._word, self._word, self._cut, self._remove, self._insert,
                       self._double, self._splice, self._swap, self._add, self._zero)
 
@@ -74,8 +74,8 @@ class Mutator:
         data[at:at] = part * self.random.choice((1, 1, 2, 40))
 
     def _splice(self, data: bytearray) -> None:
-        if self.others:
-            other = self.random.choice(self.others)
+        if self.donors:
+            other = self.random.choice(self.donors)
             start = self.random.randrange(len(other)) if other else 0
             at = self._at(data)
             piece = other[start:start + self.random.choice((4, 24, 128, 1024))]

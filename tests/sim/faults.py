@@ -117,7 +117,7 @@ class FaultWorld(CampaignWorld):
         """Let the leader assign all partitions to a node."""
         self.propose(self.leader, AssignPartitions([int(node.name[1:])], []))
 
-    def others(self, *nodes: SimulatedNode) -> list[SimulatedNode]:
+    def other_nodes(self, *nodes: SimulatedNode) -> list[SimulatedNode]:
         """Return all members except `nodes`."""
         return [node for node in self.machines if node not in nodes]
 

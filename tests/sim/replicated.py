@@ -71,7 +71,7 @@ class ReplicatingCluster(ElectedCluster):
         """Run until every running node is available, knows all primaries, and knows no node that is starting."""
         self.until(lambda: all(self.statuses(node).own is NodeStatus.E_AVAILABLE
                                and self.replication(node).known_primaries.all_active
-                               and set(self.statuses(node).others.values()) <= {
+                               and set(self.statuses(node).other_nodes.values()) <= {
                                    NodeStatus.E_AVAILABLE, NodeStatus.E_UNAVAILABLE}
                                for node in self.machines if node.up), SETTLE_S)
 

@@ -151,7 +151,7 @@ def test_row_35_crash_of_the_source_of_a_replica_that_catches_up(monkeypatch: py
     monkeypatch.setattr(replication_targets, "FLIGHT_BYTES_MAX", 1 << 12)
     world = FaultWorld(35)
     source = world.primary()
-    behind = world.others(source)[0]
+    behind = world.other_nodes(source)[0]
     for consumer in world.consumers:
         consumer.slow_s = None
     behind.crash(power=False, down=None)
@@ -161,7 +161,7 @@ def test_row_35_crash_of_the_source_of_a_replica_that_catches_up(monkeypatch: py
         world.live(0.5)
     index = world.partition_of()
     target = world.hosted(source, index).summary.last
-    for node in world.others(behind):
+    for node in world.other_nodes(behind):
         world.network.slow(node.name, behind.name, 0.2)
     behind.boot()
     begun = world.hosted(behind, index).summary.last
@@ -172,7 +172,7 @@ def test_row_35_crash_of_the_source_of_a_replica_that_catches_up(monkeypatch: py
     source.crash(power=False, down=None)
     reached, truncations = world.hosted(behind, index).summary.last, world.counts["truncations"]
     assert reached < target
-    for node in world.others(behind):
+    for node in world.other_nodes(behind):
         world.network.slow(node.name, behind.name, 0.0)
     world.until(lambda: world.is_ready(behind), FAILOVER_S + 10.0)
     assert world.hosted(behind, index).summary.contains(reached)
@@ -184,7 +184,7 @@ def test_row_35_crash_of_the_source_of_a_replica_that_catches_up(monkeypatch: py
 @pytest.mark.parametrize("how", ["kill", "power"])
 def test_row_36_rollover_while_a_replica_is_down(how: str) -> None:
     world = FaultWorld(36, journal_bytes=1 << 15)
-    away, index = world.others(world.primary())[0], world.partition_of()
+    away, index = world.other_nodes(world.primary())[0], world.partition_of()
     away.crash(power=how == "power", down=None)
     had = world.hosted(world.primary(), index).summary.last
     while world.hosted(world.primary(), index).summary.base <= had:
@@ -222,8 +222,8 @@ def test_row_37_a_producer_reconnects_to_another_broker_between_puts(seed: int) 
 
 def test_row_37_a_producer_leaves_a_node_that_is_isolated_from_the_primary() -> None:
     world = FaultWorld(373, clients=False)
-    relay = world.others(world.leader)[0]
-    other = world.others(relay, world.leader)[0]
+    relay = world.other_nodes(world.leader)[0]
+    other = world.other_nodes(relay, world.leader)[0]
     producer = world.producer(EVENTUAL, [relay.name, other.name], pause_s=1000.0)
     world.until(lambda: producer.queue is not None)
     world.network.cut(relay.name, world.leader.name)

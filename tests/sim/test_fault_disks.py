@@ -27,7 +27,7 @@ def file_of(node: SimulatedNode, index: int, kind: str) -> str:
 def test_row_18_slow_disk_of_a_replica() -> None:
     world = FaultWorld(18)
     primary = world.primary()
-    slow, begun = world.others(primary)[0], world.now
+    slow, begun = world.other_nodes(primary)[0], world.now
     slow.disk_delay_s = SLOW_S
     partition, lease = world.hosted(slow, world.partition_of()).partition, world.lease()
     for _ in range(20):
@@ -50,7 +50,7 @@ def test_row_19_slow_disk_of_the_primary() -> None:
     assert world.primary() is primary and world.lease() == lease and world.terms() == terms, "no failover"
     waits = [wait for producer in world.producers for guid, wait in producer.waits.items() if producer.posted[guid] > begun]
     assert len(waits) > 30 and max(waits) < 5.0
-    other = world.others(primary)[0]
+    other = world.other_nodes(primary)[0]
     world.appoint(other)
     world.until(lambda: world.primaries(world.partition_of()) == [other], 30.0)
     world.live(2.0)
@@ -88,7 +88,7 @@ def test_row_21_torn_last_write_of_a_replica(kind: str, part: int) -> None:
     world.live(1.0)
     world.producers[0].post(3)
     world.live(0.5)
-    torn = world.others(world.primary())[0]
+    torn = world.other_nodes(world.primary())[0]
     summary, files = world.hosted(torn, index).summary, world.hosted(torn, index).partition.files
     end = files.current.journal.end if kind == "journal" else files.current.data.end
     torn.crash(power=False, down=None)
@@ -116,7 +116,7 @@ def test_row_22_flipped_bits_in_files_of_a_replica(kind: str, where: int) -> Non
     for producer in world.producers:
         producer.paused = True
     world.live(2.0)
-    damaged = world.others(world.primary())[0]
+    damaged = world.other_nodes(world.primary())[0]
     damaged.crash(power=False, down=None)
     damaged.disk.flip(file_of(damaged, index, kind), where, 0xFF)
     damaged.boot()

@@ -40,7 +40,7 @@ def test_row_08_primary_isolated_from_the_majority(both: bool) -> None:
     producer = world.producer(EVENTUAL, [former.name])
     world.until(lambda: len(producer.waits) > 3)
     begun = world.now
-    for node in world.others(former):
+    for node in world.other_nodes(former):
         world.network.cut(node.name, former.name, both)
     world.until(lambda: former not in world.primaries(world.partition_of(EVENTUAL)), LEASE_S + 1.0)
     world.live(0.1)
@@ -60,8 +60,8 @@ def test_row_08_primary_isolated_from_the_majority(both: bool) -> None:
 def test_row_09_network_split_with_the_leader_in_the_minority() -> None:
     world = FaultWorld(9, 5)
     former = world.leader
-    minority = [former, world.others(former)[0]]
-    majority, runs = world.others(*minority), {node.name: node.run_number for node in world.machines}
+    minority = [former, world.other_nodes(former)[0]]
+    majority, runs = world.other_nodes(*minority), {node.name: node.run_number for node in world.machines}
     posting = world.producer(STRONG, [former.name])
     world.until(lambda: len(posting.waits) > 2)
     world.separate(minority, majority)
@@ -77,8 +77,8 @@ def test_row_09_network_split_with_the_leader_in_the_minority() -> None:
 
 def test_row_10_network_split_into_halves() -> None:
     world = FaultWorld(10, 4)
-    one = [world.leader, world.others(world.leader)[0]]
-    world.separate(one, world.others(*one))
+    one = [world.leader, world.other_nodes(world.leader)[0]]
+    world.separate(one, world.other_nodes(*one))
     world.until(lambda: not world.believed() and not world.primaries(0) and not world.primaries(1))
     answered, terms = sum(len(producer.waits) for producer in world.producers), world.terms()
     world.live(30.0)
@@ -100,7 +100,7 @@ def test_row_11_link_between_leader_and_a_follower_cut() -> None:
     alone = world.node(f"n{proxy.selector.active}")
     world.network.cut(leader.name, alone.name)
     world.live(30.0)
-    assert world.leader_of(world.others(alone)) is leader and world.terms() == term
+    assert world.leader_of(world.other_nodes(alone)) is leader and world.terms() == term
     assert alone.broker.sessions.downstreams[CLUSTER].status is not NodeStatus.E_AVAILABLE, "so that proxies switch away"
     assert proxy.selector.active != int(alone.name[1:])
     heal(world)
@@ -114,7 +114,7 @@ def test_row_11_link_between_leader_and_a_follower_cut() -> None:
 def test_row_12_link_cut_in_one_direction(to_leader: bool) -> None:
     world = FaultWorld(12)
     leader = world.leader
-    other = world.others(leader)[0]
+    other = world.other_nodes(leader)[0]
     source, target = (other, leader) if to_leader else (leader, other)
     world.network.cut(source.name, target.name, both=False)
     world.until(lambda: not is_up(world, source, target) and not is_up(world, target, source), HEARTBEAT_LIMIT_S)
@@ -243,14 +243,14 @@ def test_row_33_second_node_with_the_same_id() -> None:
 
 def test_row_33_member_with_another_configuration() -> None:
     world = FaultWorld(330)
-    away = world.others(world.leader)[0]
+    away = world.other_nodes(world.leader)[0]
     away.crash(power=False, down=None)
     right = away._configure
     away._configure = partial(member_configuration, int(away.name[1:]), 3, PORT, app=APP, cluster={
         "elector": ELECTOR, "partition": {**PARTITION, "numPartitions": 3}})
     away.boot()
     world.live(20.0)
-    for node in world.others(away):
+    for node in world.other_nodes(away):
         assert not is_up(world, node, away) and not is_up(world, away, node)
     alarms = [line for node in world.machines for line in node.log() if "node-configuration-differs" in line]
     assert any("ALARM" in line for line in alarms)

@@ -82,7 +82,7 @@ def test_row_04_crash_of_the_leader_that_is_primary_of_all_partitions(how: str) 
 
 def test_row_05_crash_of_a_replica_with_clients() -> None:
     world = FaultWorld(5)
-    replica = world.others(world.primary())[0]
+    replica = world.other_nodes(world.primary())[0]
     producer = world.producer(STRONG, [replica.name, *world.names])
     consumer = world.consumer(STRONG, [replica.name, *world.names], slow_s=None)
     world.until(lambda: consumer.unconfirmed)
@@ -125,7 +125,7 @@ def test_row_07_crash_of_the_primary_after_replication_to_a_minority(survives: b
     producer = world.producer(STRONG, pause_s=1000.0)
     world.until(lambda: producer.queue is not None)
     primary = world.primary()
-    holder, *rest = world.others(primary)
+    holder, *rest = world.other_nodes(primary)
     world.separate([primary], rest)
     guids = producer.post(3)
     world.until(lambda: set(guids) <= set(world.stored(holder)))
@@ -197,13 +197,13 @@ def test_row_16_rolling_restart(spread: bool) -> None:
 
 def test_row_17_restart_and_appointment_of_a_stale_member() -> None:
     world = FaultWorld(17, 3, journal_bytes=1 << 16)
-    stale = world.others(world.leader)[0]
+    stale = world.other_nodes(world.leader)[0]
     stale.crash(power=False, down=None)
     world.live(4.0)
     world.propose(world.leader, AssignQueue(NEW_QUEUE, ("__default",), 1))
     world.live(1.0)
-    other = world.others(stale)[0]
-    for node in world.others(stale):
+    other = world.other_nodes(stale)[0]
+    for node in world.other_nodes(stale):
         node.crash(power=False, down=None)
     world.network.slow(other.name, stale.name, 0.05)
     stale.boot()
@@ -251,7 +251,7 @@ def test_row_30_crash_of_the_leader_before_followers_learn_of_a_commit(seed: int
     world.propose(leader, AssignQueue(NEW_QUEUE, ("__default",), 7), outcomes.append)
     while not outcomes:
         world.run(0.0002)
-    assert not any(NEW_QUEUE in world.queues(node) for node in world.others(leader))
+    assert not any(NEW_QUEUE in world.queues(node) for node in world.other_nodes(leader))
     leader.crash(power=True, down=None)
     world.until(lambda: len(world.believed()) == 1 and NEW_QUEUE in world.queues(world.believed()[0]))
     leader.boot()
@@ -263,7 +263,7 @@ def test_row_30_crash_of_the_leader_before_followers_learn_of_a_commit(seed: int
 def test_row_31_crash_of_the_leader_before_a_majority_has_its_record(seed: int) -> None:
     world = FaultWorld(310 + seed)
     leader = world.leader
-    asked = world.others(leader)[seed % 2]
+    asked = world.other_nodes(leader)[seed % 2]
     before = world.cluster(leader.name).metadata.log.log.last
     client = world.producer(EVENTUAL.replace("/q", "/other"), [asked.name, *world.names], pause_s=1000.0)
     while world.cluster(leader.name).metadata.log.log.last == before:

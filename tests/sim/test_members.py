@@ -204,12 +204,12 @@ def test_a_member_is_available_when_it_is_healed_and_all_partitions_have_primari
     nodes = Members(5)
     statuses = {node.name: nodes.cluster(node.name).members.statuses for node in nodes.machines}  # type: ignore[union-attr]
     for own in statuses.values():
-        assert own.own is NodeStatus.E_AVAILABLE and set(own.others.values()) == {NodeStatus.E_AVAILABLE}
+        assert own.own is NodeStatus.E_AVAILABLE and set(own.other_nodes.values()) == {NodeStatus.E_AVAILABLE}
     away, *others = nodes.machines
     away.crash(power=False, down=None)
     nodes.run(0.1)
     number = int(away.name[1:])
-    assert all(statuses[node.name].others[number] is NodeStatus.E_UNAVAILABLE for node in others)
+    assert all(statuses[node.name].other_nodes[number] is NodeStatus.E_UNAVAILABLE for node in others)
     for node in others:
         node.crash(power=False, down=None)
     away.boot()

@@ -286,7 +286,7 @@ def test_an_appointed_node_that_needs_an_image_leaves_the_partition_to_an_up_to_
     nodes.acknowledged[STRONG] += more
     nodes.network.slow(former.name, behind.name, 2.0)
     heal(nodes)
-    nodes.until(lambda: nodes.statuses(other).others[number(behind)] is NodeStatus.E_AVAILABLE, 60.0)
+    nodes.until(lambda: nodes.statuses(other).other_nodes[number(behind)] is NodeStatus.E_AVAILABLE, 60.0)
     assert loads(nodes)[number(behind) - 1] == 0 and nodes.partition(behind, index).summary.base == (0, 0), "it lags"
     former.crash(power=False, down=None)
     nodes.until(lambda: nodes.replication(other).is_active_primary(index), 20.0)

@@ -122,7 +122,7 @@ def view_of_others(nodes: ReplicatingCluster, away: SimulatedNode) -> dict[str, 
             standing = cluster.leadership.standing
             assert cluster.members is not None
             found[node.name] = (
-                nodes.statuses(node).own, dict(nodes.statuses(node).others), standing.state, standing.leader,
+                nodes.statuses(node).own, dict(nodes.statuses(node).other_nodes), standing.state, standing.leader,
                 cluster.leadership.active, dict(cluster.metadata.state.partitions),
                 [hosted.machine.role for hosted in replication.hosted],
                 [replication.primary_of(index) for index in range(6)],
@@ -146,7 +146,7 @@ def test_an_unavailable_advisory_before_a_crash_has_the_same_outcome_as_the_cras
             nodes.statuses(away).set_own(NodeStatus.E_UNAVAILABLE)
             away.request_turn()
             nodes.run(0.05)
-            assert all(nodes.statuses(node).others[int(away.name[1:])] is NodeStatus.E_UNAVAILABLE
+            assert all(nodes.statuses(node).other_nodes[int(away.name[1:])] is NodeStatus.E_UNAVAILABLE
                        for node in nodes.machines if node is not away)
         away.crash(power=False, down=None)
         nodes.run(30.0)

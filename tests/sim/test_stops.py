@@ -201,7 +201,7 @@ def test_the_last_record_of_a_stopping_primary_is_a_sync_point_that_all_replicas
     history = world.partition_judge.history(index)
     last = history.previous((following, 1))
     assert last[0] == lease and is_sync_point(RECORD.unpack(history.records[last][0]))
-    for node in world.others(primary):
+    for node in world.other_nodes(primary):
         assert world.hosted(node, index).summary.contains(last)
     world.finish()
     assert not world.refusals()

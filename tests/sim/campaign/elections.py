@@ -52,7 +52,7 @@ class ElectionJudge(Judge):
     def on_elector_step(self, node: SimulatedNode, now: float, event: ElectionInput,
                         outputs: list[ElectionOutput]) -> None:
         elector = node.broker.clusters[CLUSTER].leadership.elector
-        if not elector.others:
+        if not elector.other_nodes:
             return
         if isinstance(event, Start):
             self._received_at[node.name] = {}
