@@ -123,7 +123,7 @@ def test_the_elector_follows_each_rule(rule: Rule) -> None:
     situation = rule.situation()
     elector = situation.elector
     outputs = rule.play(situation)
-    assert short(outputs, elector.others) == rule.says
+    assert short(outputs, elector.other_nodes) == rule.says
     assert status_of(elector) == (rule.state, rule.term, rule.leader)
     assert set(elector.timers.deadlines) == set(rule.timers)
     moments = [each.moment for each in outputs if isinstance(each, TickAt)]
