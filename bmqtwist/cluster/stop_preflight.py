@@ -110,8 +110,8 @@ def _warnings(view: ClusterView, staying: list[int], can_elect: bool, without_qu
         found.append(f"{view.node_name} is the only node of cluster {view.name}: clients wait until it has started again")
     elif not can_elect:
         found.append(f"without {view.node_name} {len(staying)} of {len(view.other_nodes) + 1} nodes remain, and "
-                     f"{view.quorum} are needed to elect a leader: partitions get no other primary, queues cannot be created "
-                     "or deleted")
+                     f"{view.quorum} are needed to elect a leader: partitions get no other primary, queues cannot be "
+                     "created or deleted")
     if view.other_nodes and without_quorum:
         found.append(f"without {view.node_name} {len(staying)} nodes remain, and {view.factor} must store each message of a "
                      f"queue of strong consistency: such queues in {_partitions(without_quorum)} acknowledge no message")
