@@ -324,7 +324,7 @@ def test_truth_values_compare_with_literals_only(world: World, producer: Queue, 
 
 def test_a_put_aside_message_does_not_leak_to_a_lower_priority_when_its_group_was_full(
         world: World, producer: Queue) -> None:
-    """While the put-aside list holds a message, the original skips a full group without evaluation; this broker evaluates it."""
+    """While the put-aside list holds a message, the original skips a full group unevaluated; this broker evaluates it."""
     high = world.consumer(x="x >= 1000", priority=2, m=1)
     low = world.consumer(x="x >= 0", priority=1)
     post_values(producer, 1000, -1, 1001, 5)
