@@ -1,8 +1,9 @@
 """Declarations of admin commands, their context and their results: syntax in words and in JSON, function, answer.
 
-The text of a syntax is its grammar: `WORD` is a keyword (any case), `<name>` an argument, `[A|B]` one of the keywords, `[A]`
-an optional keyword, `[<name>]` an optional argument, `(<name>|ALL)` an argument or the keyword. A JSON template is an object
-whose `"<name>"` values are the arguments; `?key` marks an optional or nullable member.
+The text of a syntax is its grammar: `WORD` is a keyword (any case), `<name>` an argument, `[A|B]` one of the keywords,
+`[A]` an optional keyword, `[<name>]` an optional argument, `(<name>|ALL)` an argument or the keyword. A JSON template is an
+object whose `"<name>"` values are the arguments; `?key` marks an optional or nullable member. `table.py` makes the entries,
+`executor.py` the context.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Executor of admin commands: from the text of a command to the text of its answer."""
+"""Executor of admin commands: from the text of a command to the text of its answer.
+
+`daemon/assemble.py` creates it and passes it the commands of connections and of the control pipe; the functions of the
+commands are in `operations.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`bmq admin`: admin commands for a running broker."""
+"""`bmq admin`: admin commands for a running broker.
+
+Started by `main.py`. `adminclient.py` transports the commands; the broker parses and runs them in `admin/executor.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """`bmq bench`: throughput and latency of one queue, measured by a client.
 
 Each message contains the id of the run and a time: with --rate its scheduled time, so that latencies include stalls of the
-producer. Messages of other producers are neither counted nor confirmed.
+producer. Messages of other producers are neither counted nor confirmed. Started by `main.py`; `latencies.py` has the
+histogram. Benchmarks of the project, next to RabbitMQ, are in `bench/run.py`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,9 @@
 
     bmqbrkr [-i instanceId] [-h hostName] [-t hostTags] [-d hostDataCenter] [-p port] [-v] CONFIGDIR
 
-Exit codes: 0 after a stop, 1 for an invalid command line, 2 for an invalid configuration, 6 for a failed start.
+Exit codes: 0 after a stop, 1 for an invalid command line, 2 for an invalid configuration, 6 for a failed start. Called by
+`tap.py`, the entry point; the service of the broker is in `daemon/service.py`. `bmq broker` (`broker.py`) starts the same
+program with a sample configuration.
 """
 
 from __future__ import annotations

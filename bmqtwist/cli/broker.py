@@ -1,4 +1,8 @@
-"""`bmq broker`: a broker with its data and a sample configuration in one directory, for first steps."""
+"""`bmq broker`: a broker with its data and a sample configuration in one directory, for first steps.
+
+Started by `main.py`; it replaces its process by `bmqbrkr`. The files of the sample are in `config/sample.py`; several
+brokers are started by `cluster/command.py`.
+"""
 
 from __future__ import annotations
 

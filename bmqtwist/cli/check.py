@@ -1,4 +1,8 @@
-"""`bmq check`: check of a configuration directory with all its domains."""
+"""`bmq check`: check of a configuration directory with all its domains.
+
+Started by `main.py`, and by `tap.py` for the option `--check` of twistd. The checks are in `daemon/preflight.py` and
+`daemon/trial_start.py`; this module prints their findings.
+"""
 
 from __future__ import annotations
 

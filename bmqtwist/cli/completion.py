@@ -1,4 +1,7 @@
-"""`bmq completion`: completion script of a shell, for commands, options and files."""
+"""`bmq completion`: completion script of a shell, for commands, options and files.
+
+Started by `main.py`. The script calls `bmq` at each completion; `main.LazyGroup.shell_complete` answers it.
+"""
 
 from __future__ import annotations
 

@@ -5,6 +5,8 @@
     def command(connection: ConnectionOptions) -> None:
         with connection.open_admin() as client: ...          # an admin session
         options = connection.session_options()          # for a client session, with connection.tls_context()
+
+The client options go to `client_command.py`, which opens the session; admin sessions are in `adminclient.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """`bmq consume`: print messages and confirm the printed ones.
 
-A message is confirmed after standard output has accepted its last byte. Messages that are delivered but not printed
-return to the queue when the command ends.
+A message is confirmed after standard output has accepted its last byte. Messages that are delivered but not printed return
+to the queue when the command ends. Started by `main.py`; `tail.py` uses the same options and the same `Printer`. Signals
+and reconnection are in `client_command.py`, output forms in `textforms.py`.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
 """Exit codes of `bmq`, and the errors with an exit code. `bmq --help` prints the table `EXIT_CODES`, which docs/cli.md
-repeats."""
+repeats.
+
+`main.py` exits with `exit_code(error)` when a command raises.
+"""
 
 from __future__ import annotations
 

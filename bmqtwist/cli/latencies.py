@@ -1,6 +1,7 @@
 """Latency histogram in nanoseconds with three significant digits, and its reports.
 
-The members of `report_tree` are those of bmqtool; `dataPoints` is the number of occurrences by latency.
+The members of `report_tree` are those of bmqtool; `dataPoints` is the number of occurrences by latency. Used by `bench.py`
+and `shell/auto.py`; throughput rows of the shell are in `shell/throughput.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The command `bmq`: a table of lazily imported commands; `bmq --help` and completion import none of them.
 
 Started under the name `bmqtool`, `bmq` behaves as BlazingMQ's bmqtool. `LazyGroup.invoke` converts errors caused by users
-to one sentence on standard error and an exit code.
+to one sentence on standard error and an exit code. This module is the entry point of `bmq` (setup.cfg); `bmqbrkr` starts in
+`tap.py`.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
 """Groups of click options: options shared by commands, options combined into one argument, and `--json` with an optional
-value (`line` or `pretty`)."""
+value (`line` or `pretty`).
+
+Used by the commands, such as `consume.py`; the connection options are in `connection.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Non-blocking standard output of commands with an event loop, and progress bars.
 
 `StandardOutput.write` discards the rest of the data when the command stops; `written` is the number of bytes that standard
-output has accepted. A write ends at once when the reader of a pipe closes it.
+output has accepted. A write ends at once when the reader of a pipe closes it. Used by `consume.py`, `tail.py`, `produce.py`
+and `bench.py`; the forms of printed messages are in `textforms.py`.
 """
 
 from __future__ import annotations

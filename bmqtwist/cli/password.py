@@ -1,4 +1,7 @@
-"""`bmq password`: hash of a password, for the settings of a BasicAuthenticator or for a user of the console."""
+"""`bmq password`: hash of a password, for the settings of a BasicAuthenticator or for a user of the console.
+
+Started by `main.py`; `security/passwords.py` makes and compares the hashes.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """`bmq pipeline`: Spark jobs over queues and storage files. Requires the extra `spark` and Java.
 
-Under spark-submit the same commands run on a cluster: `spark-submit ... $(command -v bmq) pipeline report ...`.
+Under spark-submit the same commands run on a cluster: `spark-submit ... $(command -v bmq) pipeline report ...`. Started by
+`main.py`. This module has the command line only; the jobs are in `spark/pipelines/`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""`bmq produce`: post messages and wait for the acknowledgement of each."""
+"""`bmq produce`: post messages and wait for the acknowledgement of each.
+
+Started by `main.py`; `payloads.py` reads the messages, `client_command.py` runs the session.
+"""
 
 from __future__ import annotations
 

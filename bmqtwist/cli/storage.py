@@ -1,7 +1,7 @@
 """`bmq storage`: read-only inspection of storage files.
 
 Exit codes: 0 success, 1 requested records are not found, damage is found or directories differ, 2 invalid command line or
-unreadable file.
+unreadable file. Started by `main.py`. This module has the options; searching and printing are in `storagetool/`.
 """
 
 from __future__ import annotations

@@ -5,8 +5,9 @@ messages from the queue's consumers. Instead `tail` polls one of two sources: th
 which contain every stored message with its payload; or the admin command LIST, which shows GUID, arrival time and size
 of the stored messages, without payload, and misses messages that arrive and are confirmed between two polls.
 
-Each poll of storage files reads the records appended since the last one. The first records of a file set are copies made
-by the rollover; they have the same PSN (lease, sequence number) and are not printed again.
+Each poll of storage files reads the records appended since the last one. The first records of a file set are copies made by
+the rollover; they have the same PSN (lease, sequence number) and are not printed again. Started by `main.py`;
+`consume.Printer` prints the messages of broadcast queues, `storagetool/inputs.py` opens storage files.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
 """Output forms of messages, of `bmq consume` and `bmq tail`: templates and JSON. Escapes, also in the delimiters of
-`bmq produce`."""
+`bmq produce`.
+
+Used by `consume.py` and `tail.py`; input forms of `bmq produce` are in `payloads.py`.
+"""
 
 from __future__ import annotations
 

@@ -4,7 +4,8 @@
     users                  a login in a signed cookie, and a role; each role includes the permissions of the lower roles
     another node           its token, which names the user of the original request
 
-Cookies, CSRF tokens and node tokens are signed with different keys, which itsdangerous derives from one secret.
+Cookies, CSRF tokens and node tokens are signed with different keys, which itsdangerous derives from one secret. `server.py`
+checks each request with it, `service.py` creates its parts; admin sessions and clients are authorized in `security/`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Audit log of the console: actions of users as JSON lines in a file of bounded size, in the directory of the log."""
+"""Audit log of the console: actions of users as JSON lines in a file of bounded size, in the directory of the log.
+
+`operation.py` adds the entries; events of the node are in `view/events.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Requests to the consoles of other nodes and of proxies, and their answers.
 
 A request takes PEER_SECONDS_MAX at most; a node that did not answer the last request is polled in the background, and
-documents do not wait for it. Answers of proxies are validated, invalid rows are dropped.
+documents do not wait for it. Answers of proxies are validated, invalid rows are dropped. Called by `collector.py` for
+documents and by `operation.py` to forward actions.
 """
 
 from __future__ import annotations

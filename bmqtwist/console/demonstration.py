@@ -1,8 +1,8 @@
 """Demonstration traffic: two applications in this process that use the broker through its listener. Users of the console
 start and stop it.
 
-The rate of posts to each queue is a sine wave; its consumers pause for PAUSE_S every PAUSE_PERIOD_S, so that the queue fills
-and drains.
+The rate of posts to each queue is a sine wave; its consumers pause for PAUSE_S every PAUSE_PERIOD_S, so that the queue
+fills and drains. `service.py` creates it, `actions.py` starts and stops it.
 """
 
 from __future__ import annotations

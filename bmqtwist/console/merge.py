@@ -4,7 +4,8 @@
     missing   by node name: the reason why a node did not answer
 
 The owner of a value wins: a node for its own state, the primary for a partition, the leader for the term. Between
-contradictory values the highest lease or term wins.
+contradictory values the highest lease or term wins. Called by `collector.py`; rows of one node are made in
+`view/node_facts.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Operations of the JSON API: declaration, requests, and execution.
 
 The node that a request concerns performs it; the node that receives the request forwards it in the name of the user. Both
-write actions into their audit logs.
+write actions into their audit logs. `server.py` calls `perform`; the operations are in `documents_api.py` (read) and
+`actions.py` (change), their table in `routes.py`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Pages and static files of the console: templates, files below /static/, headers of every answer.
 
-In a checkout the files are in `templates/` and `web/` next to the package, in an installed package inside it.
+In a checkout the files are in `templates/` and `web/` next to the package, in an installed package inside it. Called by
+`server.py`; the API is in `operation.py`.
 """
 
 from __future__ import annotations

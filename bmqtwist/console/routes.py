@@ -1,4 +1,8 @@
-"""Routes of the JSON API, and their OpenAPI description."""
+"""Routes of the JSON API, and their OpenAPI description.
+
+`server.py` adds each route of `ROUTES` to its paths; the operations are in `documents_api.py` and `actions.py`, pages in
+`server.py`.
+"""
 
 from __future__ import annotations
 

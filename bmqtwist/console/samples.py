@@ -1,4 +1,8 @@
-"""Samples of a node's counters: rates, latency of ACKs, history of the last 15 minutes. Pure: time is an argument."""
+"""Samples of a node's counters: rates, latency of ACKs, history of the last 15 minutes. Pure: time is an argument.
+
+Called by `collector.py`; tables of many queues are sampled in `queues.py`, statistics of admin commands in
+`view/statistics.py`.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 A delayed stop can be aborted until it begins; then clients lose their queues and other nodes are notified. In a rolling
 restart nodes stop one at a time, each when the previous one is up again and the cluster is healthy; a supervisor or an
 operator must start them again. The node that serves the console stops last, which ends the rolling restart's supervision.
+Created by `service.py`, requested through `actions.py`; the stop itself is in `broker/graceful_stop.py`.
 """
 
 from __future__ import annotations

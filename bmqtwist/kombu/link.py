@@ -6,7 +6,8 @@ The thread answers heartbeats independently of the program, and reconnects. Deli
 
 A link without readers survives a connection loss: the core reconnects and retransmits unacknowledged posts, and the broker
 drops duplicates. A link with readers ends with its connection (`LinkLost`), since the broker then delivers unconfirmed
-messages to other consumers; kombu and Celery connect again, and discard the inboxes.
+messages to other consumers; kombu and Celery connect again, and discard the inboxes. Used by `transport.py`, which maps
+exchanges, queues and messages of kombu; the thread is `sdk/_adapters/threaded.py`.
 """
 
 from __future__ import annotations

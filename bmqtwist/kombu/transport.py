@@ -5,7 +5,8 @@ Exchanges and bindings work as in kombu's virtual transports: each process has a
 declared. Messages between processes that have not declared each other's queues (fanout, events, remote control and its
 replies) go through a broadcast queue with the exchange's name; each receiving process selects messages by its own bindings.
 
-A *mailbox* is the list of messages of a private queue in this process. Shared queues have a reader instead.
+A *mailbox* is the list of messages of a private queue in this process. Shared queues have a reader instead. kombu creates
+`Transport` for bmq:// URLs, which `kombu/__init__.py` registers; connections, posts and errors are in `link.py`.
 """
 
 from __future__ import annotations

@@ -7,9 +7,10 @@
                 async with message:         # confirmed unless the block raises
                     print(message.payload)
 
-The loop calls the protocol's callbacks, one delayed call for the next deadline, and one turn per iteration. Callbacks of the
-application may call any method of this module and may be coroutine functions. Every awaitable can be cancelled: no message
-is lost, and no queue or session stays open.
+The loop calls the protocol's callbacks, one delayed call for the next deadline, and one turn per iteration. Callbacks of
+the application may call any method of this module and may be coroutine functions. Every awaitable can be cancelled: no
+message is lost, and no queue or session stays open. `_adapters/event_loop.py` has the parts that are common to this module
+and `tx.py`; retransmission and reconnection are in `_core/`.
 """
 
 from __future__ import annotations

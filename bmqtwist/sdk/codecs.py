@@ -1,4 +1,7 @@
-"""Codecs between payloads and values. `Session.open` takes one of these, or any object with `encode` and `decode`."""
+"""Codecs between payloads and values. `Session.open` takes one of these, or any object with `encode` and `decode`.
+
+`_adapters/base.py` encodes posts, `message.py` decodes `Message.value`; properties are encoded in `wire/properties.py`.
+"""
 
 from __future__ import annotations
 

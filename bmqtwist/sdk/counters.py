@@ -1,4 +1,7 @@
-"""Counters of a session."""
+"""Counters of a session: posts, messages, bytes, errors and events.
+
+The parts of `_core/` increment `LiveCounters`; `Session.counters` returns a copy, which `prometheus.py` exports.
+"""
 
 from __future__ import annotations
 

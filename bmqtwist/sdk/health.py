@@ -1,4 +1,8 @@
-"""Health of the host: set by the application, observed by sessions."""
+"""Health of the host: set by the application, observed by sessions.
+
+`_adapters/base.py` and `blazingmq/session.py` listen to it; `_core/queue_configuration.py` suspends the queues while the
+host is unhealthy.
+"""
 
 from __future__ import annotations
 

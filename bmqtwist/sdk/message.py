@@ -1,4 +1,8 @@
-"""Delivered message; decompressed and parsed on first access."""
+"""Delivered message; decompressed and parsed on first access.
+
+`_core/deliveries.py` creates it from a PUSH; properties are decoded by `wire/properties.py`, payloads by the codecs of
+`codecs.py`.
+"""
 
 from __future__ import annotations
 

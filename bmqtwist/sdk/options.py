@@ -1,4 +1,8 @@
-"""Options of sessions, queues and subscriptions: values, validated by their constructors."""
+"""Options of sessions, queues and subscriptions: values, validated by their constructors.
+
+`_adapters/identity.py` combines them with keywords of `Session` and `open`; `_core/` reads them. Options of the command
+line are in `cli/connection.py`.
+"""
 
 from __future__ import annotations
 

@@ -5,6 +5,8 @@ with a text in `_HELP` is a metric: a gauge if its name ends in `_now`, else a c
     collector = Collector("session", "team")
     collector.add(session, session="orders", team="shop")
     REGISTRY.register(collector)
+
+The counters are declared in `counters.py`; the metrics of the broker are in `view/metrics.py`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 in-memory channel, a tunnel) is a subclass of `Pump`, passed to `simple.Session(..., pump=...)` as a factory.
 
 Calls of the core and `perform`, which follows them, need `lock`, in any thread. One thread at a time calls `step`, without
-the lock; `interrupt_step` ends its wait.
+the lock; `interrupt_step` ends its wait. `simple.py` and `_adapters/threaded.py` step it; sockets on an event loop are in
+`aio.py` and `tx.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Results of requests and posts, errors, acknowledgements and session events."""
+"""Results of requests and posts, errors, acknowledgements and session events.
+
+`_core/` creates them, the fronts raise or return them; `_core/requests.py` reads the statuses of the broker with
+`result_of`.
+"""
 
 from __future__ import annotations
 

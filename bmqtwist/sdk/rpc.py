@@ -9,7 +9,8 @@
 `BlockingRequester` and `BlockingResponder` have the same calls for `simple.Session`, without `async` and `await`.
 
 A request contains its reply queue and its number in two properties; the reply contains the number. Delivery is at least
-once: a handler may receive a request twice, and a second reply to a request is ignored.
+once: a handler may receive a request twice, and a second reply to a request is ignored. Used by applications only; the
+sessions are those of `aio.py`, `tx.py` and `simple.py`.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@
 A session that is garbage-collected, or still runs when the program ends, delivers its posts and stops with a warning.
 Heartbeats are answered only within calls: a program with long processing times calls `session.step()` regularly, or an
 operator raises the heartbeat limits of the broker. Callbacks run within calls, and may call any method. One thread at a
-time may use a session.
+time may use a session. The calls are shared with the other fronts in `_adapters/base.py`; `pump.py` has the socket. Threads
+that answer heartbeats are in `_adapters/threaded.py`.
 """
 
 from __future__ import annotations

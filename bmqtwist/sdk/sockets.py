@@ -1,4 +1,7 @@
-"""Public module name of `SocketPump`, for programs; `pump` defines it."""
+"""Public module name of `SocketPump`, for programs; `pump` defines it.
+
+The fronts import `pump.py` directly.
+"""
 
 from bmqtwist.sdk.pump import SocketPump
 

@@ -12,6 +12,7 @@
 `trace` of a session is a function that returns a TraceContext or None; the session core calls it for each post. `ambient`
 returns the OpenTelemetry context (if it is installed and has a valid span), else the context of `use`. Texts follow the W3C
 recommendation "Trace Context": malformed values are ignored, later versions are parsed as far as they are compatible.
+`_core/posts.py` adds the properties with `inject`.
 """
 
 from __future__ import annotations

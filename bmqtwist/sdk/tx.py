@@ -10,7 +10,8 @@
 A queue is also an IConsumer: a push producer registered with `registerProducer` is paused while there is no room for posts.
 The reactor, passed by the caller, calls the protocol's callbacks and delayed calls. Callbacks of the application may call
 any method of this module, may return Deferreds and may be coroutine functions. Every Deferred can be cancelled: no message
-is lost, and no queue or session stays open.
+is lost, and no queue or session stays open. `_adapters/event_loop.py` has the parts that are common to this module and
+`aio.py`; retransmission and reconnection are in `_core/`.
 """
 
 from __future__ import annotations

@@ -9,6 +9,9 @@ Rules are an ordered table; the first matching rule decides:
     BASIC_USER-ops*    *                        *         allow
     *                  QueueRead                t.*       allow
     *                  QueueRead, QueueWrite    *         deny
+
+`authenticators.py` creates the authorizers; `broker/access.py` and `broker/commands.py` request decisions through
+`Security.allows`.
 """
 
 from __future__ import annotations

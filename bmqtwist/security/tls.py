@@ -1,4 +1,8 @@
-"""TLS contexts of listeners and of connections to other brokers, from `tlsConfig`: certificate, key, authority, versions."""
+"""TLS contexts of listeners and of connections to other brokers, from `tlsConfig`: certificate, key, authority, versions.
+
+`daemon/service.py` makes both contexts; `reactor/performer.py` connects to other brokers with `ClientContext`. TLS of the
+client library is in `sdk/_adapters/identity.py`.
+"""
 
 from __future__ import annotations
 

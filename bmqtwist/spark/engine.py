@@ -1,10 +1,11 @@
 """Engine of a query over the queue source, without Spark: the calls of Spark's planner, in their order.
 
-For each batch Spark calls `latest_offset(start)`, writes the result to its offset log, calls `commit` for the previous batch
-and `parts(start, end)`, runs the tasks, writes its commit log, and calls `latest_offset(start = end)`. Both this last call
-and `commit` prove that a batch is in the commit log, so both confirm all messages before their offset. (With `commit` alone
-the last batch would never be confirmed, and a window smaller than a batch would block.) After a restart with an unfinished
-batch `parts` is the first call. `latest_offset` also plans the next batch, of messages received so far.
+For each batch Spark calls `latest_offset(start)`, writes the result to its offset log, calls `commit` for the previous
+batch and `parts(start, end)`, runs the tasks, writes its commit log, and calls `latest_offset(start = end)`. Both this last
+call and `commit` prove that a batch is in the commit log, so both confirm all messages before their offset. (With `commit`
+alone the last batch would never be confirmed, and a window smaller than a batch would block.) After a restart with an
+unfinished batch `parts` is the first call. `latest_offset` also plans the next batch, of messages received so far. Called
+by `source.py`; the batches are in `plan.py`, the sessions in `receiver.py`, the stored batches in `spool.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Lifelines of messages, computed with numpy where journals are read, without a shuffle.
 
 A task reads all journals of one broker partition and selects the records whose GUIDs are in its share, so all records of a
-message are in one task and a share fits into its memory. The cost: each task reads all records of its partition. Columns and
-states are those of `tables.lifelines_of`.
+message are in one task and a share fits into its memory. The cost: each task reads all records of its partition. Columns
+and states are those of `tables.lifelines_of`. Called by `storage.py`; the same from a table of records is computed in
+`tables.py`.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
 """Local Spark session with the formats of this package, checks of its requirements (Java, PySpark), and the zip of this
-package for workers."""
+package for workers.
+
+Called by `cli/pipeline.py` and by programs, as `bmqtwist.spark.session`; on a cluster, `discovery/` registers the formats.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Arrow schema of messages, and conversion of delivered messages to record batches."""
+"""Arrow schema of messages, and conversion of delivered messages to record batches.
+
+Called by `engine.py` and `source.py`; records of storage files become columns in `records.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Payload, properties and checksum result of messages, from the DATA file of their journal."""
+"""Payload, properties and checksum result of messages, from the DATA file of their journal.
+
+Called by `storage.py`; journal columns are in `records.py`, one DATA record is decoded by `storagetool/datafile.py`.
+"""
 
 from __future__ import annotations
 

@@ -9,6 +9,8 @@ different rows would then share a GUID, and the broker would drop one of them. T
 GUID:
 
     2 bits version (1)   78 bits digest        48 bits client id: a digest of the common part
+
+Called by `sink.py`; the sessions of the source are in `receiver.py`.
 """
 
 from __future__ import annotations

@@ -12,6 +12,8 @@ distributes the messages among the children as among any consumers.
                                             <--     None = ready; a list of messages; a text = the error that ended the child
     list of keys to confirm                  -->    confirms
     end of the stream                        -->    stops gracefully, also when this process was killed
+
+Started by `engine.py`, and by `source.py` for a batch read; the order of batches is in `plan.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Journal records as columns, decoded in blocks with numpy from the layouts of `storage/layout.py`.
 
-A journal is an array of 60-byte records after a header of 44 bytes. All records have the same first 20 and last 4 bytes; the
-bytes between have a layout per type, and their columns are null in rows of other types. `COLUMNS` declares the columns:
-Arrow type and function of each.
+A journal is an array of 60-byte records after a header of 44 bytes. All records have the same first 20 and last 4 bytes;
+the bytes between have a layout per type, and their columns are null in rows of other types. `COLUMNS` declares the columns:
+Arrow type and function of each. Called by `storage.py` and `journals.py`; printed forms of single records are in
+`storagetool/journalview.py`.
 """
 
 from __future__ import annotations

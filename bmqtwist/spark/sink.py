@@ -7,6 +7,8 @@
 | `properties` | map of strings, or a struct whose members have types (boolean, integers, string, binary); optional |
 | `guid` | 16 bytes, the GUID of the message; optional |
 | `dedupKey` | string or binary from which the GUID is derived; optional |
+
+Created by `source.py`; the sessions and GUIDs are in `producers.py`.
 """
 
 from __future__ import annotations

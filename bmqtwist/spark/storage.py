@@ -2,7 +2,9 @@
 live, archived and copied files of this broker or of the original, and never writes to them.
 
 Each task reads a range of whole records. Filters are options; with option pushFilters=true the reader also applies the
-filters of a query (requires `spark.sql.python.filterPushdown.enabled`, which `bmqtwist.spark.session` sets).
+filters of a query (requires `spark.sql.python.filterPushdown.enabled`, which `bmqtwist.spark.session` sets). Files are
+found by `filesets.py`, split by `journals.py` and decoded by `records.py`; queues are in `source.py`, tables over the
+records in `tables.py`.
 """
 
 from __future__ import annotations

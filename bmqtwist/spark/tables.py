@@ -10,6 +10,8 @@ Records contain less than the events in the broker:
 - A rejected message of a queue with one app appears as confirmed.
 - The purge of a whole queue is one record.
 - Times are whole seconds; only the brokers' statistics logs contain latencies below one second.
+
+Called by programs and by `pipelines/report.py`; the format itself is in `storage.py`.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A position contains the number of records read from each journal, by `<partition>/<name of the file set>`. The name does not
 change when a rollover moves the file set to the archive, which the stream must also read (option includeArchive, or both
-directories as paths). A rollover copies live records, with their PSNs, to the start of the new journal; the stream skips the
-copies.
+directories as paths). A rollover copies live records, with their PSNs, to the start of the new journal; the stream skips
+the copies. Called by the stream reader of `storage.py`; offsets of queues are in `plan.py`.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Garbage collection in Spark's Python worker processes, which run one task after another. Called by the readers of `source`
-and `storage` at the start of each task."""
+"""Garbage collection in Spark's Python worker processes, which run one task after another. Called by the readers of
+`source.py` and `storage.py` at the start of each task."""
 
 from __future__ import annotations
 

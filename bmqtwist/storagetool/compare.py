@@ -2,7 +2,8 @@
 
 Replicas hold the same records at the same offsets, so a difference is damage or an error. An earlier end of one copy is no
 difference, nor are records that a rollover of one copy omitted. If the copies did not roll over at the same record, the
-sync point after the copied records is skipped: it repeats the PSN of the record before it.
+sync point after the copied records is skipped: it repeats the PSN of the record before it. Called by `cli/storage.py`;
+damage within one copy is found by `verify.py`, a running broker's copies are compared by `view/storage_files.py`.
 """
 
 from __future__ import annotations

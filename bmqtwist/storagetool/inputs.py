@@ -1,6 +1,7 @@
 """Input files of the storage tool: found by name, by directory or by a prefix with an asterisk; opened for reading only.
 
-The files may belong to a running broker. `bmq tail` and the Spark data source open files with this module, too.
+The files may belong to a running broker. `bmq tail` and the Spark data source open files with this module, too. Called by
+`cli/storage.py`; brokers open files with `storage/files.py`.
 """
 
 from __future__ import annotations

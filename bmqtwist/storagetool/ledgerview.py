@@ -1,4 +1,7 @@
-"""`bmq storage ledger`: selects and prints records of the metadata ledger, and the queues in them."""
+"""`bmq storage ledger`: selects and prints records of the metadata ledger, and the queues in them.
+
+Called by `cli/storage.py`; `cli/tail.py` and the Spark readers find the names of queues with `queues_of`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Selection of journal records, and their grouping by message: a MESSAGE with its CONFIRMs and its DELETION."""
+"""Selection of journal records, and their grouping by message: a MESSAGE with its CONFIRMs and its DELETION.
+
+`cli/storage.py` makes the selection of its options; `show.py` and `ledgerview.py` apply it.
+"""
 
 from __future__ import annotations
 

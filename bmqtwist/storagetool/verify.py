@@ -1,7 +1,8 @@
 """`bmq storage verify`: finds damage and contradictions in a file set or a ledger file, without changing it.
 
 First it runs the recovery of a broker and reports its alarms. Then it checks what recovery does not read: data of deleted
-messages, unreferenced records, inconsistent sync points, impossible times and counts.
+messages, unreferenced records, inconsistent sync points, impossible times and counts. Called by `cli/storage.py`; recovery
+is in `storage/recovery.py`, the comparison of two copies in `compare.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""asyncio transport to an in-process broker, and the bridge between the broker and an asyncio loop."""
+"""asyncio transport to an in-process broker, and the bridge between the broker and an asyncio loop.
+
+`broker.py` makes it for asyncio sessions, `port.py` for its sockets. Virtual time is in `loop.py`; Twisted sessions use
+`tx.py`, blocking ones `transport.py`.
+"""
 
 from __future__ import annotations
 

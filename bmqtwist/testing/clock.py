@@ -1,4 +1,8 @@
-"""Clocks of in-process brokers: `Clock`, which follows another clock and can be advanced, and `SimulatedClock`."""
+"""Clocks of in-process brokers: `Clock`, which follows another clock and can be advanced, and `SimulatedClock`.
+
+`runner.py` advances `Clock`, the nodes of `node.py` read `SimulatedClock`; the event queue of a simulation is in
+`simulation.py`.
+"""
 
 from __future__ import annotations
 

@@ -6,7 +6,8 @@
     cluster.partition([leader], ["n2", "n3"])
     cluster.run(60)                             # a simulated minute takes milliseconds
 
-Time passes in `run`, `until` and `elect`, and in waiting sessions only. Runs with the same seed are equal.
+Time passes in `run`, `until` and `elect`, and in waiting sessions only. Runs with the same seed are equal. The nodes are
+`simulated_node.SimulatedNode`, the network is in `network.py`; clusters of processes are in `cluster_process.py`.
 """
 
 from __future__ import annotations

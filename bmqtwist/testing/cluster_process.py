@@ -1,4 +1,8 @@
-"""Cluster of broker processes: nodes and proxies on free ports, with files in a directory, killed at the end."""
+"""Cluster of broker processes: nodes and proxies on free ports, with files in a directory, killed at the end.
+
+Each broker is started by `process.py`; clusters in this process are in `cluster.py`, those of operators in
+`cli/cluster/local.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Broker configurations for tests, in files or in memory; by default a single-node cluster `c3` with node `n1`.
 
 `broker_config`, `clusters_config` and `domain_config` return the documents of the configuration files; `plain_domain`
-checks and translates the arguments of `Broker.domain`.
+checks and translates the arguments of `Broker.domain`. Used by `runner.py`, `process.py` and both clusters. Configuration
+files are decoded in `config/`; samples for operators are in `config/sample.py`.
 """
 
 from __future__ import annotations

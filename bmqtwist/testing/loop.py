@@ -3,7 +3,8 @@
     from bmqtwist.testing import run
     run(main())             # `await asyncio.sleep(30)` takes no real time
 
-While a thread works for the loop, or a socket or pipe is watched, the clock follows real time.
+While a thread works for the loop, or a socket or pipe is watched, the clock follows real time. Used by applications,
+through `run`. The clock of a broker is in `clock.py`; `aio.py` connects both.
 """
 
 from __future__ import annotations

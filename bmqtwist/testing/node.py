@@ -1,7 +1,8 @@
 """Nodes without sockets, files, threads and clock: successive runs of a broker over a disk in memory.
 
-`daemon.assemble` constructs the node; its performer acts synchronously. `run` runs turns until no work is pending: after it,
-only an advance of the clock or an event changes the node.
+`daemon.assemble` constructs the node; its performer acts synchronously. `run` runs turns until no work is pending: after
+it, only an advance of the clock or an event changes the node. `runner.py` runs `ImmediateNode`; `simulated_node.py` adds
+simulated time to `MemoryNode`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """pytest plugin: fixtures `bmq_broker`, `bmq_process`, `bmq_url`, marker `bmq_domain`, transcripts of failed tests.
 
-pytest loads it when bmqtwist is installed. It imports the broker when a test uses a fixture.
+pytest loads it when bmqtwist is installed. It imports the broker when a test uses a fixture. The brokers are in `broker.py`
+and `process.py`, transcripts in `recorder.py`.
 """
 
 from __future__ import annotations

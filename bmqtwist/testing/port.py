@@ -1,4 +1,7 @@
-"""TCP port of an in-process broker, served by a thread, for other processes and clients that need a socket."""
+"""TCP port of an in-process broker, served by a thread, for other processes and clients that need a socket.
+
+Created by `Broker.listen` in `broker.py`; connections without a socket are in `aio.py`, `tx.py` and `transport.py`.
+"""
 
 from __future__ import annotations
 

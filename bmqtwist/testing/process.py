@@ -1,4 +1,7 @@
-"""Broker process for tests: on a free port, with files in a directory, captured output, killed at the end."""
+"""Broker process for tests: on a free port, with files in a directory, captured output, killed at the end.
+
+Used by `plugin.py` and `cluster_process.py`; a broker in this process is in `broker.py`.
+"""
 
 from __future__ import annotations
 

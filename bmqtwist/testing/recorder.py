@@ -1,4 +1,7 @@
-"""Recorder of events at an in-process broker: objects for assertions, a transcript for readers of failed tests."""
+"""Recorder of events at an in-process broker: objects for assertions, a transcript for readers of failed tests.
+
+`connection.py` adds the events, which `events.py` declares; `Broker.recorder` is one.
+"""
 
 from __future__ import annotations
 

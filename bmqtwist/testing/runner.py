@@ -1,8 +1,9 @@
 """Runner of an in-process broker: clock and timers, connections, start, stop and crash, and bridges to event loops.
 
 Connections call `run` after each change, `at`, `record_note` and `remove_connection`. Clients' ends (`aio`, `tx`,
-`transport`, `port`) call `connect`, `bridge` and `advance_to_next_timer`. Methods run in the thread of the caller and
-take `lock`; the methods that connections call require it.
+`transport`, `port`) call `connect`, `bridge` and `advance_to_next_timer`. Methods run in the thread of the caller and take
+`lock`; the methods that connections call require it. `broker.py` owns the runner; the node itself is in `node.py`, one
+connection in `connection.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Node in simulated time: each received chunk, sync and turn is a scheduled event of the simulation.
 
 A run of the node ends with a kill, a loss of power or a graceful stop; events of an ended run are discarded. Events of a
-paused node wait until it resumes. Disk faults are set at the node's `disk` (`storage.memory.MemoryDisk`).
+paused node wait until it resumes. Disk faults are set at the node's `disk` (`storage.memory.MemoryDisk`). Created by
+`cluster.py`; the events and their times are in `simulation.py`, nodes without time in `node.py`.
 """
 
 from __future__ import annotations

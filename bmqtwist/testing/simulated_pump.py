@@ -1,4 +1,7 @@
-"""Transport of blocking sessions to a simulated node: a waiting step advances simulated time."""
+"""Transport of blocking sessions to a simulated node: a waiting step advances simulated time.
+
+Created by `Cluster.blocking_session` in `cluster.py`; the transport to an in-process broker is in `transport.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Access to the messages of an in-process broker without a client: put, inspect, drain."""
+"""Access to the messages of an in-process broker without a client: put, inspect, drain.
+
+Called by `broker.py` for `Broker.put`, `messages` and `drain`; files are read by `storagetool/`.
+"""
 
 from __future__ import annotations
 

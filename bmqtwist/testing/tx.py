@@ -1,4 +1,7 @@
-"""Twisted endpoint and transport to an in-process broker, and `outcome`, which advances a Clock."""
+"""Twisted endpoint and transport to an in-process broker, and `outcome`, which advances a Clock.
+
+`broker.py` makes the endpoint for Twisted sessions; asyncio sessions use `aio.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Decoder of the traffic of one connection into units, for faults and the recorder.
 
 A unit is one message of a data event, or one event of another kind. Queue ids and subscription ids are translated to URIs
-and appIds, which the decoder reads from the open and configure requests of the connection.
+and appIds, which the decoder reads from the open and configure requests of the connection. `connection.py` passes it the
+events of both directions; `events.py` declares the recorded forms.
 """
 
 from __future__ import annotations

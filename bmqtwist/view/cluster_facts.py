@@ -1,4 +1,8 @@
-"""State of this node and its cluster: names, members, leader and elections, primaries, URLs of consoles."""
+"""State of this node and its cluster: names, members, leader and elections, primaries, URLs of consoles.
+
+Read by `admin/operations.py` and `console/collector.py`; values of one queue are in `queue_facts.py`, documents of the node
+in `node_facts.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """JSON documents of this node: its part of the cluster document, its connections, and its domains.
 
 The identifier of a proxy (name, host and process id) is equal at every node that the proxy is connected to and at the proxy
-itself; the name alone may not be unique. All functions only read. Pure.
+itself; the name alone may not be unique. All functions only read. Pure. Called by `console/collector.py` and
+`console/documents_api.py`; rows are declared in `documents.py`, the merge of all nodes is in `console/merge.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Snapshots of a broker's state for the console, the metrics and the admin commands: plain immutable data.
 
-Sizes are bytes, `*_wall` are seconds since the epoch, keys are upper-case hexadecimal. A snapshot contains no reference to a
-live object, so it can be stored, compared and rendered at any time.
+Sizes are bytes, `*_wall` are seconds since the epoch, keys are upper-case hexadecimal. A snapshot contains no reference to
+a live object, so it can be stored, compared and rendered at any time. This module declares the data; `snapshots.py` creates
+it from the broker. Documents of the console are in `documents.py`.
 """
 
 from __future__ import annotations

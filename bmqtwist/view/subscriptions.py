@@ -1,5 +1,8 @@
 """Test of a subscription expression: its validity, the stored messages that match it, and the consumers that would receive
 them. Delivers nothing and leaves the round-robin order of the consumers unchanged.
+
+Called by `admin/operations.py` and `console/documents_api.py`; expressions are compiled in `queue/expression.py`,
+deliveries choose consumers with `queue/queue.py: Router`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Conversion of message properties to and from JSON: `{"name": {"type": "int32", "value": 7}}`.
 
 Integers beyond 2**53 - 1 are decimal strings, binary values are base64. Text that is not UTF-8 is shown with replacement
-characters.
+characters. Called by `console/actions.py` for posted test messages and by `stored_queue.py` for shown ones; the wire form
+is in `wire/properties.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""`bmq cluster`: commands to run a cluster on this machine."""
+"""`bmq cluster`: commands to run a cluster on this machine.
+
+Started by `main.py`. Each command works on a `LocalCluster` of `local.py`; admin commands for the members of a cluster are
+in `admin/operations.py`.
+"""
 
 from __future__ import annotations
 

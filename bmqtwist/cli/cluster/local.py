@@ -5,7 +5,8 @@
     DIR/<name>/etc/         the configuration of one broker; its `domains` is a link to DIR/domains
     DIR/<name>/             its working directory: storage, archive, logs
 
-Existing configuration files are never overwritten, so that they can be edited.
+Existing configuration files are never overwritten, so that they can be edited. Used by `command.py`; processes and signals
+are in `processes.py`, the generated configurations in `config/sample.py`.
 """
 
 from __future__ import annotations

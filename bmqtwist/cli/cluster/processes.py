@@ -1,7 +1,7 @@
 """Broker processes by directory: lookup, signals, and free TCP ports for them.
 
-A pid may be reused after its process has ended. A broker is recognized by its command line and
-by its working directory, which no other broker shares.
+A pid may be reused after its process has ended. A broker is recognized by its command line and by its working directory,
+which no other broker shares. Used by `local.py`, and by `testing/process.py` to start brokers for tests.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """`--mode auto`: a producer, a consumer, or both, with statistics every second. `--mode syschk`: test of the broker.
 
 A producer ends when all messages are posted and, if the queue was opened with ack, acknowledged; a consumer ends
-`shutdown_grace` seconds after its last message; otherwise a signal ends them. The fifth signal exits at once.
+`shutdown_grace` seconds after its last message; otherwise a signal ends them. The fifth signal exits at once. Run by
+`command.py`; commands from a terminal or a script are executed in `interactive.py`.
 """
 
 from __future__ import annotations

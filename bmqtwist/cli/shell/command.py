@@ -1,4 +1,7 @@
-"""`bmq shell`: command line, input loop and exit codes."""
+"""`bmq shell`: command line, input loop and exit codes.
+
+Started by `main.py`. It runs `interactive.py` or, with `--mode`, `auto.py`.
+"""
 
 from __future__ import annotations
 

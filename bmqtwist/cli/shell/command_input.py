@@ -1,4 +1,7 @@
-"""Command input of the shell: a script (file or pipe), or a terminal with history and completion."""
+"""Command input of the shell: a script (file or pipe), or a terminal with history and completion.
+
+`command.py` reads each line from it and passes it to `interactive.py`; `commands.py` parses the line.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 A line is `verb name=value name=value ...`. A value is JSON if it begins with `"`, `[` or `{`, else everything up to the
 next blank: a number, true, false, null, or plain text. The `=` before a JSON value is optional. Names may be quoted, or
-written with dashes (`max-unconfirmed-messages`). A null member is treated as absent.
+written with dashes (`max-unconfirmed-messages`). A null member is treated as absent. Pure: `interactive.py` calls `parse`
+and executes the command.
 """
 
 from __future__ import annotations

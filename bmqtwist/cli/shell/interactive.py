@@ -1,6 +1,7 @@
 """Execution of shell commands, and logging of session events, messages and acknowledgements, in one asyncio loop.
 
 Errors of users and brokers are logged with severity ERROR and counted in `failures`; `run` does not raise them.
+`command.py` passes each line to `Shell.run`; the grammar is in `commands.py`, the printed texts in `printing.py`.
 """
 
 from __future__ import annotations

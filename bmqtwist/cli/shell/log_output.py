@@ -12,6 +12,7 @@
 | `%%` `\\n` `\\t` | themselves |
 
 Times are UTC. A record that is printed during input replaces the line with the prompt, which is printed again after it.
+Created by `command.py` for both modes; the texts in the records are from `printing.py`.
 """
 
 from __future__ import annotations

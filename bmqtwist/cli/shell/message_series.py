@@ -1,4 +1,7 @@
-"""Message series of the shell: `post_rate` events every `post_interval_ms` milliseconds, with `event_size` messages each."""
+"""Message series of the shell: `post_rate` events every `post_interval_ms` milliseconds, with `event_size` messages each.
+
+Run by `auto.py` and, for the command `batch-post`, by `interactive.py`.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 profile is a JSON object; `MEMBERS` contains the names of its members.
 
 Members without effect in this shell (`memoryDebug`, `threads`, ...) are accepted, for compatibility with bmqtool profiles.
+`command.py` reads the settings; `commands.py` parses the commands of the session.
 """
 
 from __future__ import annotations

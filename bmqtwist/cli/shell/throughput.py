@@ -1,4 +1,7 @@
-"""Throughput statistics of the automatic mode: a line per interval and a final line."""
+"""Throughput statistics of the automatic mode: a line per interval and a final line.
+
+Used by `auto.py` each second; latencies are in `cli/latencies.py`.
+"""
 
 from __future__ import annotations
 

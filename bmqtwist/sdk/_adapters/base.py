@@ -1,7 +1,8 @@
 """Base of sessions and queues of all fronts.
 
-A session waits for promises: `promise` creates one, a coroutine awaits it, `fire` sets its value. Calls of several steps are
-coroutines of this module; each front runs them on its event loop, or within its calls.
+A session waits for promises: `promise` creates one, a coroutine awaits it, `fire` sets its value. Calls of several steps
+are coroutines of this module; each front runs them on its event loop, or within its calls. Subclasses are
+`event_loop.LoopSession` and `simple.Session`. Retransmission, reconnection and queue states are decided in `_core/`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Base of sessions on an event loop: a turn performs effects, writes, and sets the timer.
 
-Subclasses define how to open a channel (`dial`), delayed calls, and promises.
+Subclasses define how to open a channel (`dial`), delayed calls, and promises. The subclasses are in `aio.py` and `tx.py`;
+the calls of the application are in `base.py`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Construction of session cores, for the adapters: client identity of this process, clock, random numbers, GUIDs.
 
-Also the combination of options (an options object and single members by keyword), and the TLS context of an address.
+Also the combination of options (an options object and single members by keyword), and the TLS context of an address. Called
+by `event_loop.py` and `pump.py` to make a core, and by the fronts to combine options, whose values `options.py` declares.
 """
 
 from __future__ import annotations

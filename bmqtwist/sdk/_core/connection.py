@@ -1,4 +1,8 @@
-"""Connection of a session: attempts, negotiation, heartbeats, reconnect, and the end of the session."""
+"""Connection of a session: attempts, negotiation, heartbeats, reconnect, and the end of the session.
+
+`session.py` calls it by the table `SESSION`; the pending requests of a connection are in `requests.py`, sockets in
+`_adapters/event_loop.py` and `pump.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Deadlines by key, in seconds of the caller's clock; used by session cores and `simple.Session`. `now` is the time of the
 current call: the caller sets it for all parts that share these deadlines. `pop_expired` returns one key; the caller repeats
-it until no deadline has passed (`SessionCore.tick`)."""
+it until no deadline has passed (`session.SessionCore.tick`). Requests without an answer are in `requests.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Deliveries of a session: PUSH events become messages with queue and subscription; confirmations are sent to the broker."""
+"""Deliveries of a session: PUSH events become messages with queue and subscription; confirmations are sent to the broker.
+
+`session.py` calls it for each PUSH event; posts and ACKs are in `posts.py`, the target of each subscription id in
+`requests.py`.
+"""
 
 from __future__ import annotations
 

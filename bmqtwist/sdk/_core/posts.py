@@ -1,5 +1,9 @@
 """Posts and acknowledgements. Each accepted post is stored until it has its outcome, exactly one. After a reconnect all
-unacknowledged posts are retransmitted in order of posting, with identical bytes: a post is packed once."""
+unacknowledged posts are retransmitted in order of posting, with identical bytes: a post is packed once.
+
+`session.py` calls it for posts of the application and ACK events of the broker; deliveries are in `deliveries.py`, PUT
+events are encoded in `outbox.py`.
+"""
 
 from __future__ import annotations
 

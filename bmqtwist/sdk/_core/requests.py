@@ -1,5 +1,8 @@
 """Control requests to the broker: pending requests by id with their callbacks, queue requests in the form that the broker
-supports, and the delivery routes of configurations: the target of each subscription id."""
+supports, and the delivery routes of configurations: the target of each subscription id.
+
+Used by `connection.py`, `queue_machine.py` and `queue_configuration.py`; `outbox.py` encodes the messages.
+"""
 
 from __future__ import annotations
 

@@ -7,7 +7,8 @@
     core.take_effects(), core.take_output()         effects to perform and bytes to write, after any of these calls
 
 `on_output` is called once when effects or bytes become available; the adapter then schedules its turn, and all posts until
-that turn are sent in one event. `on_data` never raises. Times are seconds of a monotonic clock, passed with each call.
+that turn are sent in one event. `on_data` never raises. Times are seconds of a monotonic clock, passed with each call. The
+adapters in `_adapters/` call the core; its parts are `connection.py`, `queue_machine.py`, `posts.py` and `deliveries.py`.
 """
 
 from __future__ import annotations

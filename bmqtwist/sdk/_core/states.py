@@ -1,5 +1,8 @@
 """States and inputs of sessions and queues, and the current state of a session. The transition tables are `session.SESSION`
-and `queue_machine.QUEUE`."""
+and `queue_machine.QUEUE`.
+
+`session.py` feeds inputs to `CurrentState`; the other parts of the core read it.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
     import bmqtwist.sdk.blazingmq as blazingmq
 
 Differences: callbacks may call any method without a deadlock, `stop` waits up to 5 s for acknowledgements, and a
-confirmation without a connection raises Error instead of being sent later.
+confirmation without a connection raises Error instead of being sent later. The session is in `session.py`, options and
+messages are in `values.py`.
 """
 
 from bmqtwist import __version__

@@ -1,4 +1,7 @@
-"""Exceptions of the official library's interface."""
+"""Exceptions of the official library's interface.
+
+`session.py` raises them in place of the `SdkError` of `results.py`.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 A `CallbackEngine` runs the core: one thread moves bytes, another runs callbacks. A callback may call any method of the
 session, including opening queues and stopping the session; other callbacks wait for it. The threads reference the engine
 but not the session, so that an unreferenced session is garbage-collected: its engine then delivers posts and stops
-(`abandon`). At the exit of the program an exit handler stops each running engine.
+(`abandon`). At the exit of the program an exit handler stops each running engine. The I/O thread is
+`_adapters/threaded.py`; values and events of the interface are in `values.py` and `session_events.py`.
 """
 
 from __future__ import annotations

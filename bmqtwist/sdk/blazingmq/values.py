@@ -1,4 +1,7 @@
-"""Options, messages, acknowledgements and properties of the official library's interface."""
+"""Options, messages, acknowledgements and properties of the official library's interface.
+
+`session.py` converts them to and from the values of `options.py`, `message.py` and `results.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Registration of `format("bmq-storage")`: Spark discovers data sources in modules whose names begin with `pyspark_`.
 
-Without the extra `spark` the module is empty, so that the discovery of other data sources does not fail.
+Without the extra `spark` the module is empty, so that the discovery of other data sources does not fail. The data source
+itself is in `spark/storage.py`.
 """
 
 try:

@@ -5,7 +5,8 @@
                                         replicas (with --replica), measured (latency, with --statistics)
 
 Whole tables are computed in Spark; the page shows the queues with most messages only. It contains its plots as SVG, without
-scripts or external files; the plots are also written as PNG files.
+scripts or external files; the plots are also written as PNG files. Called by `cli/pipeline.py`; the tables are computed in
+`spark/tables.py`.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ consumes the current messages of a queue.
 An archive contains the records of journals that a rollover completed, each record once, also after repeated or killed runs:
 its position is in the checkpoint, and an unfinished batch is written again under the same number. Live statistics have one
 row per time window and queue, written when the watermark has passed the window. To leave the messages to other consumers,
-use a fanout queue with a separate appId.
+use a fanout queue with a separate appId. Called by `cli/pipeline.py`; the sources are in `spark/source.py` and
+`spark/storage.py`.
 """
 
 from __future__ import annotations
