@@ -5,7 +5,8 @@
     another node           its token, which names the user of the original request
 
 Cookies, CSRF tokens and node tokens are signed with different keys, which itsdangerous derives from one secret. `server.py`
-checks each request with it, `service.py` creates its parts; admin sessions and clients are authorized in `security/`.
+checks each request with this module, `service.py` creates its parts; admin sessions and clients are authorized in
+`security/`.
 """
 
 from __future__ import annotations

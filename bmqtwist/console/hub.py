@@ -3,7 +3,7 @@
 A document is created once for all its subscribers, a patch once for all subscribers with the same previous document. A slow
 subscriber receives nothing until its last message is sent, then one patch to the newest document, so no messages
 accumulate. The last document of a disconnected subscriber is stored for RESUME_S, so that it can resume with a patch.
-`live.py` passes it the messages of clients, `service.py` the documents; patches are made by `documents.py`.
+`live.py` passes the messages of clients to the hub, `service.py` the documents; patches are made by `documents.py`.
 """
 
 from __future__ import annotations

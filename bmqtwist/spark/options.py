@@ -1,8 +1,8 @@
 """Options of the queue source, the queue sink and the storage reader, validated when a query is planned.
 
 Names are those of Spark's Kafka source where the meaning is the same. They are case-insensitive, since Spark passes keys in
-lower case. Options of the session with the broker begin with `bmq.`. `source.py` and `storage.py` call it; options of the
-commands are in `cli/pipeline.py`.
+lower case. Options of the session with the broker begin with `bmq.`. `source.py` and `storage.py` parse their options with
+this module; options of the commands are in `cli/pipeline.py`.
 """
 
 from __future__ import annotations

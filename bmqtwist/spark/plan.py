@@ -7,7 +7,7 @@
 
 A position is the number of messages in earlier batches of the query. A segment, a range of positions, is planned when Spark
 receives its end, and committed when Spark requests the next batch: the segment's batch is then in Spark's commit log.
-Messages are confirmed only then. `engine.py` calls it; the planned batches are stored by `spool.py`.
+Messages are confirmed only then. `engine.py` calls `BatchPlan`; the planned batches are stored by `spool.py`.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Constructors run in several processes and open no connection. The planning methods of the stream reader run in one process
 for the lifetime of the query; `read` runs in tasks, which receive their part of the batch and do not connect to the broker.
-Spark creates it, registered by `local.py` or `discovery/`. The calls of the stream reader go to `engine.py`, writes to
-`sink.py`; storage files are in `storage.py`.
+Spark creates `QueueDataSource`, which `local.py` or `discovery/` registers. The calls of the stream reader go to
+`engine.py`, writes to `sink.py`; storage files are in `storage.py`.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@
 
 It is the production broker over a disk in memory, without a reactor. The broker has processed the data of a client when the
 client's write returns; the client's event loop delivers the answers. Applications and the fixtures of `plugin.py` use it.
-Its clock, connections and restarts are in `runner.py`, recorded events in `recorder.py`; a broker in a process is in
+Clock, connections and restarts are in `runner.py`, recorded events in `recorder.py`; a broker in a process is in
 `process.py`.
 """
 

@@ -4,8 +4,8 @@
     client's transport <-- ClientEnd ---------  TappedConnection  <-- SessionTransport (write, close, set_reading) --  broker
 
 All methods are called with the runner's lock held; a ClientEnd queues the events for its own loop or thread. `runner.py`
-creates it for each client. `faults.py` chooses faults, `wiretap.py` decodes, `recorder.py` stores; connections of a
-simulated cluster are in `network.py`.
+creates a TappedConnection for each client. `faults.py` chooses faults, `wiretap.py` decodes, `recorder.py` stores;
+connections of a simulated cluster are in `network.py`.
 """
 
 from __future__ import annotations

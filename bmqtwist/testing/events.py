@@ -2,7 +2,7 @@
 
 `time`: seconds since the broker was created, on its clock. `client`: name of the connection. URIs are canonical; `app` is
 the appId of a consumer of a fanout queue, else "". `fault_effect`: effect of a fault on the event, such as "dropped",
-"delayed 2 s", "refused" or "killed"; "" = none. `wiretap.py` creates most of them, `recorder.py` stores them.
+"delayed 2 s", "refused" or "killed"; "" = none. `wiretap.py` creates most events, `recorder.py` stores them.
 """
 
 from __future__ import annotations

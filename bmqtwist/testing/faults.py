@@ -8,8 +8,8 @@
 | `kill` | the connection is cut, before the event arrives or (`after=True`) after it |
 | `refuse` | the event does not reach the broker; the client receives a status (a connection is not accepted) |
 
-A fault applies to all events of clients and broker, or to the named kinds (`Kind`). `connection.py` applies them to each
-event; link and disk faults of a cluster are in `network.py` and `storage/memory.py`.
+A fault applies to all events of clients and broker, or to the named kinds (`Kind`). `connection.py` applies the faults;
+link and disk faults of a cluster are in `network.py` and `storage/memory.py`.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@
 
 Data arrives in order, split at random positions, each slice with its own delay. On a cut link, data and the end of
 connections wait until it is healed, as with TCP retransmission: the other end is half-open until then. `cluster.py` creates
-it; clients connect with `simulated_pump.py`, nodes with `simulated_node.py`. Faults of single events are in `faults.py`.
+the network; clients connect with `simulated_pump.py`, nodes with `simulated_node.py`. Faults of single events are in
+`faults.py`.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     simulated_node.py   nodes: successive runs of a broker over one disk
 
 All times are drawn from one seed, so that runs with the same seed are equal, byte by byte. The trace contains every event;
-tests compare runs by its hash (`digest`). Created by `cluster.py`, whose methods advance the time.
+tests compare runs by its hash (`digest`). `cluster.py` creates the simulation and advances its time.
 """
 
 from __future__ import annotations

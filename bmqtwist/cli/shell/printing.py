@@ -1,8 +1,11 @@
 """Text forms of commands, results, events and messages, compatible with bmqtool: programs parse its output.
 
->>> queue_text("bmq://d/q", 1) '[ uri = bmq://d/q correlationId = [ autoValue = 1 ] ]' >>> status_text("bmq://d/q", 1,
-"open", Result.SUCCESS) '[ queueId = [ uri = bmq://d/q correlationId = [ autoValue = 1 ] ] result = "SUCCESS (0)" ]' Used by
-`interactive.py` and `auto.py`; `log_output.py` writes the records.
+>>> queue_text("bmq://d/q", 1)
+'[ uri = bmq://d/q correlationId = [ autoValue = 1 ] ]'
+>>> status_text("bmq://d/q", 1, "open", Result.SUCCESS)
+'[ queueId = [ uri = bmq://d/q correlationId = [ autoValue = 1 ] ] result = "SUCCESS (0)" ]'
+
+Used by `interactive.py` and `auto.py`; `log_output.py` writes the records.
 """
 
 from __future__ import annotations

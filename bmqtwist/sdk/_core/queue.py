@@ -2,8 +2,8 @@
 change both; `queue_machine.Queues` checks a request of the application before it changes them.
 
 Ids are assigned as in the other SDKs: one queue id per canonical URI, stable over reconnects; one sub-queue id per reader
-with an app id; a new subscription id for each subscription in each configure request (`requests`). The requests are sent by
-`requests.py`.
+with an app id; a new subscription id for each subscription in each configure request (`requests.py`, which sends the
+requests).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Configure requests of open queues: changes of options, pauses, and suspensions while the host is unhealthy.
 
 A queue has at most one configure request in progress (`Queue.configure_request`); further ones wait in its
-`configure_backlog`. Called by `queue_machine.py`; `session.py` passes it the health of the host and expired requests.
+`configure_backlog`. Called by `queue_machine.py`; `session.py` passes changes of the health of the host, and expired
+requests.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 `Queues` checks requests of the application (timeouts, URIs, duplicates) and passes connection events to all queues;
 `QueueMachine` executes the transitions of the table `QUEUE`: open, close, and reopen after a reconnect. Opening has two
 phases: openQueue, then for readers a configure request. Closing has the same phases in reverse order. `queue_configuration`
-configures open queues. `session.py` passes it the requests of the application and the events of the connection.
+configures open queues. `session.py` passes requests of the application and events of the connection to `Queues`.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
-"""Session events of the official library's interface. `CallbackEngine` in `session.py` creates them from the events of the core;
-its tables `_EVENTS` and `_QUEUE_EVENTS` select the class."""
+"""Session events of the official library's interface.
+
+`CallbackEngine` in `session.py` creates them from the events of the core; its tables `_EVENTS` and `_QUEUE_EVENTS` select
+the class.
+"""
 
 from __future__ import annotations
 
