@@ -6,6 +6,8 @@
     tasks   `TASKS` tasks that await `post` repeatedly: the posts of a turn share an event
     many    `await post_many` of `MANY` messages at a time
 With `measure_loop` the report contains the longest callback of the event loop, in elapsed and in CPU time.
+
+Started by `load.py`; the official SDK runs in `sdk_worker.py`, the raw client in `raw_worker.py`.
 """
 
 from __future__ import annotations

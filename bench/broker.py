@@ -1,4 +1,7 @@
-"""Broker process of a benchmark, with a generated configuration in its own directory."""
+"""Broker process of a benchmark, with a generated configuration in its own directory.
+
+Used by `run.py`, `compare.py` and the other benchmarks; clusters are in `nodes.py`, RabbitMQ in `rabbit.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Load cells of the benchmarks: numbers of producers, consumers and queues, payload size, rate and batching."""
+"""Load cells of the benchmarks: numbers of producers, consumers and queues, payload size, rate and batching.
+
+`run.py`, `compare.py` and `proxy.py` choose cells by name; `load.py` runs one.
+"""
 
 from __future__ import annotations
 

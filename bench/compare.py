@@ -12,7 +12,9 @@ gives the old side the first and the new side the second durability: with the sa
 of a durability.
 
 A row has the medians over all turns, and the medians of the ratios new/old of each turn. `other cores`: the largest number
-of cores that other processes used in a turn (not meaningful when both sides run). """
+of cores that other processes used in a turn (not meaningful when both sides run). `load.py` runs a cell; bmqtwist and
+RabbitMQ are compared by `run.py`.
+"""
 
 from __future__ import annotations
 

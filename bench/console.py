@@ -7,7 +7,9 @@
     first paint  from the request of a page until the first rows with numbers are painted
 
 Prints a JSON object with the raw numbers of each measurement, then each limit with the measured value; the exit status is 1
-if a limit is exceeded. The browser shares the processors with the broker, which increases all times. """
+if a limit is exceeded. The browser shares the processors with the broker, which increases all times. The broker is started
+by `broker.py`; the pages are tested in tests/browser.
+"""
 
 from __future__ import annotations
 

@@ -5,7 +5,8 @@ is copied to a memory-mapped file, acknowledged and pushed, and a CONFIRM is loo
 and client; the difference of the broker is the cost of its functions.
 
 `python -m bench.floor PORT` serves until it is killed. `python -m bench.floor PORT TARGET` relays the frames between its
-clients and a broker at the port TARGET: the baseline of a node between client and broker.
+clients and a broker at the port TARGET: the baseline of a node between client and broker. The broker itself is measured
+with `broker.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Measurements: counters shared by the processes of a run, CPU and memory of a process, latency percentiles."""
+"""Measurements: counters shared by the processes of a run, CPU and memory of a process, latency percentiles.
+
+Used by `load.py` and the clients (`bmqtwist_worker.py`, `raw_worker.py`, `sdk_worker.py`); pauses of the machine are
+measured by `machine.py`.
+"""
 
 from __future__ import annotations
 

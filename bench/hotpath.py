@@ -7,7 +7,8 @@ several numbers of events per chunk, and prints the CPU time per message. `py-sp
 `--profile` (cProfile) profile it.
 
 `--compare`: the checkout of another commit, with a compiled broker in both (`make fast`). They alternate on one processor,
-some hundredths of a second each, so that changes of the machine affect both.
+some hundredths of a second each, so that changes of the machine affect both. Throughput with sockets and clients is
+measured by `run.py`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
     python -m bench.idle_queues [--queues 10000] [--held]
 
 Opens the queues, posts one message to each and consumes it, closes them (`--held`: keeps them open), waits for 5 s without
-traffic and prints one JSON object; then restarts the broker and prints its start time and memory.
+traffic and prints one JSON object; then restarts the broker and prints its start time and memory. Queues with traffic are
+measured by `many_queues.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Run of one cell against one target: starts the client processes and measures throughput, latency, CPU and memory."""
+"""Run of one cell against one target: starts the client processes and measures throughput, latency, CPU and memory.
+
+Called by `run.py`, `compare.py`, `sdk.py`, `proxy.py` and `train.py`; the cells are in `cells.py`, the targets in
+`broker.py`, `nodes.py` and `rabbit.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Monitor of pauses of the machine itself, which limit the turn times of any broker.
 
 One process per processor, with real-time priority, sleeps for 2 ms at a time; the delay of its wake-up is a pause of the
-machine: of a virtual machine by its host, or by the first access to memory. Without the permission for SCHED_FIFO the delays
-would include other processes, and the monitor reports None.
+machine: of a virtual machine by its host, or by the first access to memory. Without the permission for SCHED_FIFO the
+delays would include other processes, and the monitor reports None. Used by `run.py`, `rollover.py`, `catch_up.py` and
+`take_over.py`; CPU of one process is measured by `gauge.py`.
 """
 
 from __future__ import annotations

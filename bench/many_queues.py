@@ -5,7 +5,8 @@
 For each number of queues, starts a new broker and one client process, which distributes the queues over its connections,
 opens them for reading and writing, posts `rate` messages per second to the queues in a long cycle, and confirms all
 messages. `--rate 10` measures queues that are rarely used. One JSON object per line: CPU per message, used cores, latency,
-memory, and the longest turn. """
+memory, and the longest turn. Queues without traffic are measured by `idle_queues.py`.
+"""
 
 from __future__ import annotations
 

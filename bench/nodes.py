@@ -1,4 +1,8 @@
-"""Clusters as benchmark targets: of bmqtwist and of RabbitMQ, with clients at a node that is not the leader."""
+"""Clusters as benchmark targets: of bmqtwist and of RabbitMQ, with clients at a node that is not the leader.
+
+Used by `run.py` and `compare.py`, and by `catch_up.py` and `take_over.py`; single brokers are in `broker.py` and
+`rabbit.py`.
+"""
 
 from __future__ import annotations
 

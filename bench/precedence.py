@@ -1,4 +1,7 @@
-"""Process priority of brokers above their clients, for machines on which both share few processors."""
+"""Process priority of brokers above their clients, for machines on which both share few processors.
+
+Called by `run.py` for the processes of each target.
+"""
 
 from __future__ import annotations
 

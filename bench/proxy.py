@@ -5,7 +5,8 @@
 A proxy does the work of client sessions (frames, flow control, ACKs and PUSHes) and sends the messages of its clients in
 fewer events. For each cell the benchmark prints the CPU time per message of each process, and the messages per second that
 one core of the node could process: whether a further core for a proxy would help. One JSON object per line, of the median
-run. """
+run. Cells run in `load.py`. Nodes without a proxy are measured by `run.py`.
+"""
 
 from __future__ import annotations
 

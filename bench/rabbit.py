@@ -1,4 +1,8 @@
-"""RabbitMQ as a benchmark target: a node in a temporary directory on a free port, and a C client that is compiled here."""
+"""RabbitMQ as a benchmark target: a node in a temporary directory on a free port, and a C client that is compiled here.
+
+Used by `run.py`, for clusters through `nodes.py`; the client is `rabbit_client.c`, the broker of the project is in
+`broker.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Client process of a run with the raw client: posts prebuilt PUT events, or consumes and confirms in batches.
 
 `python -m bench.raw_worker JSON`: `port`, `counters`, `worker` (slot), `role`, `batch` and the fields of the role. A PUT
-event is built once; for every use only the GUIDs, the time stamp and the checksum of its messages are replaced.
+event is built once; for every use only the GUIDs, the time stamp and the checksum of its messages are replaced. Started by
+`load.py`; its client is `rawclient.py`, clients with an SDK are `bmqtwist_worker.py` and `sdk_worker.py`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
     python -m bench.recovery [--messages 1000000] [--size 1024] [--durability none]
 
 Posts the messages, kills the broker, starts it again, and measures the time until it accepts clients, until the first
-delivery, and with `--drain` until the last one. Prints one JSON object.
+delivery, and with `--drain` until the last one. Prints one JSON object. Failovers of a cluster are measured by
+`take_over.py`, rollovers by `rollover.py`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Client process of a run with the official SDK: posts, or consumes and confirms, or both.
 
-`python -m bench.sdk_worker JSON`: `broker` (URI), `counters` (path), `worker` (slot), `producers` and `consumers` (lists
-of the fields below). Every message is acknowledged to a callback; every message but those of broadcast queues is
-confirmed from the delivery callback. The first 8 bytes of a payload say when it was posted (monotonic, ns).
-Prints one JSON object at the end and leaves a file of samples per consumer (gauge.Samples).
+`python -m bench.sdk_worker JSON`: `broker` (URI), `counters` (path), `worker` (slot), `producers` and `consumers` (lists of
+the fields below). Every message is acknowledged to a callback; every message but those of broadcast queues is confirmed
+from the delivery callback. The first 8 bytes of a payload say when it was posted (monotonic, ns). Prints one JSON object at
+the end and leaves a file of samples per consumer (gauge.Samples). Started by `load.py`; the SDK of bmqtwist runs in
+`bmqtwist_worker.py`.
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@ A task on local[1] uses more than one processor, because Python prepares batches
 compared with local[1] on a single processor, and both with many small tasks, between which nothing is prepared.
 source: messages per second of a streaming query, against consumers with the official client library and that of bmqtwist.
 `--large`: seconds of one run of the report on 10,000,000 records on local[2], without warm-up.
+
+Correctness on a cluster is tested by `spark_cluster.py`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     BMQBRKR=PATH/bmqbrkr python -m bench.train [--seconds 2]
 
 Each process of the broker of BMQBRKR writes its profile when it ends; `.ci/compile` compiles with these profiles. The
-messages per second are printed, not compared.
+messages per second are printed, not compared. Run by `.ci/compile`; comparisons are made by `run.py` and `compare.py`.
 """
 
 from __future__ import annotations

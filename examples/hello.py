@@ -1,4 +1,7 @@
-"""First example of the README: posts one message and consumes it."""
+"""First example of the README: posts one message and consumes it.
+
+The same with more calls is in `sdk_asyncio.py`.
+"""
 
 import asyncio
 

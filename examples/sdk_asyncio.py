@@ -1,4 +1,7 @@
-"""Post and consume with asyncio: sdk_asyncio.py [broker]. Exits 0 if all messages arrived."""
+"""Post and consume with asyncio: sdk_asyncio.py [broker]. Exits 0 if all messages arrived.
+
+The same is in `sdk_twisted.py` for Twisted and in `sdk_blocking.py` without an event loop.
+"""
 
 from __future__ import annotations
 

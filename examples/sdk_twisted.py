@@ -1,4 +1,7 @@
-"""Post and consume with Twisted: sdk_twisted.py [broker]. Exits 0 if all messages arrived."""
+"""Post and consume with Twisted: sdk_twisted.py [broker]. Exits 0 if all messages arrived.
+
+The same is in `sdk_asyncio.py` for asyncio.
+"""
 
 from __future__ import annotations
 

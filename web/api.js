@@ -1,4 +1,5 @@
-// Requests to the node that served this page.
+// Requests to the node that served this page. Used by every page; live documents come over `live.js`. The server side is
+// `bmqtwist/console/server.py`.
 
 const meta = (name) => document.querySelector(`meta[name="${name}"]`)?.content ?? "";
 export const prefix = meta("prefix");

@@ -1,4 +1,5 @@
-// Entry of every page: header, badge, palette, live documents; then the page's own module.
+// Entry of every page: header, badge, palette, live documents; then the page's own module. `templates/base.html` loads it;
+// the modules of pages are in `pages/`.
 
 import { prefix, path } from "./api.js";
 import { find, h, replace, setAttribute, setText, show, stateMark } from "./dom.js";

@@ -1,4 +1,5 @@
 // Time series charts as SVG, each with a table of its values, and a cursor controlled by the pointer or the arrow keys.
+// Used by `pages/overview.js` and `pages/queue.js`; sparklines in tables are in `dom.js`.
 
 import { h, replace, setAttribute, setText, svg } from "./dom.js";
 import { bothTimes, moment } from "./format.js";

@@ -1,4 +1,5 @@
-// Configuration of one node, and comparison with other nodes.
+// Configuration of one node, and comparison with other nodes. Used by `pages/node.js`; `pages/domains.js` shows and
+// compares the configurations of domains.
 
 import { get } from "./api.js";
 import { emptyNote, h, replace } from "./dom.js";

@@ -1,4 +1,5 @@
-// Panel of the demonstration traffic: state and buttons. Shown if the configuration of the serving node allows it.
+// Panel of the demonstration traffic: state and buttons. Shown if the configuration of the serving node allows it. Used by
+// `pages/overview.js`; the traffic itself is `bmqtwist/console/demonstration.py`.
 
 import { post } from "./api.js";
 import { h, replace, setText, show } from "./dom.js";

@@ -1,4 +1,5 @@
-// Buttons of actions, their confirmation dialogs, and notifications of results.
+// Buttons of actions, their confirmation dialogs, and notifications of results. Used by the pages, and by `stop.js`,
+// `tools.js` and `messages.js`, which have the dialogs of one purpose each.
 
 import { hasRole, role } from "./api.js";
 import { find, h, replace, setAttribute } from "./dom.js";

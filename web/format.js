@@ -1,4 +1,5 @@
-// Formatting of numbers, sizes and times, each with its unit.
+// Formatting of numbers, sizes and times, each with its unit. Used by every module that shows a value; the elements are
+// created in `dom.js`.
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const tenths = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });

@@ -1,5 +1,6 @@
 // Live documents over one WebSocket: a snapshot, then numbered patches. After a lost connection each subscription resumes.
-// When the node that served the page does not respond, the page connects to another node.
+// When the node that served the page does not respond, the page connects to another node. `app.js` opens it; `merge.js`
+// applies the patches. The server side is `bmqtwist/console/live.py` and `hub.py`.
 
 import { merge } from "./merge.js";
 

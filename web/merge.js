@@ -1,4 +1,5 @@
-// JSON merge patch (RFC 7386), and lists that are sent as objects so that single rows can be patched.
+// JSON merge patch (RFC 7386), and lists that are sent as objects so that single rows can be patched. `live.js` applies
+// patches with it, pages read lists with `rowsOf`; `bmqtwist/console/documents.py` makes the patches.
 
 /** Returns the document after the patch; unchanged parts are shared with the old document. */
 export function merge(target, patch) {

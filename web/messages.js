@@ -1,4 +1,5 @@
-// Browser of the stored messages of one queue. Reading a message does not consume it.
+// Browser of the stored messages of one queue. Reading a message does not consume it. Used by `pages/queue.js`; posting
+// test messages and purging are in `tools.js`.
 
 import { get, path, query, setQuery } from "./api.js";
 import { emptyNote, h, replace, setText, stateMark, timeMark } from "./dom.js";

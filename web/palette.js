@@ -1,4 +1,4 @@
-// Command palette (Ctrl-K): search for pages, nodes, queues and actions.
+// Command palette (Ctrl-K): search for pages, nodes, queues and actions. `app.js` opens it.
 
 import { path } from "./api.js";
 import { h, replace, setAttribute } from "./dom.js";

@@ -1,4 +1,5 @@
-// Components that several pages use: tiles, lists of events, columns of alarms, details.
+// Components that several pages use: tiles, lists of events, columns of alarms, details. Used by the modules in `pages/`;
+// single elements are in `dom.js`, tables in `table.js`.
 
 import { path } from "./api.js";
 import { emptyNote, h, replace, setAttribute, setText, stateMark, timeMark } from "./dom.js";

@@ -1,4 +1,5 @@
-// Settings of the user, stored in this browser only.
+// Settings of the user, stored in this browser only. Read by `app.js`, `chart.js` and `dom.js`; `theme.js` applies the
+// theme before this module is loaded.
 
 const listeners = new Set();
 

@@ -1,4 +1,5 @@
-// Graceful stop of a node: preflight, confirmation, progress and report.
+// Graceful stop of a node: preflight, confirmation, progress and report. Used by `pages/node.js` and `pages/nodes.js`; the
+// stop itself is `bmqtwist/broker/graceful_stop.py`.
 
 import { get, hasRole, post, role } from "./api.js";
 import { find, h, replace, setAttribute, setText, show, stateMark } from "./dom.js";

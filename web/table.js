@@ -1,4 +1,5 @@
-// Tables that update rows in place, so that focus, selection and scroll position are preserved.
+// Tables that update rows in place, so that focus, selection and scroll position are preserved. Used by the modules in
+// `pages/`; cells are made by `dom.js`. The server sorts and filters large lists (`pages/queues.js`).
 
 import { barMark, h, levelOf, setAttribute, setText, sparkMark, stateMark, timeMark } from "./dom.js";
 

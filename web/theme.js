@@ -1,4 +1,5 @@
-// Theme of the user, applied before the first paint.
+// Theme of the user, applied before the first paint. The templates load it in their heads; `settings.js` stores the choice
+// of the user.
 (() => {
   try {
     const theme = localStorage.getItem("bmqtwist.theme");

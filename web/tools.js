@@ -1,4 +1,5 @@
-// Tools of one queue: post test messages, test a subscription, purge.
+// Tools of one queue: post test messages, test a subscription, purge. Used by `pages/queue.js`; stored messages are shown
+// by `messages.js`.
 
 import { post } from "./api.js";
 import { emptyNote, h, replace } from "./dom.js";

@@ -1,4 +1,8 @@
-"""Fixtures of the page tests: one browser, clusters of fake consoles, and a page."""
+"""Fixtures of the page tests: one browser, clusters of fake consoles, and a page.
+
+The browser is in `chromium.py`, the consoles are in `fake_console.py`; real nodes are started by `test_real_nodes.py` and
+`test_numbers.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Console without a broker: serves the pages, scripted documents and live patches, and simulates actions.
 
-python -m browser.fake_console --name n1 --port 9001 --scene good --node n2=http://127.0.0.1:9002 ...
+    python -m browser.fake_console --name n1 --port 9001 --scene good --node n2=http://127.0.0.1:9002 ...
+
+`conftest.py` starts one process for each node; the documents are in `scripted.py`.
 """
 
 from __future__ import annotations

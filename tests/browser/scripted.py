@@ -1,4 +1,8 @@
-"""Scripted cluster: documents of the console for each scene, as functions of the time."""
+"""Scripted cluster: documents of the console for each scene, as functions of the time.
+
+`fake_console.py` serves the documents; clients and proxies in them are in `scripted_clients.py`, the real documents in
+`bmqtwist/console/collector.py`.
+"""
 
 from __future__ import annotations
 

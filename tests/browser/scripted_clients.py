@@ -1,5 +1,8 @@
 """Clients and proxies of the scripted cluster. The first proxy is connected to every node and has a console; the second one
-does not read its input and has none."""
+does not read its input and has none.
+
+Called by `scripted.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Markup in names and payloads of clients and other brokers is displayed as text on every page."""
+"""Markup in names and payloads of clients and other brokers is displayed as text on every page.
+
+Escaping without a browser is tested in `unit/console/test_escaping.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Live documents: connection badge; behaviour when the connection drops, becomes silent, or the node is killed."""
+"""Live documents: connection badge; behaviour when the connection drops, becomes silent, or the node is killed.
+
+The tested module is `web/live.js`; the server side is tested in `unit/console/test_console_live.py`.
+"""
 
 from __future__ import annotations
 

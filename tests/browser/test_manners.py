@@ -1,4 +1,7 @@
-"""Accessibility of every page: axe in both themes, keyboard navigation, layout at widths from 360 to 1920 pixels."""
+"""Accessibility of every page: axe in both themes, keyboard navigation, layout at widths from 360 to 1920 pixels.
+
+Values and actions of pages are tested in `test_pages.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """Rates, depths and totals on the pages of real nodes under traffic equal the counts of the applications and the values of
-the API and of admin commands."""
+the API and of admin commands.
+
+Values of scripted documents are tested in `test_pages.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Pages against scripted documents: displayed values, filters, dialogs and actions."""
+"""Pages against scripted documents: displayed values, filters, dialogs and actions.
+
+The documents are in `scripted.py`; pages of real nodes are tested in `test_real_nodes.py`, tools in `test_tools.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """Pages of real nodes: values equal those of the SDK, a graceful stop under load loses no message, a page reconnects to
-another node, and browsing messages consumes none."""
+another node, and browsing messages consumes none.
+
+Scripted documents are tested in `test_pages.py`, rates under traffic in `test_numbers.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Pages of domains and storage, an aborted stop, and demonstration traffic."""
+"""Pages of domains and storage, an aborted stop, and demonstration traffic.
+
+Other pages are tested in `test_pages.py`.
+"""
 
 from __future__ import annotations
 

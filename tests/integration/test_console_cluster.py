@@ -15,7 +15,7 @@ import pytest
 from kit.console import PASSWORDS, users
 from kit.merge_patch import apply_patch
 from kit.sdk import application
-from kit.websocket import CLOSE, Frames, request, say
+from kit.websocket import CLOSE, Frames, request, text_frame
 
 from bmqtwist.testing import ClusterProcess
 
@@ -84,7 +84,7 @@ class Tab:
         while not head.endswith(b"\r\n\r\n"):
             head += self.socket.recv(1)
         assert head.startswith(b"HTTP/1.1 101 "), head
-        self.socket.sendall(say(id=1, subscribe="cluster"))
+        self.socket.sendall(text_frame(id=1, subscribe="cluster"))
 
     def read_frames(self) -> bool:
         """Read the next frames; return False at the end of the connection."""

@@ -1,4 +1,8 @@
-"""A broker on a simulated disk, without connections: test clients record their deliveries and ACKs."""
+"""A broker on a simulated disk, without connections: test clients record their deliveries and ACKs.
+
+Used by tests/unit/admin, tests/unit/view and `unit/daemon/test_monitor.py`. A broker with connections is in `memory.py`,
+one queue without a broker in `engine_kit.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Data events of the original's brokers as objects: STORAGE, PARTITION_SYNC, RECOVERY, REPLICATION_RECEIPT, CLUSTER_STATE.
 
 Brokers of this product replicate with other messages; only recordings of the original contain these. Journal, DATA and
-QLIST records in them have the format of the files, and are not decoded here.
+QLIST records in them have the format of the files, and are not decoded here. Used by tests of `wire` and by the fuzz tests;
+events of clients are in `data_events.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Counter of function calls: a measure of the cost of an operation that does not depend on the machine."""
+"""Counter of function calls: a measure of the cost of an operation that does not depend on the machine.
+
+Used by `unit/queue/test_delivery.py` and `unit/link/test_unauthenticated.py`; measurements of time are in `bench/`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Certificates for tests of TLS."""
+"""Certificates for tests of TLS.
+
+Used by `secure_broker.py` and `integration/test_secure_cluster.py`.
+"""
 
 from __future__ import annotations
 

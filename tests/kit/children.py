@@ -1,4 +1,7 @@
-"""Time limit for child processes of tests, so that no test waits for output of a process that hangs."""
+"""Time limit for child processes of tests, so that no test waits for output of a process that hangs.
+
+Used by `sdk.py`; hung tests in the test process are ended by `watchdog.py`.
+"""
 
 from __future__ import annotations
 

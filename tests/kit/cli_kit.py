@@ -1,4 +1,7 @@
-"""Runs the installed command `bmq` against a broker process, for tests of the command line."""
+"""Runs the installed command `bmq` against a broker process, for tests of the command line.
+
+Fixtures of `integration/conftest.py` and the `test_cli_*.py` tests; sessions of `bmq shell` are in `shell.py`.
+"""
 
 from __future__ import annotations
 

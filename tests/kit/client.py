@@ -1,8 +1,9 @@
 """Client of the wire protocol for tests: sends exactly the requested messages, and keeps all received events.
 
 A `ClientLink` transports bytes; `Client` is one session on it; `Queue` is one (queue id, sub-queue id) of a session. All
-waits have a deadline and none sleeps. `Client.barrier()` is a request: when its answer arrives, all messages that the broker
-had for the session before have arrived.
+waits have a deadline and none sleeps. `Client.barrier()` is a request: when its answer arrives, all messages that the
+broker had for the session before have arrived. Used by most scenarios, through the worlds of `world.py`; frames are made
+and read by `codec.py`, an official client is in `sdk.py`.
 """
 
 from __future__ import annotations

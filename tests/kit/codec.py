@@ -1,6 +1,7 @@
 """Codec of the wire protocol for test clients, independent of bmqtwist.wire so that it finds errors of that package.
 
-Only the schema codec (BER and JSON bodies of control messages) is that of the package; golden vectors test it.
+Only the schema codec (BER and JSON bodies of control messages) is that of the package; golden vectors test it. Used by
+`client.py` and by tests that need exact bytes; messages as objects are in `data_events.py`.
 """
 
 from __future__ import annotations

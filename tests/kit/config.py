@@ -1,4 +1,7 @@
-"""Configuration directories for tests: `bmqtwist.testing.config`, re-exported for scenarios."""
+"""Configuration directories for tests: `bmqtwist.testing.config`, re-exported for scenarios.
+
+Used by scenarios and the fuzz tests; the generator is `bmqtwist/testing/config.py`.
+"""
 
 from bmqtwist.testing.config import (
     APPS,

@@ -1,4 +1,7 @@
-"""Connections of bmqtwist.reactor.tcp over scripted transports."""
+"""Connections of `bmqtwist/reactor/tcp.py` over scripted transports.
+
+Used by `unit/reactor/test_tcp.py`; fakes for the reactor itself are in `performers.py`.
+"""
 
 from __future__ import annotations
 

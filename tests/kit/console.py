@@ -1,4 +1,8 @@
-"""Console of a broker in memory for tests: requests pass its HTTP site without a port, with a clock that tests advance."""
+"""Console of a broker in memory for tests: requests pass its HTTP site without a port, with a clock that tests advance.
+
+Used by tests/unit/console; the pages in a browser are tested with `browser/fake_console.py`, the client side of a WebSocket
+is in `websocket.py`.
+"""
 
 from __future__ import annotations
 

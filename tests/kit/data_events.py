@@ -1,6 +1,7 @@
 """Data events as objects: the codecs of `bmqtwist.wire.events`, and codecs that only tests need.
 
-The latter: PUSH events, options, and the encoding of CONFIRM and REJECT events from messages.
+The latter: PUSH events, options, and the encoding of CONFIRM and REJECT events from messages. Used by tests of `wire`, by
+`sdk_kit.py` and by `sdk_playback.py`; an independent codec is `codec.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Faults of the disk of a simulated node; `SimulatedNode.clear_disk_faults` ends them."""
+"""Faults of the disk of a simulated node; `SimulatedNode.clear_disk_faults` ends them.
+
+Used by tests/sim; the disk is `bmqtwist/storage/memory.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Model of an election at 1, 3 or 5 nodes with a faulty network, disks and clocks; invariants are checked after every step.
 
 Besides its elector every node has a minimal log: a leader appends an entry at times, sends its whole log, and counts the
-nodes that have it. Entries on a majority are committed, once an entry of the leader's term is among them.
+nodes that have it. Entries on a majority are committed, once an entry of the leader's term is among them. Run by
+`property/test_elections.py`; single rules are in `election_rules.py`, whole clusters in tests/sim.
 """
 
 from __future__ import annotations

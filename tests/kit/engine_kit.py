@@ -1,4 +1,7 @@
-"""One queue with its partition on a simulated disk, without a broker: tests post messages and check the effects."""
+"""One queue with its partition on a simulated disk, without a broker: tests post messages and check the effects.
+
+Used by tests/unit/queue; a partition alone is in `storage_kit.py`, a whole broker in `memory.py`.
+"""
 
 from __future__ import annotations
 

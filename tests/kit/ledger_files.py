@@ -1,4 +1,7 @@
-"""Recorded ledger files, and the recorded output of the original's tool for them."""
+"""Recorded ledger files, and the recorded output of the original's tool for them.
+
+Used by `unit/storage/test_ledger_format.py`; a log that tests write is in `ledger_kit.py`.
+"""
 
 import json
 import re

@@ -1,4 +1,7 @@
-"""Metadata log with a file whose writes succeed at once, for tests of one node."""
+"""Metadata log with a file whose writes succeed at once, for tests of one node.
+
+Used by `unit/cluster/test_metadata_log.py`; recorded files are in `ledger_files.py`.
+"""
 
 from __future__ import annotations
 

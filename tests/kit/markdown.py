@@ -6,6 +6,8 @@
 | `python` and another word (`python pika`) | compiled only: code of another library, for comparison |
 | `text` directly after a `python` block | exact output of that block |
 | `json` after a line that ends in "`domains/<name>.json`:" | file of a domain of the broker |
+
+Used by `unit/docs/test_docs.py`, `integration/test_our_sdk_examples.py` and `spark/test_tutorial.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """A broker in this process without sockets, storage files, threads or a real clock; it runs only when a test calls it.
 
 The broker is `bmqtwist.testing.node`, with configuration files on the real disk. `receive` of a link runs it until it is
-idle, so that no wait is needed after it.
+idle, so that no wait is needed after it. The fixture `world` of tests/conftest.py creates it; the same scenarios run
+against a process with `process.py`.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class MemoryLink:
     def drop(self) -> None:
         """Cut the connection."""
         self.closed = True
-        self.lose()
+        self.report_loss()
         self._world.run()
 
     # Transport of the session
@@ -63,12 +64,12 @@ class MemoryLink:
     def close(self) -> None:
         """The broker closed the connection."""
         self._ended = True
-        self.lose()
+        self.report_loss()
 
     def set_reading(self, wanted: bool) -> None:
         """Ignore flow control: the client end has no limit."""
 
-    def lose(self) -> None:
+    def report_loss(self) -> None:
         """Report the end of the connection to the session."""
         session, self.session = self.session, None
         if session is not None:

@@ -1,4 +1,7 @@
-"""JSON merge patches (RFC 7396), applied as the pages of the console do."""
+"""JSON merge patches (RFC 7396), applied as the pages of the console do.
+
+Used by the tests of the console; the product makes patches in `bmqtwist/console/documents.py`.
+"""
 
 from __future__ import annotations
 

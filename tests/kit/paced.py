@@ -1,4 +1,7 @@
-"""Clients that post often enough for a session to collect ACKs and CONFIRMs before it sends them."""
+"""Clients that post often enough for a session to collect ACKs and CONFIRMs before it sends them.
+
+Used by `unit/broker/test_delays.py` and `test_write_coalescing.py`.
+"""
 
 from __future__ import annotations
 

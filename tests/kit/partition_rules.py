@@ -1,4 +1,7 @@
-"""Situations of a partition machine for each role, and one input of each event for table tests."""
+"""Situations of a partition machine for each role, and one input of each event for table tests.
+
+Run by `table/test_partition_machine.py`; several machines together are in `partitions.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Operations of queues on a partition, by name, for random schedules."""
+"""Operations of queues on a partition, by name, for random schedules.
+
+Used by `property/test_replica.py` and `property/test_replicated_partition.py`.
+"""
 
 from __future__ import annotations
 

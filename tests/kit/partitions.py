@@ -1,7 +1,8 @@
 """Model of one partition at 1, 3 or 5 nodes, with faulty links and disks; invariants are checked after every step.
 
 The partition machines are those of the product; the log of a node is a list of records, and the model appoints the
-primaries in place of a leader.
+primaries in place of a leader. Run by `property/test_partition_machines.py`; single rules are in `partition_rules.py`,
+whole clusters in tests/sim.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Fakes for tests of the ReactorPerformer: a broker, a reactor and sessions that record their calls."""
+"""Fakes for tests of the ReactorPerformer: a broker, a reactor and sessions that record their calls.
+
+Used by `unit/reactor/test_reactor_performer.py` and `test_watchdog.py`; connections are in `connections.py`.
+"""
 
 from __future__ import annotations
 

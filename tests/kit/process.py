@@ -1,4 +1,7 @@
-"""Broker processes for tests: with a generated configuration directory and free ports; ended with the test."""
+"""Broker processes for tests: with a generated configuration directory and free ports; ended with the test.
+
+The fixtures of tests/conftest.py create it; the same scenarios run in memory with `memory.py`.
+"""
 
 from __future__ import annotations
 

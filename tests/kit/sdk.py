@@ -1,6 +1,7 @@
 """Sessions of the official SDK for tests: in this process, or in a child process that a test can kill.
 
-Messages, ACKs and session events are collected in queues.
+Messages, ACKs and session events are collected in queues. Used by the integration tests and `soak.py`; a client of this
+suite that sends exact bytes is in `client.py`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Runs one scenario, written with `await`, on the asyncio, Twisted and blocking fronts of the SDK, in virtual time.
 
-Calls of the blocking front return values, not awaitables: a scenario writes `await w(queue.post(...))`.
+Calls of the blocking front return values, not awaitables: a scenario writes `await w(queue.post(...))`. Used by
+tests/unit/sdk; the core without a front is in `sdk_kit.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""A session core of the SDK with a scripted broker, and a clock that tests advance."""
+"""A session core of the SDK with a scripted broker, and a clock that tests advance.
+
+Used by tests/unit/sdk and `property/test_sdk_session.py`; recordings are played by `sdk_playback.py`, fronts are run by
+`sdk_fronts_kit.py`.
+"""
 
 from __future__ import annotations
 
@@ -165,7 +169,7 @@ class Bench:
             else:
                 self.received.append(EventType(kind).name)
 
-    def say(self, *messages: Any) -> None:
+    def send_from_broker(self, *messages: Any) -> None:
         """Send schema messages, or bytes, as the broker."""
         for message in messages:
             data = message if isinstance(message, bytes) else control.encode_event(message)
@@ -175,14 +179,14 @@ class Bench:
     def _authenticate(self) -> None:
         if "authenticationRequest" not in self.silent:
             category = self.refuse.get("authenticationRequest", Category.E_SUCCESS)
-            self.say(AuthenticationMessage("authenticationResponse", schema.AuthenticationResponse(
+            self.send_from_broker(AuthenticationMessage("authenticationResponse", schema.AuthenticationResponse(
                 schema.Status(category, 0, "" if not category else "no"), 60_000)))
 
     def _negotiate(self) -> None:
         if "clientIdentity" in self.silent:
             return
         category = self.refuse.get("clientIdentity", Category.E_SUCCESS)
-        self.say(NegotiationMessage("brokerResponse", schema.BrokerResponse(
+        self.send_from_broker(NegotiationMessage("brokerResponse", schema.BrokerResponse(
             schema.Status(category, 0, "refused" if category else ""), 1, 999999, False,
             schema.ClientIdentity(1, client_type=schema.ClientType.E_TCPBROKER, features=self.features),
             self.heartbeat_ms, self.missed_max)))
@@ -193,7 +197,8 @@ class Bench:
         if name in self.silent and not force:
             return
         if name in self.refuse:
-            self.say(ControlMessage(message.r_id, "status", schema.Status(self.refuse[name], 1, f"{name} refused")))
+            refusal = schema.Status(self.refuse[name], 1, f"{name} refused")
+            self.send_from_broker(ControlMessage(message.r_id, "status", refusal))
             return
         value: Any
         if name == "openQueue":
@@ -207,15 +212,16 @@ class Bench:
             value = schema.CloseQueueResponse()
         else:
             value = schema.DisconnectResponse()
-        self.say(ControlMessage(message.r_id, f"{name}Response", value))
+        self.send_from_broker(ControlMessage(message.r_id, f"{name}Response", value))
 
     def ack(self, *puts: events.PutMessage, status: int = 0) -> None:
         """Send ACKs for PUT messages."""
-        self.say(events.encode_ack([events.AckMessage(status, 0, put.guid, put.queue_id) for put in puts]))
+        self.send_from_broker(events.encode_ack([events.AckMessage(status, 0, put.guid, put.queue_id) for put in puts]))
 
     def push(self, payload: bytes, s_id: int = 1, q_id: int = 0, guid: bytes = bytes(15) + b"\1", flags: int = 0) -> None:
         """Send a PUSH message."""
-        self.say(events.encode_push([events.PushMessage(q_id, guid, payload, flags, options=sub_queue_ids([s_id]))]))
+        message = events.PushMessage(q_id, guid, payload, flags, options=sub_queue_ids([s_id]))
+        self.send_from_broker(events.encode_push([message]))
 
     # -- the application --------------------------------------------------------------------------------------------
 
@@ -241,14 +247,14 @@ class Bench:
             self.turn()
         return guid
 
-    def lose(self, *, up: bool = True) -> None:
+    def cut_connection(self, *, up: bool = True) -> None:
         """Cut the connection."""
         self.up, self.connected = up, False
         self._wire.clear()
         self.core.on_connection_lost(self.attempt, "connection reset", self.now)
         self.turn()
 
-    def come_back(self) -> None:
+    def restore_broker(self) -> None:
         """Let the broker accept connections, and wait 40 s, longer than the delay of a new attempt."""
         self.up = True
         self.advance(40.0)

@@ -17,6 +17,8 @@ Differences that are intended, and not compared:
 | Java: URI in the open request of a reader | with its `?id=` | as the C++ client; the app is in another field, too |
 | bmqtool: queue flag ACK | never set | each post requests its acknowledgement |
 | an open that is answered after its timeout | connection closed at the timeout | S14; that client closes the queue |
+
+Run by `unit/sdk/test_sdk_vectors.py`; the recordings are in tests/vectors.
 """
 
 from __future__ import annotations
@@ -156,15 +158,15 @@ class Playback:
         """Play all connections of the session."""
         for number, connection in enumerate(self.connections):
             if number:
-                self.lose(connection)
+                self.drop_connection(connection)
             else:
                 self.bench.start()
             self.play(connection)
         return self
 
-    def lose(self, following: list[Event]) -> None:
+    def drop_connection(self, following: list[Event]) -> None:
         """Drop the connection, and make the posts that the recorded client made before the next connection."""
-        self.bench.lose()
+        self.bench.cut_connection()
         known = {put.guid for put in self.core.unacked.values()}
         for mine, raw in following:
             if mine and raw[4] & 63 == EventType.PUT:
@@ -185,7 +187,7 @@ class Playback:
                     self.compare(what)
                 said = True
             else:
-                self.bench.say(self.answer(raw, not answered))
+                self.bench.send_from_broker(self.answer(raw, not answered))
                 answered = True
         self.collect()
         assert not self.unmatched, self.unmatched

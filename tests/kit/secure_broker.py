@@ -1,4 +1,7 @@
-"""Fixture: a broker process with TLS and basic authentication."""
+"""Fixture: a broker process with TLS and basic authentication.
+
+Used by `integration/conftest.py`; the certificates are made by `certificates.py`.
+"""
 
 from __future__ import annotations
 

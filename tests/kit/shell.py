@@ -1,4 +1,7 @@
-"""Processes of `bmq shell` for tests: with pipes or in a pseudo-terminal; a thread collects the output."""
+"""Processes of `bmq shell` for tests: with pipes or in a pseudo-terminal; a thread collects the output.
+
+Used by `integration/test_shell_*.py`; the other commands of `bmq` run in `cli_kit.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Renderings of a broker's statistics, which the broker produces in steps, without interruption."""
+"""Renderings of a broker's statistics, which the broker produces in steps, without interruption.
+
+Used by tests/unit/view and tests/unit/console; the renderings are in `bmqtwist/view/metrics.py`.
+"""
 
 from __future__ import annotations
 

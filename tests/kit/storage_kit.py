@@ -1,4 +1,8 @@
-"""Kit of the storage tests: recorded file sets, a partition on a simulated disk, and its state as a value."""
+"""Kit of the storage tests: recorded file sets, a partition on a simulated disk, and its state as a value.
+
+Used by tests/unit/storage and the property tests of partitions; a queue on a partition is in `engine_kit.py`, files for
+`bmq storage` are in `storagetool_kit.py`.
+"""
 
 from __future__ import annotations
 

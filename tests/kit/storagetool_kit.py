@@ -1,4 +1,7 @@
-"""Kit of the tests of `bmq storage`: runs the command, and creates directories of storage files."""
+"""Kit of the tests of `bmq storage`: runs the command, and creates directories of storage files.
+
+Used by tests/unit/storagetool; partitions are in `storage_kit.py`.
+"""
 
 from __future__ import annotations
 

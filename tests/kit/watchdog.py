@@ -1,9 +1,10 @@
 """Pytest plugin that ends a test process whose timeout had no effect, and prints the stacks of all threads.
 
-The timeout of a test (pytest-timeout) raises in the main thread, once. That ends most waits, but not a call into C that does
-not return, not a loop that catches all exceptions, and not a teardown that hangs afterwards. `GRACE_S` seconds later, the
-watchdog of `faulthandler`, a thread that needs neither the main thread nor the interpreter's lock, ends the process: with
-pytest-xdist the test is reported as failed and another worker continues; without it the run ends with exit code 1.
+The timeout of a test (pytest-timeout) raises in the main thread, once. That ends most waits, but not a call into C that
+does not return, not a loop that catches all exceptions, and not a teardown that hangs afterwards. `GRACE_S` seconds later,
+the watchdog of `faulthandler`, a thread that needs neither the main thread nor the interpreter's lock, ends the process:
+with pytest-xdist the test is reported as failed and another worker continues; without it the run ends with exit code 1.
+Registered by tests/conftest.py; children of tests are limited by `children.py`.
 """
 
 from __future__ import annotations

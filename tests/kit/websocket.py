@@ -1,4 +1,7 @@
-"""Client side of a WebSocket (RFC 6455), as bytes: requests and frames that the tests of the console need."""
+"""Client side of a WebSocket (RFC 6455), as bytes: requests and frames that the tests of the console need.
+
+Used by `unit/console/test_console_live.py` and `integration/test_console_cluster.py`.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ def frame(payload: bytes, opcode: int = TEXT) -> bytes:
     return head + mask + bytes(byte ^ mask[at % 4] for at, byte in enumerate(payload))
 
 
-def say(**message: Any) -> bytes:
+def text_frame(**message: Any) -> bytes:
     """Encode a JSON message as a text frame."""
     return frame(json.dumps(message).encode())
 

@@ -1,6 +1,7 @@
 """Recorded streams of tests/vectors, split into events by the length in the event headers.
 
-The split uses no product code except the numbers of event types.
+The split uses no product code except the numbers of event types. Used by tests/unit/wire; recordings of SDK sessions are
+played by `sdk_playback.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Interface of scenarios to one broker, its configuration, clients, log and clock, in memory or as a process.
 
-A scenario is a function of a `world`; by default it runs in memory under a virtual clock, with `@pytest.mark.real`
-also against a process. Both worlds have all methods; `advance` and `storage_stalled` work in memory only.
+A scenario is a function of a `world`; by default it runs in memory under a virtual clock, with `@pytest.mark.real` also
+against a process. Both worlds have all methods; `advance` and `storage_stalled` work in memory only. The worlds are
+`memory.py` and `process.py`; the fixture `world` of tests/conftest.py chooses one.
 """
 
 from __future__ import annotations

@@ -278,13 +278,13 @@ class Sessions(RuleBasedStateMachine):
             self.bench.answer(self.bench.requests[-1 - index % len(self.bench.requests)], force=True)
 
     @rule(up=st.booleans())
-    def lose(self, up: bool) -> None:
+    def cut_connection(self, up: bool) -> None:
         """Cut the connection."""
         if self.bench.connected:
-            self.bench.lose(up=up)
+            self.bench.cut_connection(up=up)
 
     @rule()
-    def come_back(self) -> None:
+    def restore_broker(self) -> None:
         """The broker answers everything again."""
         self.bench.up = True
         self.bench.silent.clear()

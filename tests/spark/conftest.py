@@ -1,4 +1,7 @@
-"""Fixtures: one small Spark session for all tests, on the loopback network only, and a broker process."""
+"""Fixtures: one small Spark session for all tests, on the loopback network only, and a broker process.
+
+Recorded journals are in `recorded_journals.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Recorded journals, and their records in the storage tool's form."""
+"""Recorded journals, and their records in the storage tool's form.
+
+Used by `test_records.py` and `test_storage.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Short fault campaign: query, broker and connections are killed during processing."""
+"""Short fault campaign: query, broker and connections are killed during processing.
+
+The long campaign is `soak/spark.py`.
+"""
 
 from __future__ import annotations
 

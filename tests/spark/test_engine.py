@@ -1,4 +1,7 @@
-"""Engine of the queue source without Spark: calls in Spark's order, with a crash at each step, and a simulated broker."""
+"""Engine of the queue source without Spark: calls in Spark's order, with a crash at each step, and a simulated broker.
+
+The tested module is `bmqtwist/spark/engine.py`; through Spark the source is tested in `test_source.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""GUIDs derived from content: equal in each attempt and order of rows, different for different rows."""
+"""GUIDs derived from content: equal in each attempt and order of rows, different for different rows.
+
+The tested module is `bmqtwist/spark/producers.py`.
+"""
 
 from __future__ import annotations
 

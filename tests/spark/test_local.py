@@ -1,4 +1,7 @@
-"""Requirements of a session, their error texts, and the command."""
+"""Requirements of a session, their error texts, and the command.
+
+The tested module is `bmqtwist/spark/local.py`.
+"""
 
 from __future__ import annotations
 

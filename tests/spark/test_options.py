@@ -1,4 +1,7 @@
-"""Options of sources and sinks: values, and errors that name the option."""
+"""Options of sources and sinks: values, and errors that name the option.
+
+The tested module is `bmqtwist/spark/options.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Batches of a query: confirmations, stored GUIDs, restart; without I/O."""
+"""Batches of a query: confirmations, stored GUIDs, restart; without I/O.
+
+The tested module is `bmqtwist/spark/plan.py`; the calls of Spark around it are tested in `test_engine.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Several receivers in child processes, against a broker process, without Spark."""
+"""Several receivers in child processes, against a broker process, without Spark.
+
+The tested module is `bmqtwist/spark/receiver.py`.
+"""
 
 from __future__ import annotations
 

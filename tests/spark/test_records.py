@@ -1,4 +1,7 @@
-"""Journal columns equal the storage tool's output row by row, for the original's files and for damaged ones."""
+"""Journal columns equal the storage tool's output row by row, for the original's files and for damaged ones.
+
+The tested modules are `bmqtwist/spark/records.py`, `journals.py` and `filesets.py`; Spark reads them in `test_storage.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Queue as a stream, as a table and as a sink, through Spark and a broker process."""
+"""Queue as a stream, as a table and as a sink, through Spark and a broker process.
+
+The tested modules are `bmqtwist/spark/source.py` and `sink.py`; batches without Spark are tested in `test_engine.py`.
+"""
 
 from __future__ import annotations
 

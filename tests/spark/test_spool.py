@@ -1,4 +1,7 @@
-"""Spool: batches that remain after a crash at each step."""
+"""Spool: batches that remain after a crash at each step.
+
+The tested module is `bmqtwist/spark/spool.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Storage files as a table and as a stream in Spark; lifelines; archive, report, replay."""
+"""Storage files as a table and as a stream in Spark; lifelines; archive, report, replay.
+
+The tested modules are `bmqtwist/spark/storage.py`, `tables.py` and `pipelines/`; blocks without Spark are tested in
+`test_records.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-// Open alarms with buttons to acknowledge and clear them, then acknowledged and cleared alarms.
+// Open alarms with buttons to acknowledge and clear them, then acknowledged and cleared alarms. Loaded by `app.js`; the
+// columns are in `parts.js`, the state of alarms is in `bmqtwist/view/alarms.py`.
 
 import { get, post } from "../api.js";
 import { emptyNote, find, h, replace, setText } from "../dom.js";

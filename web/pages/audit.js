@@ -1,4 +1,4 @@
-// Audit log: user, action, reason and result.
+// Audit log: user, action, reason and result. Loaded by `app.js`; the entries are those of `bmqtwist/console/audit.py`.
 
 import { get } from "../api.js";
 import { emptyNote, find, h, replace } from "../dom.js";

@@ -1,4 +1,5 @@
-// Clients of all nodes, and of the proxies whose consoles respond.
+// Clients of all nodes, and of the proxies whose consoles respond. Loaded by `app.js`; the rows are made in
+// `bmqtwist/view/node_facts.py`.
 
 import { get, query, setQuery } from "../api.js";
 import { emptyNote, find, setText } from "../dom.js";

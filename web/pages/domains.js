@@ -1,4 +1,5 @@
 // All domains; one domain with the active configuration and the file at each node, and the button to reload the files.
+// Loaded by `app.js`; the configuration of a node is in `configuration.js`.
 
 import { get, post, query, setQuery } from "../api.js";
 import { flatten } from "../configuration.js";

@@ -1,4 +1,5 @@
-// Current leader, terms with their causes, election events, and transitions of the serving node's elector.
+// Current leader, terms with their causes, election events, and transitions of the serving node's elector. Loaded by
+// `app.js`; the document is made in `bmqtwist/view/cluster_facts.py`.
 
 import { emptyNote, find, replace, setAttribute, stateMark, svg, timeMark, h } from "../dom.js";
 import { count, seconds } from "../format.js";

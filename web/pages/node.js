@@ -1,4 +1,5 @@
-// One node: state, partitions, events, configuration, log, and its graceful stop.
+// One node: state, partitions, events, configuration, log, and its graceful stop. Loaded by `app.js`; the panels are in
+// `stop.js` and `configuration.js`, the list of nodes is in `nodes.js`.
 
 import { get, query, setQuery } from "../api.js";
 import { emptyNote, find, h, replace, setAttribute, setText, stateMark, timeMark } from "../dom.js";

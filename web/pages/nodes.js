@@ -1,4 +1,5 @@
-// All nodes and proxies of the cluster, and the rolling restart.
+// All nodes and proxies of the cluster, and the rolling restart. Loaded by `app.js`; one node is shown by `node.js`, a stop
+// by `stop.js`.
 
 import { post } from "../api.js";
 import { emptyNote, find, h, setAttribute, setText, show, stateMark, timeMark } from "../dom.js";

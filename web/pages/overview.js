@@ -1,4 +1,5 @@
-// Overview: cluster health, traffic, nodes, top queues, alarms and events.
+// Overview: cluster health, traffic, nodes, top queues, alarms and events. Loaded by `app.js`; the health is the verdict of
+// `bmqtwist/console/merge.py`.
 
 import { emptyNote, find, h, replace, setAttribute, show, stateMark } from "../dom.js";
 import { bytes, count, milliseconds, percent, rate, seconds } from "../format.js";

@@ -1,4 +1,5 @@
-// Partitions with their primaries and the replication lag of each replica; moves and rollovers.
+// Partitions with their primaries and the replication lag of each replica; moves and rollovers. Loaded by `app.js`; the
+// files of a partition are shown by `storage.js`.
 
 import { post } from "../api.js";
 import { emptyNote, find, h, setAttribute, setText, stateMark } from "../dom.js";

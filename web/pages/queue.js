@@ -1,4 +1,5 @@
-// One queue: depth, apps, consumers, subscriptions, producers, distribution tree, stored messages, tools.
+// One queue: depth, apps, consumers, subscriptions, producers, distribution tree, stored messages, tools. Loaded by
+// `app.js`; stored messages are in `messages.js`, test messages and purges in `tools.js`, the list in `queues.js`.
 
 import { query } from "../api.js";
 import { chart } from "../chart.js";

@@ -1,4 +1,5 @@
-// All queues: the server sorts, filters and returns the rows in view; the page contains only these rows.
+// All queues: the server sorts, filters and returns the rows in view; the page contains only these rows. Loaded by
+// `app.js`; one queue is shown by `queue.js`. The server side is `bmqtwist/console/queues.py`.
 
 import { query, setQuery } from "../api.js";
 import { emptyNote, find, h, setAttribute, setText } from "../dom.js";

@@ -1,4 +1,5 @@
-// Storage files of a node, records of a journal, comparison of the copies of a partition.
+// Storage files of a node, records of a journal, comparison of the copies of a partition. Loaded by `app.js`; the server
+// side is `bmqtwist/view/storage_files.py`.
 
 import { get, query, setQuery } from "../api.js";
 import { field } from "../dialog.js";

@@ -1,5 +1,5 @@
 // Diagram of the cluster: nodes on an ellipse, lines from each primary to its replicas, proxies below with their
-// connections; and tables with the same data.
+// connections; and tables with the same data. Loaded by `app.js`; lists of nodes are in `nodes.js`.
 
 import { emptyNote, find, levelOf, replace, svg } from "../dom.js";
 import { bytes, count, counted, rate } from "../format.js";

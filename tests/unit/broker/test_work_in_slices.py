@@ -287,7 +287,7 @@ def test_a_message_being_inflated_for_a_lost_client_goes_to_another_consumer(mem
     producer.put(payload, properties={"a": 1}, compress=True)
     session = old.link.session
     assert session is not None
-    old.link.lose()
+    old.link.report_loss()
     memory.run()
     assert memory.consumer().next_push().payload == payload
 

@@ -29,7 +29,7 @@ class FakeBrowser:
         if "patch" in message:
             self.documents[message["id"]] = apply_patch(self.documents[message["id"]], message["patch"])
 
-    def say(self, now: float = 0.0, **message: Any) -> None:
+    def send_json(self, now: float = 0.0, **message: Any) -> None:
         self.hub.on_message(self, message, now)
 
 
@@ -41,7 +41,7 @@ def hub() -> Hub:
 
 def test_a_subscriber_receives_a_snapshot_then_numbered_patches(hub: Hub) -> None:
     browser = FakeBrowser(hub)
-    browser.say(id=7, subscribe="cluster")
+    browser.send_json(id=7, subscribe="cluster")
     assert hub.topics() == [ClusterTopic()]
     hub.publish(ClusterTopic(), {"at": 1, "nodes": {"n1": {"up": True}}})
     hub.publish(ClusterTopic(), {"at": 2, "nodes": {"n1": {"up": True}}})
@@ -55,7 +55,7 @@ def test_a_subscriber_receives_a_snapshot_then_numbered_patches(hub: Hub) -> Non
 def test_a_slow_subscriber_receives_one_patch_to_the_newest_document(hub: Hub) -> None:
     slow, fast = FakeBrowser(hub), FakeBrowser(hub)
     for browser in (slow, fast):
-        browser.say(id=1, subscribe="cluster")
+        browser.send_json(id=1, subscribe="cluster")
     hub.publish(ClusterTopic(), {"n": 0, "a": 0})
     slow.is_busy = True
     for number in range(1, 6):
@@ -73,7 +73,7 @@ def test_a_patch_is_computed_once_for_all_subscribers_with_the_same_version(hub:
     monkeypatch.setattr(hub_module, "merge_patch", lambda old, new: made.append(1) or real(old, new))
     browsers = [FakeBrowser(hub) for _ in range(20)]
     for browser in browsers:
-        browser.say(id=1, subscribe="cluster")
+        browser.send_json(id=1, subscribe="cluster")
     for number in range(4):
         browsers[0].is_busy = number == 2
         hub.publish(ClusterTopic(), {"n": number})
@@ -83,13 +83,13 @@ def test_a_patch_is_computed_once_for_all_subscribers_with_the_same_version(hub:
 
 def test_a_reconnecting_subscriber_resumes_at_its_last_patch(hub: Hub) -> None:
     before = FakeBrowser(hub)
-    before.say(id=1, subscribe="cluster")
+    before.send_json(id=1, subscribe="cluster")
     hub.publish(ClusterTopic(), {"n": 0, "big": "x"})
     hub.publish(ClusterTopic(), {"n": 1, "big": "x"})
     hub.remove(before, 100.0)
     after = FakeBrowser(hub)
     after.documents = {4: before.documents[1]}
-    after.say(110.0, id=4, subscribe="cluster", resume={"seq": 2, "stream": "s0"})
+    after.send_json(110.0, id=4, subscribe="cluster", resume={"seq": 2, "stream": "s0"})
     hub.publish(ClusterTopic(), {"n": 5, "big": "x"})
     assert after.sent == [{"id": 4, "seq": 3, "patch": {"n": 5}}] and after.documents[4] == {"n": 5, "big": "x"}
 
@@ -100,23 +100,23 @@ def test_a_reconnecting_subscriber_resumes_at_its_last_patch(hub: Hub) -> None:
 def test_a_subscriber_that_cannot_resume_receives_a_snapshot(hub: Hub, resume: Any, now: float) -> None:
     """It missed a patch, names another stream, or reconnects too late."""
     before = FakeBrowser(hub)
-    before.say(id=1, subscribe="cluster")
+    before.send_json(id=1, subscribe="cluster")
     hub.publish(ClusterTopic(), {"n": 0})
     hub.publish(ClusterTopic(), {"n": 1})
     hub.remove(before, 0.0)
     after = FakeBrowser(hub)
-    after.say(now, id=1, subscribe="cluster", resume=resume)
+    after.send_json(now, id=1, subscribe="cluster", resume=resume)
     hub.publish(ClusterTopic(), {"n": 2})
     assert after.sent[0]["seq"] == 1 and after.sent[0]["snapshot"] == {"n": 2}
 
 
 def test_a_subscription_does_not_resume_another_topic(hub: Hub) -> None:
     before = FakeBrowser(hub)
-    before.say(id=1, subscribe="queue", uri="bmq://d/q")
+    before.send_json(id=1, subscribe="queue", uri="bmq://d/q")
     hub.publish(QueueTopic("bmq://d/q"), {"secret": 1})
     hub.remove(before, 0.0)
     after = FakeBrowser(hub)
-    after.say(1.0, id=1, subscribe="cluster", resume={"seq": 1, "stream": "s0"})
+    after.send_json(1.0, id=1, subscribe="cluster", resume={"seq": 1, "stream": "s0"})
     hub.publish(ClusterTopic(), {"n": 2})
     assert "snapshot" in after.sent[0]
 
@@ -124,12 +124,12 @@ def test_a_subscription_does_not_resume_another_topic(hub: Hub) -> None:
 def test_the_number_of_resumable_subscriptions_is_limited(hub: Hub) -> None:
     for _ in range(RESUMABLE_MAX + 50):
         browser = FakeBrowser(hub)
-        browser.say(id=1, subscribe="cluster")
+        browser.send_json(id=1, subscribe="cluster")
         hub.publish(ClusterTopic(), {"n": 0})
         hub.remove(browser, 0.0)
     assert len(hub._resumable) == RESUMABLE_MAX
     last = FakeBrowser(hub)
-    last.say(id=1, subscribe="cluster")
+    last.send_json(id=1, subscribe="cluster")
     hub.publish(ClusterTopic(), {"n": 0})
     hub.remove(last, RESUME_S * 2)
     assert len(hub._resumable) == 1
@@ -158,31 +158,31 @@ def test_an_invalid_message_is_answered_with_an_error(hub: Hub, message: dict[st
 def test_the_numbers_of_subscriptions_and_topics_are_limited(hub: Hub) -> None:
     greedy = FakeBrowser(hub)
     for number in range(SUBSCRIPTIONS_MAX + 3):
-        greedy.say(id=number, subscribe="queues", offset=number)
+        greedy.send_json(id=number, subscribe="queues", offset=number)
     assert len(hub.topics()) == SUBSCRIPTIONS_MAX and len(greedy.sent) == 3
-    greedy.say(id=0, subscribe="cluster")  # another topic under the same id
+    greedy.send_json(id=0, subscribe="cluster")  # another topic under the same id
     assert len(hub.topics()) == SUBSCRIPTIONS_MAX and len(greedy.sent) == 3
     others = [FakeBrowser(hub) for _ in range(TOPICS_MAX)]
     for number, browser in enumerate(others, 100):
-        browser.say(id=1, subscribe="queues", offset=number)
+        browser.send_json(id=1, subscribe="queues", offset=number)
     assert len(hub.topics()) == TOPICS_MAX + 1  # and the cluster
     assert "error" in others[-1].sent[0]
 
 
 def test_a_subscriber_receives_nothing_after_unsubscribing(hub: Hub) -> None:
     browser = FakeBrowser(hub)
-    browser.say(id=1, subscribe="cluster")
-    browser.say(unsubscribe=1)
-    browser.say(unsubscribe=1)
+    browser.send_json(id=1, subscribe="cluster")
+    browser.send_json(unsubscribe=1)
+    browser.send_json(unsubscribe=1)
     hub.publish(ClusterTopic(), {"n": 1})
     assert browser.sent == [] and hub.topics() == []
 
 
 def test_a_failed_document_is_reported_to_subscribers_without_a_snapshot(hub: Hub) -> None:
     early, late = FakeBrowser(hub), FakeBrowser(hub)
-    early.say(id=1, subscribe="queues")
+    early.send_json(id=1, subscribe="queues")
     hub.publish(QueuesTopic(), {"n": 1})
-    late.say(id=2, subscribe="queues")
+    late.send_json(id=2, subscribe="queues")
     hub.refuse(QueuesTopic(), Refusal(404, "not there", "uri"))
     assert late.sent == [{"id": 2, "error": "not there", "field": "uri"}] and "snapshot" in early.sent[-1]
     assert hub.topics() == [QueuesTopic()]

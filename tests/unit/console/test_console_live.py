@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from kit.console import ConsoleWorld, users
 from kit.merge_patch import apply_patch
-from kit.websocket import CLOSE, Frames, frame, request, say
+from kit.websocket import CLOSE, Frames, frame, request, text_frame
 from twisted.internet.address import IPv4Address
 from twisted.internet.testing import StringTransport
 
@@ -94,7 +94,7 @@ def guarded(tmp_path: Path) -> ConsoleWorld:
 def test_a_websocket_receives_a_snapshot_and_then_patches(console: ConsoleWorld) -> None:
     tab = FakeTab(console)
     assert tab.status == 101
-    tab.send(say(id=3, subscribe="cluster"))
+    tab.send(text_frame(id=3, subscribe="cluster"))
     console.advance()
     (first,) = tab.take_messages()
     assert first["id"] == 3 and first["seq"] == 1 and first["snapshot"]["nodes"]["n1"]["state"] == "up"
@@ -114,18 +114,18 @@ def test_subscriptions_of_queue_pages_and_single_queues_receive_updates(console:
         console.world.producer(f"bmq://d/q{number}").post(b"x")
     console.world.run()
     tab = FakeTab(console)
-    tab.send(say(id=1, subscribe="queues", sort="uri", order="asc", offset=1, limit=2))
+    tab.send(text_frame(id=1, subscribe="queues", sort="uri", order="asc", offset=1, limit=2))
     console.advance()
     tab.take_messages()
     assert tab.document["order"] == ["bmq://d/q1", "bmq://d/q2"] and tab.document["total"] == 5
     one = FakeTab(console)
-    one.send(say(id=1, subscribe="queue", uri="bmq://d/q4"))
+    one.send(text_frame(id=1, subscribe="queue", uri="bmq://d/q4"))
     console.advance(PERIOD_S)
     console.advance()
     one.take_messages()
     assert one.document["messages"] == 1 and one.document["primary"] == "n1"
     none = FakeTab(console)
-    none.send(say(id=1, subscribe="queue", uri="bmq://d/none"))
+    none.send(text_frame(id=1, subscribe="queue", uri="bmq://d/none"))
     console.advance(PERIOD_S)
     console.advance()
     assert "There is no queue" in none.take_messages()[0]["error"]
@@ -136,7 +136,7 @@ def test_a_document_may_exceed_the_size_limit_of_received_messages(console: Cons
         console.world.producer(f"bmq://d/q{number}").post(b"x")
     console.world.run()
     tab = FakeTab(console)
-    tab.send(say(id=1, subscribe="queues"))
+    tab.send(text_frame(id=1, subscribe="queues"))
     console.advance()
     assert len(tab.transport.value()) > 2 * MESSAGE_BYTES_MAX
     tab.take_messages()
@@ -146,7 +146,7 @@ def test_a_document_may_exceed_the_size_limit_of_received_messages(console: Cons
 def test_a_closed_websocket_does_not_affect_other_websockets(console: ConsoleWorld) -> None:
     tab, other = FakeTab(console), FakeTab(console)
     for each in (tab, other):
-        each.send(say(id=1, subscribe="cluster"))
+        each.send(text_frame(id=1, subscribe="cluster"))
     console.advance()
     tab.send(frame(struct.pack(">H", 1000), CLOSE))
     other.take_messages()
@@ -157,7 +157,7 @@ def test_a_closed_websocket_does_not_affect_other_websockets(console: ConsoleWor
 
 def test_without_subscriptions_no_queue_is_sampled(console: ConsoleWorld) -> None:
     tab = FakeTab(console)
-    tab.send(say(id=1, subscribe="cluster"))
+    tab.send(text_frame(id=1, subscribe="cluster"))
     console.advance()
     tab.lose()
     for _ in range(100):
@@ -172,7 +172,7 @@ def test_without_subscriptions_no_queue_is_sampled(console: ConsoleWorld) -> Non
 def test_a_websocket_that_does_not_read_receives_no_more_patches(console: ConsoleWorld) -> None:
     tab, other = FakeTab(console), FakeTab(console)
     for each in (tab, other):
-        each.send(say(id=1, subscribe="cluster"))
+        each.send(text_frame(id=1, subscribe="cluster"))
     console.advance()
     tab.take_messages()
     tab.transport.producer.pauseProducing()  # type: ignore[union-attr]
@@ -213,7 +213,7 @@ def test_with_users_a_websocket_requires_a_login(guarded: ConsoleWorld) -> None:
 def test_a_websocket_closes_when_its_login_expires(guarded: ConsoleWorld) -> None:
     guarded.log_in("vera")
     tab = FakeTab(guarded)
-    tab.send(say(id=1, subscribe="cluster"))
+    tab.send(text_frame(id=1, subscribe="cluster"))
     guarded.advance()
     assert tab.take_messages()
     guarded.host.reactor.advance(3600.0)
@@ -225,7 +225,7 @@ def test_a_websocket_closes_when_its_login_expires(guarded: ConsoleWorld) -> Non
 def test_a_websocket_closes_at_the_logout(guarded: ConsoleWorld) -> None:
     guarded.log_in("vera")
     tab = FakeTab(guarded)
-    tab.send(say(id=1, subscribe="cluster"))
+    tab.send(text_frame(id=1, subscribe="cluster"))
     guarded.advance()
     tab.take_messages()
     guarded.ask("/logout", "POST", f"csrf={guarded.csrf}".encode(), {"Content-Type": "application/x-www-form-urlencoded"})
@@ -234,7 +234,8 @@ def test_a_websocket_closes_at_the_logout(guarded: ConsoleWorld) -> None:
     assert tab.closed_by() == ENDED
 
 
-@pytest.mark.parametrize("data", [frame(b"nonsense"), frame(b"[]"), frame(b"\xff\xfe", 2), frame(b"[" * 4000), say(id=1)],
+@pytest.mark.parametrize("data", [frame(b"nonsense"), frame(b"[]"), frame(b"\xff\xfe", 2), frame(b"[" * 4000),
+                                  text_frame(id=1)],
                          ids=["no JSON", "no object", "no text", "deep", "no topic"])
 def test_an_invalid_websocket_message_is_answered_with_an_error(console: ConsoleWorld, data: bytes) -> None:
     tab = FakeTab(console)
@@ -248,14 +249,14 @@ def test_a_too_long_message_or_too_many_messages_close_the_websocket(console: Co
     assert not console.service.hub.subscribers or tab.transport.disconnecting
     tab = FakeTab(console)
     for _ in range(MESSAGES_PER_SECOND_MAX + 1):
-        tab.send(say(unsubscribe=1))
+        tab.send(text_frame(unsubscribe=1))
     assert tab.closed_by() == POLICY
 
 
 def test_a_websocket_has_no_lifetime_limit(console: ConsoleWorld) -> None:
     """The lifetime of a WebSocket is not limited, unlike that of a request's connection."""
     tab = FakeTab(console)
-    tab.send(say(id=1, subscribe="cluster"))
+    tab.send(text_frame(id=1, subscribe="cluster"))
     console.advance()
     tab.take_messages()
     for _ in range(3):
@@ -287,7 +288,7 @@ def test_closed_and_refused_websockets_are_not_counted_as_connections(console: C
 
 def test_a_stopping_node_notifies_its_websockets(console: ConsoleWorld) -> None:
     tab = FakeTab(console)
-    tab.send(say(id=1, subscribe="cluster"))
+    tab.send(text_frame(id=1, subscribe="cluster"))
     console.advance()
     tab.take_messages()
     console.host.reactor.advance(0.01)

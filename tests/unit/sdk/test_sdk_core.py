@@ -152,8 +152,8 @@ def test_pending_posts_are_converted_for_a_broker_with_old_style_properties() ->
     queue = bench.open()
     guid = bench.post(queue, b"payload", values={"n": 1})
     bench.features = "PROTOCOL_ENCODING:BER,JSON"
-    bench.lose()
-    bench.come_back()
+    bench.cut_connection()
+    bench.restore_broker()
     put = bench.puts()[-1]
     area, payload = unpack_data(put.data, True, put.compression, put.schema_id)
     assert (put.guid, put.schema_id, payload) == (guid, 0, b"payload")
@@ -211,7 +211,7 @@ def test_a_broker_without_subscriptions_receives_the_older_request_and_expressio
 def test_a_push_with_any_form_of_options_is_delivered(area: bytes, count: int) -> None:
     bench = Bench().start()
     bench.open(read=True)
-    bench.say(events.encode_push([events.PushMessage(0, bytes(16), b"m", options=area)]))
+    bench.send_from_broker(events.encode_push([events.PushMessage(0, bytes(16), b"m", options=area)]))
     assert len(bench.messages) == count
 
 
@@ -281,13 +281,13 @@ def test_the_block_of_a_message_ends_without_an_error_if_connection_or_queue_is_
     bench = Bench().start()
     queue = bench.open(read=True)
     bench.push(b"a")
-    bench.lose(up=False)
+    bench.cut_connection(up=False)
     with bench.messages[0]:
         pass
     with pytest.raises(SdkError) as caught:
         bench.messages[0].confirm()
     assert caught.value.result is Result.NOT_CONNECTED and not bench.count(events.ConfirmMessage)
-    bench.come_back()
+    bench.restore_broker()
     bench.core.close(queue, None, bench.now)
     bench.turn()
     with bench.messages[0]:
@@ -423,8 +423,8 @@ def test_a_suspended_queue_is_reopened_without_deliveries_and_resumed_later() ->
     bench.core.set_health(False, bench.now)
     bench.turn()
     bench.received.clear()
-    bench.lose()
-    bench.come_back()
+    bench.cut_connection()
+    bench.restore_broker()
     assert [type(each) for each in bench.received] == [schema.ClientIdentity, schema.OpenQueue]
     bench.core.set_health(True, bench.now)
     bench.turn()
@@ -583,7 +583,7 @@ def test_posts_during_three_minutes_without_a_broker_arrive_once_and_in_order() 
                 bench.post(queue, posted[-1])
             bench.advance(0.1)
     load(1.0)
-    bench.lose(up=False)
+    bench.cut_connection(up=False)
     load(180.0)
     assert len(posted) == 3 * 1810 and len(bench.payloads()) == len(bench.acks) == 30
     assert len(bench.connects) > 10

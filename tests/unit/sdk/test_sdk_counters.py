@@ -59,18 +59,18 @@ def test_only_posts_sent_before_are_counted_as_retransmitted() -> None:
     bench.post(queue, b"sent")
     bench.turn(flush=True)
     bench.post(queue, b"in the batch")
-    bench.lose(up=False)
+    bench.cut_connection(up=False)
     bench.post(queue, b"while down")
     bench.silent.add("openQueue")
-    bench.come_back()
-    bench.lose()  # before any retransmission
+    bench.restore_broker()
+    bench.cut_connection()  # before any retransmission
     assert balanced_counters(bench).retransmitted == 0
     bench.silent.clear()
-    bench.come_back()
+    bench.restore_broker()
     found = balanced_counters(bench)
     assert (found.retransmitted, found.losses, found.reconnects, found.unacked_now) == (1, 2, 2, 3)
-    bench.lose()
-    bench.come_back()
+    bench.cut_connection()
+    bench.restore_broker()
     assert balanced_counters(bench).retransmitted == 4
 
 
@@ -78,7 +78,7 @@ def test_deliveries_confirms_and_the_inbox_are_counted() -> None:
     bench = Bench().start()
     bench.open(read=True)
     bench.push(b"a", guid=b"a" * 16)
-    bench.say(events.encode_push([events.PushMessage(0, bytes([n]) * 16, b"m", 4 if n == 2 else 0,
+    bench.send_from_broker(events.encode_push([events.PushMessage(0, bytes([n]) * 16, b"m", 4 if n == 2 else 0,
                                                      options=sub_queue_ids([1]))
                                   for n in (1, 2, 3)]))
     bench.push(b"unknown", s_id=9)
@@ -107,9 +107,9 @@ def test_attempts_queues_and_events_are_counted() -> None:
     bench.open(FANOUT, read=True)
     found = balanced_counters(bench)
     assert (found.queues_now, found.attempts, found.state) == (2, 1, "ready")
-    bench.lose()
+    bench.cut_connection()
     assert balanced_counters(bench).queues_now == 2
-    bench.come_back()
+    bench.restore_broker()
     found = balanced_counters(bench)
     assert found.attempts == 2 and found.events == {
         EventKind.CONNECTED: 1, EventKind.CONNECTION_LOST: 1, EventKind.RECONNECTED: 1,
@@ -119,7 +119,7 @@ def test_attempts_queues_and_events_are_counted() -> None:
 def test_a_snapshot_does_not_change_afterwards() -> None:
     bench = Bench().start()
     found = bench.core.counters()
-    bench.lose()
+    bench.cut_connection()
     assert found.events == {EventKind.CONNECTED: 1} and found.state == "ready"
 
 
@@ -131,9 +131,9 @@ def log_texts(bench: Bench, level: int = logging.DEBUG) -> list[str]:
 def test_connects_and_losses_of_connections_are_logged_as_information() -> None:
     bench = Bench(SessionOptions(brokers=parse_brokers("tcp://a:1")), acks_at_once=False).start()
     bench.post(bench.open(), b"x")
-    bench.lose(up=False)
+    bench.cut_connection(up=False)
     bench.advance(0.5)
-    bench.come_back()
+    bench.restore_broker()
     bench.core.stop("stop", bench.now, drain=False)
     bench.turn()
     assert {note.level for note in bench.notes} == {logging.INFO, logging.WARNING}
@@ -154,8 +154,8 @@ def test_refusals_are_logged_as_warnings_and_many_refused_posts_as_one() -> None
     bench.ack(*bench.puts(), status=2)
     bench.refuse["openQueue"] = Category.E_REFUSED
     bench.open(FANOUT)
-    bench.lose()
-    bench.come_back()
+    bench.cut_connection()
+    bench.restore_broker()
     assert log_texts(bench, logging.WARNING) == [
         f"a post to {URI} failed: LIMIT_BYTES (further ones with this status are only counted)",
         f"{FANOUT} was not opened: REFUSED openQueue refused",
@@ -198,7 +198,7 @@ def test_posts_not_yet_written_are_not_counted_as_retransmitted() -> None:
     before = bench.core.counters().retransmitted
     bench.connected = False
     bench.core.on_connection_lost(bench.attempt, "reset", bench.now)
-    bench.come_back()
+    bench.restore_broker()
     assert bench.core.counters().retransmitted - before == 2 and len(bench.payloads()) == 5
 
     bench = Bench(acks_at_once=False).start()
@@ -207,5 +207,5 @@ def test_posts_not_yet_written_are_not_counted_as_retransmitted() -> None:
     bench.core.open("bmq://bmq.test.mem.priority/other", None, bench.now, write=True)
     bench.core.on_connection_lost(bench.attempt, "reset", bench.now)
     bench.turn()
-    bench.come_back()
+    bench.restore_broker()
     assert bench.payloads() == [b"cut"] and not bench.core.counters().retransmitted

@@ -63,12 +63,12 @@ def test_a_paused_queue_stays_paused_over_a_reconnect(when: str) -> None:
         bench.silent.add("configureStream")
         set_paused(bench, queue, True, "pause")
         bench.silent.clear()
-    bench.lose()
+    bench.cut_connection()
     if when == "while disconnected":
         set_paused(bench, queue, True, "pause")
     assert bench.done["pause"].result is Result.SUCCESS
     asked = bench.count(schema.ConfigureStream)
-    bench.come_back()
+    bench.restore_broker()
     assert queue.state is QueueState.OPEN and bench.count(schema.ConfigureStream) == asked
     set_paused(bench, queue, False, "resume")
     assert bench.count(schema.ConfigureStream) == asked + 1 and bench.done["resume"].result is Result.SUCCESS

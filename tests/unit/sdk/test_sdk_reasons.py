@@ -66,10 +66,10 @@ def test_the_limit_of_rounds_applies_only_to_the_first_connection() -> None:
     assert bench.done["start"].result is Result.NOT_CONNECTED
     assert bench.done["start"].message == "tcp://a:1: connection refused; tcp://b:2: connection refused"
     bench = Bench(options).start()
-    bench.lose(up=False)
+    bench.cut_connection(up=False)
     bench.advance(100.0)
     assert len(bench.connects) > 5
-    bench.come_back()
+    bench.restore_broker()
     assert bench.core.online
 
 

@@ -33,7 +33,7 @@ def open_queue(bench: Bench, uri: str = URI, **more: object) -> object:
 def test_s1_a_post_to_an_opened_queue_is_accepted_in_any_connection_state(bench: Bench, moment: str) -> None:
     queue = open_queue(bench)
     if moment != "ready":
-        bench.lose(up=False)
+        bench.cut_connection(up=False)
     if moment == "negotiating":
         bench.silent.add("clientIdentity")
         bench.up = True
@@ -52,7 +52,7 @@ def test_s1_a_post_to_an_opened_queue_is_accepted_in_any_connection_state(bench:
     if bench.requests[-1].choice == "openQueue" and moment == "restoring":
         bench.answer(bench.requests[-1])
     if moment in ("waiting", "connecting", "negotiating"):
-        bench.come_back()
+        bench.restore_broker()
     assert bench.payloads() == [b"a"]
     assert [(ack.token, ack.status) for ack in bench.acks] == [(b"a", Result.SUCCESS)]
 
@@ -62,8 +62,8 @@ def test_s2_each_put_has_its_own_guid_which_is_kept_at_a_retransmission(bench: B
     queue = open_queue(bench)
     bench.acks_at_once = False
     guids = [bench.post(queue, payload) for payload in (b"a", b"b")]
-    bench.lose()
-    bench.come_back()
+    bench.cut_connection()
+    bench.restore_broker()
     assert [put.guid for put in bench.puts()] == guids * 2
     assert len(set(guids)) == 2 and all(len(guid) == 16 and any(guid) for guid in guids)
 
@@ -74,13 +74,13 @@ def test_s3_a_put_with_an_ack_request_is_kept_until_its_ack(bench: Bench) -> Non
     bench.acks_at_once = False
     bench.post(queue, b"a")
     for _ in range(3):
-        bench.lose()
-        bench.come_back()
+        bench.cut_connection()
+        bench.restore_broker()
     assert bench.payloads() == [b"a"] * 4
     bench.ack(bench.puts()[-1])
     assert not bench.core.unacked and not bench.core._posts.unacked_bytes
-    bench.lose()
-    bench.come_back()
+    bench.cut_connection()
+    bench.restore_broker()
     assert bench.payloads() == [b"a"] * 4
 
 
@@ -91,12 +91,12 @@ def test_s4_a_put_without_an_ack_request_is_kept_until_it_is_sent_once(bench: Be
     bench.turn()
     assert not bench.core.unacked
     bench.core.post(queue, b"not yet", bench.now, post=Post(ack=False))
-    bench.lose()
+    bench.cut_connection()
     assert len(bench.core.unacked) == 1
     bench.core.post(queue, b"while down", bench.now, post=Post(ack=False))
-    bench.come_back()
-    bench.lose()
-    bench.come_back()
+    bench.restore_broker()
+    bench.cut_connection()
+    bench.restore_broker()
     assert bench.payloads() == [b"sent", b"not yet", b"while down"]
     assert not bench.acks
 
@@ -109,10 +109,10 @@ def test_s4_a_put_without_an_ack_request_in_an_unsent_batch_is_kept() -> None:
     bench.push(b"m")
     bench.core.post(queue, b"waits", bench.now, post=Post(ack=False))
     bench.turn()
-    bench.say(bytes.fromhex("000000084b020000"))  # a heartbeat is answered
+    bench.send_from_broker(bytes.fromhex("000000084b020000"))  # a heartbeat is answered
     assert bench.received[-1] == "HEARTBEAT_RSP" and len(bench.core.unacked) == 1
-    bench.lose()
-    bench.come_back()
+    bench.cut_connection()
+    bench.restore_broker()
     assert bench.payloads() == [b"waits"] and not bench.core.unacked
 
 
@@ -123,11 +123,11 @@ def test_s5_queues_are_reopened_first_then_pending_puts_are_sent_before_newer_on
     bench.post(writer, b"1")
     bench.post(both, b"2")
     bench.post(writer, b"3")
-    bench.lose(up=False)
+    bench.cut_connection(up=False)
     bench.post(both, b"4")
     bench.received.clear()
     bench.silent.add("configureStream")
-    bench.come_back()
+    bench.restore_broker()
     bench.post(writer, b"5")
     assert not bench.puts()
     bench.silent.clear()
@@ -147,14 +147,14 @@ def test_s6_a_put_older_than_the_deduplication_time_fails_at_the_retransmission(
     bench.post(queue, b"old")
     bench.advance(60.0)
     assert not bench.acks  # no timeout while connected
-    bench.lose(up=False)
+    bench.cut_connection(up=False)
     assert [(ack.token, ack.status) for ack in bench.acks] == [(b"old", Result.UNKNOWN)]
     bench.post(queue, b"young")
     bench.advance(1.4)
     assert len(bench.acks) == 1
     bench.advance(0.3)
     assert [ack.token for ack in bench.acks] == [b"old", b"young"]
-    bench.come_back()
+    bench.restore_broker()
     assert bench.payloads() == [b"old"]
 
 
@@ -163,7 +163,7 @@ def test_s6_retransmitted_puts_do_not_fail_by_age_while_connected() -> None:
     bench = Bench(deduplication_ms=2000).start()
     queue = open_queue(bench)
     bench.acks_at_once = False
-    bench.lose(up=False)
+    bench.cut_connection(up=False)
     bench.post(queue, b"while down")
     bench.up = True
     bench.advance(1.0)
@@ -178,7 +178,7 @@ def test_s6_after_a_suspend_of_the_machine_too_old_puts_fail() -> None:
     bench = Bench(SessionOptions(attempt_timeout_s=1e6), deduplication_ms=2000).start()
     queue = open_queue(bench)
     bench.acks_at_once = False
-    bench.lose(up=False)
+    bench.cut_connection(up=False)
     bench.post(queue, b"old")
     bench.silent.add("clientIdentity")
     bench.up = True
@@ -207,7 +207,7 @@ def test_s8_a_lost_connection_fails_no_put(bench: Bench) -> None:
     queue = open_queue(bench)
     bench.acks_at_once = False
     bench.post(queue, b"a")
-    bench.lose(up=False)
+    bench.cut_connection(up=False)
     bench.advance(100.0)
     assert not bench.acks
 
@@ -216,12 +216,12 @@ def test_s8_a_lost_connection_fails_no_put(bench: Bench) -> None:
 def test_s9_a_confirm_without_a_connection_is_refused_and_not_kept(bench: Bench) -> None:
     open_queue(bench, read=True)
     bench.push(b"m")
-    bench.lose(up=False)
+    bench.cut_connection(up=False)
     with pytest.raises(SdkError) as caught:
         bench.messages[0].confirm()
     assert caught.value.result is Result.NOT_CONNECTED
     bench.silent.add("openQueue")
-    bench.come_back()
+    bench.restore_broker()
     with pytest.raises(SdkError) as caught:  # connected, but the broker does not know the queue yet
         bench.messages[0].confirm()
     assert caught.value.result is Result.NOT_CONNECTED
@@ -238,8 +238,8 @@ def test_s9_an_unsent_confirm_of_a_lost_connection_is_dropped(bench: Bench) -> N
     open_queue(bench, read=True)
     bench.push(b"m")
     bench.messages[0].confirm()
-    bench.lose()
-    bench.come_back()
+    bench.cut_connection()
+    bench.restore_broker()
     assert not bench.count(events.ConfirmMessage)
 
 
@@ -249,11 +249,11 @@ def test_s10_opens_and_configures_without_a_connection_are_sent_after_the_reconn
     bench.silent |= {"openQueue", "configureStream"}
     bench.core.configure(reader, QueueOptions(max_unconfirmed_messages=7), "configure", bench.now)
     bench.open(FANOUT)
-    bench.lose(up=False)
+    bench.cut_connection(up=False)
     bench.open(URI + "x")
     assert not {"configure", ("open", FANOUT), ("open", URI + "x")} & set(bench.done)
     bench.silent.clear()
-    bench.come_back()
+    bench.restore_broker()
     assert {bench.done[key].result for key in ("configure", ("open", FANOUT), ("open", URI + "x"))} == {Result.SUCCESS}
     consumers = bench.last(schema.ConfigureStream).stream_parameters.subscriptions[0].consumers
     assert consumers[0].max_unconfirmed_messages == 7
@@ -264,11 +264,11 @@ def test_s10_opens_and_configures_without_a_connection_are_sent_after_the_reconn
 def test_s10_a_pending_open_restarts_on_the_next_connection(bench: Bench, phase: str) -> None:
     bench.silent.add(phase)
     bench.open(read=True)
-    bench.lose(up=False)
+    bench.cut_connection(up=False)
     assert ("open", URI) not in bench.done
     bench.silent.clear()
     bench.received.clear()
-    bench.come_back()
+    bench.restore_broker()
     assert bench.done[("open", URI)].result is Result.SUCCESS
     assert [type(each) for each in bench.received] == [schema.ClientIdentity, schema.OpenQueue, schema.ConfigureStream]
 
@@ -277,7 +277,7 @@ def test_s10_a_pending_open_restarts_on_the_next_connection(bench: Bench, phase:
 def test_s10_requests_without_a_timeout_have_that_of_the_session() -> None:
     bench = Bench(SessionOptions(open_timeout_s=5.0, configure_timeout_s=7.0)).start()
     reader = open_queue(bench, read=True)
-    bench.lose(up=False)
+    bench.cut_connection(up=False)
     bench.open(FANOUT)
     bench.core.configure(reader, QueueOptions(), "configure", bench.now)
     bench.advance(6.0)
@@ -289,14 +289,14 @@ def test_s10_requests_without_a_timeout_have_that_of_the_session() -> None:
 @rule
 def test_s10_requests_without_a_connection_time_out(bench: Bench) -> None:
     reader = open_queue(bench, read=True)
-    bench.lose(up=False)
+    bench.cut_connection(up=False)
     bench.open(FANOUT, timeout_s=5.0)
     bench.core.configure(reader, QueueOptions(), "configure", bench.now, timeout_s=6.0)
     bench.advance(5.5)
     assert bench.done[("open", FANOUT)].result is Result.TIMEOUT and "configure" not in bench.done
     bench.advance(1.0)
     assert bench.done["configure"].result is Result.TIMEOUT
-    bench.come_back()
+    bench.restore_broker()
     assert FANOUT not in [each.handle_parameters.uri for each in bench.received if isinstance(each, schema.OpenQueue)]
     assert reader.state is QueueState.OPEN  # type: ignore[attr-defined]
 
@@ -304,12 +304,12 @@ def test_s10_requests_without_a_connection_time_out(bench: Bench) -> None:
 @rule
 def test_s11_a_close_without_a_connection_succeeds_and_the_queue_is_not_reopened(bench: Bench) -> None:
     queue = open_queue(bench, read=True)
-    bench.lose(up=False)
+    bench.cut_connection(up=False)
     bench.core.close(queue, "close", bench.now)
     bench.turn()
     assert bench.done["close"].result is Result.SUCCESS
     bench.received.clear()
-    bench.come_back()
+    bench.restore_broker()
     assert [type(each) for each in bench.received] == [schema.ClientIdentity]
 
 
@@ -320,7 +320,7 @@ def test_s11_a_pending_close_succeeds_at_the_loss_of_the_connection(bench: Bench
     bench.core.close(queue, "close", bench.now)
     bench.turn()
     assert "close" not in bench.done
-    bench.lose()
+    bench.cut_connection()
     assert bench.done["close"].result is Result.SUCCESS
 
 
@@ -331,10 +331,10 @@ def test_s11_a_pending_close_in_its_first_phase_succeeds_at_the_loss_of_the_conn
     bench.core.close(queue, "close", bench.now)
     bench.turn()
     bench.silent.clear()
-    bench.lose()
+    bench.cut_connection()
     assert bench.done["close"].result is Result.SUCCESS and queue.state is QueueState.CLOSED  # type: ignore[attr-defined]
     bench.received.clear()
-    bench.come_back()
+    bench.restore_broker()
     assert [type(each) for each in bench.received] == [schema.ClientIdentity]
 
 
@@ -346,7 +346,7 @@ def test_s12_closing_a_queue_fails_only_its_own_pending_puts(bench: Bench, up: b
     bench.post(queue, b"a")
     bench.post(other, b"b")
     if not up:
-        bench.lose(up=False)
+        bench.cut_connection(up=False)
     bench.core.close(queue, "close", bench.now)
     bench.turn()
     assert [(ack.token, ack.status) for ack in bench.acks] == [(b"a", Result.UNKNOWN)]
@@ -359,8 +359,8 @@ def test_s13_a_refused_reopen_closes_the_queue_with_an_event_and_fails_its_puts(
     bench.acks_at_once = False
     bench.post(queue, b"a")
     bench.refuse["openQueue"] = Category.E_REFUSED
-    bench.lose()
-    bench.come_back()
+    bench.cut_connection()
+    bench.restore_broker()
     assert queue.state is QueueState.CLOSED  # type: ignore[attr-defined]
     result = next(event for event in bench.events if event.kind is EventKind.QUEUE_REOPEN_RESULT)
     assert (result.uri, result.result) == (URI, Result.REFUSED)
@@ -376,9 +376,9 @@ def test_s13_a_reopen_with_a_refused_configure_closes_the_queue(bench: Bench) ->
     bench.acks_at_once = False
     bench.post(queue, b"a")
     bench.refuse["configureStream"] = Category.E_INVALID_ARGUMENT
-    bench.lose()
+    bench.cut_connection()
     bench.received.clear()
-    bench.come_back()
+    bench.restore_broker()
     assert queue.state is QueueState.CLOSED  # type: ignore[attr-defined]
     assert [type(each) for each in bench.received] == [schema.ClientIdentity, schema.OpenQueue, schema.ConfigureStream,
                                                     schema.CloseQueue]
@@ -394,12 +394,12 @@ def test_a_reopen_that_timed_out_at_the_broker_is_retried_on_another_connection(
     bench.acks_at_once = False
     bench.post(queue, b"a")
     bench.refuse[refused] = Category.E_TIMEOUT
-    bench.lose()
-    bench.come_back()
+    bench.cut_connection()
+    bench.restore_broker()
     assert queue.state is QueueState.REOPEN_PENDING and bench.acks == []  # type: ignore[attr-defined]
     bench.refuse.clear()
     bench.acks_at_once = True
-    bench.come_back()
+    bench.restore_broker()
     assert queue.state is QueueState.OPEN  # type: ignore[attr-defined]
     assert [event.result for event in bench.events if event.kind is EventKind.QUEUE_REOPEN_RESULT] == [Result.SUCCESS]
     assert [(ack.token, ack.status) for ack in bench.acks] == [(b"a", Result.SUCCESS)]
@@ -414,7 +414,7 @@ def test_s14_an_open_without_response_resets_the_connection_and_leaves_the_queue
     assert bench.done[("open", URI)].result is Result.TIMEOUT and queue.state is QueueState.CLOSED
     assert EventKind.CONNECTION_LOST in bench.kinds()
     bench.received.clear()
-    bench.come_back()
+    bench.restore_broker()
     assert [type(each) for each in bench.received] == [schema.ClientIdentity]
 
 
@@ -433,11 +433,11 @@ def test_s14_a_reopen_without_response_resets_the_connection_and_is_retried() ->
     bench = Bench(SessionOptions(open_timeout_s=10.0)).start()
     queue = open_queue(bench)
     bench.silent.add("openQueue")
-    bench.lose()
+    bench.cut_connection()
     bench.advance(11.0)
     assert bench.kinds().count(EventKind.CONNECTION_LOST) == 2
     bench.silent.clear()
-    bench.come_back()
+    bench.restore_broker()
     assert queue.state is QueueState.OPEN  # type: ignore[attr-defined]
     assert bench.kinds()[-1] is EventKind.STATE_RESTORED
 
@@ -468,11 +468,11 @@ def test_s14_a_missing_response_to_the_second_phase_of_a_reopen_resets_the_conne
     bench = Bench(SessionOptions(open_timeout_s=10.0)).start()
     queue = open_queue(bench, read=True)
     bench.silent.add("configureStream")
-    bench.lose()
+    bench.cut_connection()
     bench.advance(11.0)
     assert bench.kinds().count(EventKind.CONNECTION_LOST) == 2
     bench.silent.clear()
-    bench.come_back()
+    bench.restore_broker()
     assert queue.state is QueueState.OPEN and bench.kinds()[-1] is EventKind.STATE_RESTORED  # type: ignore[attr-defined]
 
 
@@ -500,11 +500,11 @@ def test_s15_the_bytes_of_unacknowledged_posts_are_limited() -> None:
     bench = Bench(SessionOptions(unacked_bytes_max=1000), acks_at_once=False).start()
     queue = open_queue(bench)
     bench.post(queue, b"a" * 600)
-    bench.lose(up=False)
+    bench.cut_connection(up=False)
     with pytest.raises(SdkError) as caught:
         bench.post(queue, b"b" * 600)
     assert caught.value.result is Result.BW_LIMIT
-    bench.come_back()
+    bench.restore_broker()
     bench.ack(bench.puts()[0])
     assert bench.rooms == 1
     bench.post(queue, b"b" * 600)
@@ -514,8 +514,8 @@ def test_s15_the_bytes_of_unacknowledged_posts_are_limited() -> None:
 def test_s16_events_are_raised_in_the_documented_order(bench: Bench) -> None:
     open_queue(bench)
     open_queue(bench, FANOUT)
-    bench.lose()
-    bench.come_back()
+    bench.cut_connection()
+    bench.restore_broker()
     assert bench.kinds() == [EventKind.CONNECTED, EventKind.CONNECTION_LOST, EventKind.RECONNECTED,
                              EventKind.QUEUE_REOPEN_RESULT, EventKind.QUEUE_REOPEN_RESULT, EventKind.STATE_RESTORED]
     bench.core.stop("stop", bench.now)
@@ -527,8 +527,8 @@ def test_s16_events_are_raised_in_the_documented_order(bench: Bench) -> None:
 def test_s17_only_messages_with_current_subscription_ids_are_delivered(bench: Bench) -> None:
     open_queue(bench, read=True)
     bench.push(b"first", s_id=1)
-    bench.lose()
-    bench.come_back()
+    bench.cut_connection()
+    bench.restore_broker()
     bench.push(b"stale", s_id=1)
     bench.push(b"second", s_id=2)
     bench.push(b"unknown", s_id=2, q_id=77)
@@ -540,8 +540,8 @@ def test_s17_only_messages_with_current_subscription_ids_are_delivered(bench: Be
 def test_s17_subscription_ids_of_a_lost_connection_are_invalid_during_the_reopen(bench: Bench) -> None:
     open_queue(bench, read=True)
     bench.silent.add("openQueue")
-    bench.lose()
-    bench.come_back()
+    bench.cut_connection()
+    bench.restore_broker()
     bench.push(b"stale", s_id=1)
     assert not bench.messages and bench.core.counters().dropped == 1
 
@@ -560,11 +560,11 @@ def test_s17_after_a_reconfiguration_only_its_subscription_ids_are_valid(bench: 
 def test_s18_a_stop_request_of_the_broker_has_no_effect_until_the_connection_is_lost(bench: Bench) -> None:
     queue = open_queue(bench)
     before = len(bench.events), len(bench.received)
-    bench.say(ControlMessage(5, "clusterMessage", ClusterMessage("stopRequest", StopRequest())))
+    bench.send_from_broker(ControlMessage(5, "clusterMessage", ClusterMessage("stopRequest", StopRequest())))
     assert (len(bench.events), len(bench.received)) == before
     bench.post(queue, b"a")
-    bench.lose()
-    bench.come_back()
+    bench.cut_connection()
+    bench.restore_broker()
     assert bench.kinds()[1:3] == [EventKind.CONNECTION_LOST, EventKind.RECONNECTED]
 
 
@@ -581,7 +581,7 @@ def test_s19_stop_fails_pending_requests_and_posts_after_the_drain_time() -> Non
     assert bench.core.state is State.DRAINING and not bench.acks
     bench.advance(2.0)
     assert bench.core.state is State.DISCONNECTING
-    bench.lose()
+    bench.cut_connection()
     assert [(ack.token, ack.status) for ack in bench.acks] == [(b"a", Result.UNKNOWN)]
     assert bench.done["stop"].result is Result.SUCCESS
     connects = len(bench.connects)
@@ -598,7 +598,7 @@ def test_s19_a_connection_lost_while_stopping_ends_the_session(state: str) -> No
     bench.core.stop("stop", bench.now, drain=state == "draining")
     bench.turn()
     assert bench.core.state is State[state.upper()]
-    bench.lose()
+    bench.cut_connection()
     assert bench.core.state is State.STOPPED and bench.done["stop"].result is Result.SUCCESS
     assert [ack.status for ack in bench.acks] == [Result.UNKNOWN]
     bench.advance(1000.0)
@@ -613,7 +613,7 @@ def test_s19_stop_cancels_pending_requests_at_once() -> None:
         reader = open_queue(bench, read=True)
         bench.post(reader, b"a")  # type: ignore[arg-type]
         if down:
-            bench.lose(up=False)
+            bench.cut_connection(up=False)
         bench.silent |= {"openQueue", "configureStream"}
         bench.open(FANOUT)
         bench.core.configure(reader, QueueOptions(7), "configure", bench.now)  # type: ignore[arg-type]
@@ -661,7 +661,7 @@ def test_s19_a_stop_during_a_reconnect_ends_it() -> None:
     bench = Bench(acks_at_once=False).start()
     queue = open_queue(bench)
     bench.post(queue, b"a")
-    bench.lose(up=False)
+    bench.cut_connection(up=False)
     bench.core.stop("stop", bench.now)
     bench.turn()
     assert bench.done["stop"].result is Result.SUCCESS and [ack.status for ack in bench.acks] == [Result.UNKNOWN]
@@ -674,7 +674,7 @@ def test_s19_a_stop_during_a_reconnect_ends_it() -> None:
 def test_s20_reconnects_continue_with_backoff_and_rotate_over_all_brokers() -> None:
     brokers = parse_brokers("tcp://a:1,tcp://b:2,tls://c:3")
     bench = Bench(SessionOptions(brokers=brokers)).start()
-    bench.lose(up=False)
+    bench.cut_connection(up=False)
     bench.connects.clear()
     bench.advance(3600.0)
     hosts = [connect.address.host for connect in bench.connects]
@@ -689,7 +689,7 @@ def test_s20_reconnects_continue_with_backoff_and_rotate_over_all_brokers() -> N
 def test_s20_the_backoff_grows_to_its_limit_and_restarts_after_a_success() -> None:
     bench = Bench(SessionOptions(backoff_first_s=1.0, backoff_max_s=8.0)).start()
     for _ in range(2):
-        bench.lose(up=False)
+        bench.cut_connection(up=False)
         times = []
         for _ in range(5):
             due = bench.core.next_deadline()
@@ -705,7 +705,7 @@ def test_s20_the_backoff_grows_to_its_limit_and_restarts_after_a_success() -> No
 @rule
 def test_s21_heartbeats_are_answered_and_missing_ones_close_the_connection() -> None:
     bench = Bench(heartbeat_ms=3000, missed_max=10).start()
-    bench.say(bytes.fromhex("000000084b020000"))
+    bench.send_from_broker(bytes.fromhex("000000084b020000"))
     assert bench.received[-1] == "HEARTBEAT_RSP"
     bench.advance(3.0)
     bench.received.clear()
@@ -721,7 +721,7 @@ def test_s21_any_received_event_counts_as_a_heartbeat() -> None:
     bench = Bench(heartbeat_ms=3000, missed_max=2).start()
     for _ in range(10):
         bench.advance(6.0)
-        bench.say(bytes.fromhex("000000084c020000"))
+        bench.send_from_broker(bytes.fromhex("000000084c020000"))
     assert EventKind.CONNECTION_LOST not in bench.kinds()
 
 
@@ -742,8 +742,8 @@ def test_s23_after_a_reconnect_delivery_restarts_with_the_first_unconfirmed_mess
         bench.push(b"m%d" % number, guid=bytes(15) + bytes([number + 1]))
     bench.messages[0].confirm()
     bench.turn()
-    bench.lose()
-    bench.come_back()
+    bench.cut_connection()
+    bench.restore_broker()
     for number in (1, 2, 3):
         bench.push(b"m%d" % number, s_id=2, guid=bytes(15) + bytes([number + 1]), flags=4 if number < 3 else 0)
     assert [message.payload for message in bench.messages] == [b"m0", b"m1", b"m2", b"m1", b"m2", b"m3"]

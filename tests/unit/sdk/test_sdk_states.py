@@ -33,8 +33,8 @@ def test_entering_a_state_clears_the_timers_of_other_states() -> None:
 def test_a_session_and_its_queues_have_a_transition_history() -> None:
     bench = Bench().start()
     queue = bench.open(read=True)
-    bench.lose()
-    bench.come_back()
+    bench.cut_connection()
+    bench.restore_broker()
     transitions = [(each.event, each.change) for each in bench.core._state.history.transitions]
     assert transitions[:3] == [("start", "idle -> connecting"), ("connected", "connecting -> negotiating"),
                                ("control", "negotiating -> restoring")]

@@ -113,7 +113,7 @@ def test_the_trace_context_of_a_message_is_parsed_and_an_invalid_one_is_none() -
         area = bytearray(properties.encode(values or {"x": (properties.PropertyType.INT32, 1)}, False))
         if not values:
             area[6] = 0xff  # the type of the first one
-        bench.say(events.encode_push([events.PushMessage(0, bytes(16), bytes(area) + b"payload", 2,
+        bench.send_from_broker(events.encode_push([events.PushMessage(0, bytes(16), bytes(area) + b"payload", 2,
                                                          options=sub_queue_ids([1]))]))
     text, number = properties.PropertyType.STRING, properties.PropertyType.INT32
     push({"traceparent": (text, PARENT), "tracestate": (text, CONTEXT.state)})

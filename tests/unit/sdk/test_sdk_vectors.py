@@ -53,15 +53,15 @@ def test_after_a_late_open_response_the_recorded_events_are_sent_on_another_conn
     playback = Playback([], open_timeout_s=1.0)
     bench = playback.bench.start()
     playback.collect()
-    bench.say(connection[1][1])
+    bench.send_from_broker(connection[1][1])
     playback.unmatched.clear()
     playback.play(connection[2:3], True)  # openQueue
     bench.advance(bench.options.open_timeout_s)
     assert bench.done["open", "bmq://bmq.test.mem.priority/q1"].result is Result.TIMEOUT
     assert bench.kinds()[-1] is EventKind.CONNECTION_LOST
-    bench.say(connection[3][1])  # the late answer
+    bench.send_from_broker(connection[3][1])  # the late answer
     bench.advance(1.0)
-    bench.say(connection[1][1])
+    bench.send_from_broker(connection[1][1])
     playback.collect()
     assert [type(each) for each in playback.unmatched] == [control.NegotiationMessage]
     playback.unmatched.clear()
