@@ -5,7 +5,8 @@
     if await context.wait_for(queue.get(), timeout_s): ...
 
 The first SIGINT or SIGTERM sets `context.stopping`: the command confirms the printed messages, waits for pending
-acknowledgements, and exits with 130 or 143. The second signal exits at once.
+acknowledgements, and exits with 130 or 143. The second signal exits at once. Used by `consume.py`, `produce.py`, `bench.py`
+and `tail.py`; their connection options are in `connection.py`, admin sessions in `adminclient.py`.
 """
 
 from __future__ import annotations

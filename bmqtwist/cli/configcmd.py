@@ -3,7 +3,7 @@ differences of two configurations.
 
 `config.load` and `config.compose` combine files, defaults and environment; this module lists the values of the result.
 Paths are those of the files: `appConfig.hostName`; elements of an array are named by their name, id or key
-(`myClusters[local].nodes[localhost]`), else by their position.
+(`myClusters[local].nodes[localhost]`), else by their position. Started by `main.py`; `bmq check` is in `check.py`.
 """
 
 from __future__ import annotations

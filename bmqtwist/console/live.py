@@ -1,7 +1,7 @@
 """WebSocket of the console: Autobahn's protocol on the connection of an HTTP request.
 
-Access is checked before the WebSocket opens. `hub.py` decides which documents are sent; a client whose socket buffer is full
-(`is_busy`) receives none.
+Access is checked before the WebSocket opens. `hub.py` decides which documents are sent; a client whose socket buffer is
+full (`is_busy`) receives none. `service.py` creates the factory; the browser's side is `web/live.js`.
 """
 
 from __future__ import annotations

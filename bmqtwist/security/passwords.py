@@ -4,7 +4,8 @@
     $argon2id$...                                                    of the users of the console (`http.users`)
 
 A BasicAuthenticator also accepts plain-text passwords, as the original's does: a text without the prefix `$scrypt$` is
-compared literally. The salt is an argument, which `bmq password` generates; argon2 generates its own.
+compared literally. The salt is an argument, which `bmq password` generates; argon2 generates its own. `authenticators.py`
+compares passwords of clients, `console/server.py` those of console users.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 the file record by record.
 
 A range is valid if the PSNs at its edges differ by its number of records: damage inside then affects only this range.
-Otherwise all its records are checked, and if they are not consecutive, one task scans the whole file.
+Otherwise all its records are checked, and if they are not consecutive, one task scans the whole file. Called by
+`storage.py` and `positions.py`; the columns are made in `records.py`, journals are found by `filesets.py`.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@ live, archived and copied files of this broker or of the original, and never wri
 
 Each task reads a range of whole records. Filters are options; with option pushFilters=true the reader also applies the
 filters of a query (requires `spark.sql.python.filterPushdown.enabled`, which `bmqtwist.spark.session` sets). Files are
-found by `filesets.py`, split by `journals.py` and decoded by `records.py`; queues are in `source.py`, tables over the
-records in `tables.py`.
+found by `filesets.py`, split by `journals.py` and decoded by `records.py`; `positions.py` has the offsets of streams;
+queues are in `source.py`, tables over the records in `tables.py`.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from bmqtwist.spark.journals import Range, blocks, data_offset_after, ranges
 from bmqtwist.spark.lifeline_table import SCHEMA, LifelineRecords
 from bmqtwist.spark.options import OptionError, StorageOptions, storage_options
 from bmqtwist.spark.payloads import DataFileReader
+from bmqtwist.spark.positions import StoragePosition, advance, parts_between
 from bmqtwist.spark.records import TYPE_NAMES, Block, KeyNames, Origin, columns_of
-from bmqtwist.spark.tail import StoragePosition, advance, parts_between
 from bmqtwist.spark.tasks import freeze_imports
 from bmqtwist.storage.records import RECORD_BYTES
 from bmqtwist.storagetool.inputs import ReadOnlyFile

@@ -1,7 +1,7 @@
 """Output of the storage tool: as text, or as one JSON object that is written incrementally.
 
 The printers of `show.py` and `ledgerview.py` write each part once, as text and as JSON values; `make_output` chooses the
-form.
+form. `cli/storage.py` creates the output; standard output of other commands is in `cli/output.py`.
 """
 
 from __future__ import annotations

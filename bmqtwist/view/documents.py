@@ -1,8 +1,9 @@
 """Rows of the console's documents: members, elector, partitions, domains, proxies, clients, and the clients of a queue.
 
-A field is the member of the JSON object with the same name in camel case, in the order of declaration; a field that is UNSET
-is omitted. `msgspec.to_builtins` renders a row. Sizes are bytes, counts without a unit are messages, times are seconds since
-the epoch.
+A field is the member of the JSON object with the same name in camel case, in the order of declaration; a field that is
+UNSET is omitted. `msgspec.to_builtins` renders a row. Sizes are bytes, counts without a unit are messages, times are
+seconds since the epoch. `node_facts.py`, `queue_facts.py`, `replicas.py` and `cluster_facts.py` create the rows; the merge
+of all nodes is in `console/merge.py`.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@
     report.alarm(...)                -->               -->  AlarmBook     alarm state, see `alarms.py`
 
 Each kind drops its own oldest events, so the creation of a thousand queues does not drop the last election.
+`daemon/assemble.py` creates the NodeHistory; log lines are written by `logs/observer.py`.
 """
 
 from __future__ import annotations

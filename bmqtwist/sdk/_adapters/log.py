@@ -2,6 +2,7 @@
 
 The standard logger `bmqtwist.sdk` writes nothing until the application configures logging. INFO: connects and losses.
 WARNING: refusals and timeouts. The texts are those of the core's `WriteLog` effects; none is logged per message.
+`_adapters/base.py` writes the effects, `aio.py`, `tx.py` and `pump.py` name the reasons of lost connections.
 """
 
 from __future__ import annotations

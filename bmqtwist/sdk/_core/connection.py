@@ -13,7 +13,7 @@ from typing import Any
 
 from bmqtwist.errors import Category, PeerError
 from bmqtwist.limits import EVENT_BYTES_MAX
-from bmqtwist.sdk._core.outbox import Close, Connect, Shared
+from bmqtwist.sdk._core.outbox import Close, Connect, SharedParts
 from bmqtwist.sdk._core.posts import Posts
 from bmqtwist.sdk._core.queue_machine import Queues
 from bmqtwist.sdk._core.requests import Requests
@@ -74,7 +74,7 @@ class Backoff:
 class Heartbeats:
     """Heartbeats of the current connection. `received`: bytes were received in this interval."""
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: SharedParts) -> None:
         self._state, self._outbox, self._deadlines = shared.state, shared.outbox, shared.deadlines
         self.received = False
         self._silent_intervals = 0  # intervals without a byte
@@ -107,7 +107,7 @@ class Connection:
     """Connects, reconnects and ends a session. `attempt`: number of the current attempt, events of earlier ones are ignored;
     `address`: broker of the last attempt."""
 
-    def __init__(self, shared: Shared, posts: Posts, queues: Queues, requests: Requests, heartbeats: Heartbeats,
+    def __init__(self, shared: SharedParts, posts: Posts, queues: Queues, requests: Requests, heartbeats: Heartbeats,
                  random: Callable[[], float]) -> None:
         self._options, self._state, self._outbox = shared.options, shared.state, shared.outbox
         self._deadlines, self._counters = shared.deadlines, shared.counters
@@ -319,7 +319,7 @@ class Negotiation:
     """Authenticates, if the session has a credential, then negotiates, and passes the result to `connection`. A credential
     is renewed before it expires."""
 
-    def __init__(self, shared: Shared, identity: schema.ClientIdentity, connection: Connection) -> None:
+    def __init__(self, shared: SharedParts, identity: schema.ClientIdentity, connection: Connection) -> None:
         self._options, self._state = shared.options, shared.state
         self._outbox, self._deadlines = shared.outbox, shared.deadlines
         self._identity, self._connection = identity, connection

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from bmqtwist.errors import PeerError
-from bmqtwist.sdk._core.outbox import Shared
+from bmqtwist.sdk._core.outbox import SharedParts
 from bmqtwist.sdk._core.queue import Queue, Routes
 from bmqtwist.sdk._core.states import QueueState
 from bmqtwist.sdk.message import Message
@@ -31,7 +31,7 @@ _OPEN, _DECONFIGURING = QueueState.OPEN, QueueState.DECONFIGURING  # module glob
 class Deliveries:
     """Adds messages as effects. `routes`: targets of deliveries; `unconsumed`: messages not yet taken by the application."""
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: SharedParts) -> None:
         self._options, self._state = shared.options, shared.state
         self._outbox, self._counters = shared.outbox, shared.counters
         self.routes: Routes = {}

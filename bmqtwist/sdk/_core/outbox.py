@@ -218,7 +218,7 @@ class Outbox:
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class SharedParts:
     """Objects shared by all parts of a session."""
 
     options: SessionOptions

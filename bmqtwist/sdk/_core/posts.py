@@ -15,7 +15,7 @@ from crc32c import crc32c
 
 from bmqtwist.errors import PeerError
 from bmqtwist.limits import APPLICATION_DATA_BYTES_MAX
-from bmqtwist.sdk._core.outbox import PostGroup, RoomAvailable, Shared
+from bmqtwist.sdk._core.outbox import PostGroup, RoomAvailable, SharedParts
 from bmqtwist.sdk._core.queue import Queue
 from bmqtwist.sdk._core.states import Input, State
 from bmqtwist.sdk.message import typed
@@ -51,7 +51,7 @@ class Posts:
     unacked: dict[bytes, Post]
     unacked_bytes: int
 
-    def __init__(self, shared: Shared, make_guid: Callable[[], bytes]) -> None:
+    def __init__(self, shared: SharedParts, make_guid: Callable[[], bytes]) -> None:
         self._options, self._state, self._outbox = shared.options, shared.state, shared.outbox
         self._deadlines, self._counters = shared.deadlines, shared.counters
         self._make_guid = make_guid

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from logging import WARNING
 
-from bmqtwist.sdk._core.outbox import Shared
+from bmqtwist.sdk._core.outbox import SharedParts
 from bmqtwist.sdk._core.queue import ConfigureRequest, Queue
 from bmqtwist.sdk._core.requests import Requests
 from bmqtwist.sdk._core.states import Input, QueueState
@@ -23,7 +23,7 @@ _PAUSES = ("pause", "unpause")
 class QueueConfiguration:
     """Sends the configure requests of all queues of a session. `healthy`: state of the host."""
 
-    def __init__(self, shared: Shared, requests: Requests) -> None:
+    def __init__(self, shared: SharedParts, requests: Requests) -> None:
         self._options, self._state = shared.options, shared.state
         self._outbox, self._deadlines = shared.outbox, shared.deadlines
         self._requests, self._registry = requests, requests.registry

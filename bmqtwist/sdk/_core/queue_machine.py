@@ -15,7 +15,7 @@ from typing import Any
 from bmqtwist.ids import parse_uri
 from bmqtwist.machine import Cell, check, table, to
 from bmqtwist.sdk._core.deliveries import Deliveries
-from bmqtwist.sdk._core.outbox import Shared
+from bmqtwist.sdk._core.outbox import SharedParts
 from bmqtwist.sdk._core.posts import Posts
 from bmqtwist.sdk._core.queue import FLAG_READ, FLAG_WRITE, Queue, QueueRegistry
 from bmqtwist.sdk._core.queue_configuration import QueueConfiguration
@@ -32,7 +32,7 @@ ROUTING_UNREGISTERED_APP = 1 << 32  # extension of this broker
 class QueueMachine:
     """Executes the transitions of `QUEUE` for all queues of a session."""
 
-    def __init__(self, shared: Shared, requests: Requests, configuration: QueueConfiguration, posts: Posts) -> None:
+    def __init__(self, shared: SharedParts, requests: Requests, configuration: QueueConfiguration, posts: Posts) -> None:
         self._options, self._state = shared.options, shared.state
         self._outbox, self._deadlines = shared.outbox, shared.deadlines
         self.registry: QueueRegistry = requests.registry
@@ -266,7 +266,7 @@ def _checked_timeout(given: float | None, default: float) -> float:
 class Queues:
     """Queue requests of the application, and connection events for all queues."""
 
-    def __init__(self, shared: Shared, machine: QueueMachine, deliveries: Deliveries) -> None:
+    def __init__(self, shared: SharedParts, machine: QueueMachine, deliveries: Deliveries) -> None:
         self._options, self._state = shared.options, shared.state
         self._outbox, self._deadlines = shared.outbox, shared.deadlines
         self.registry: QueueRegistry = machine.registry

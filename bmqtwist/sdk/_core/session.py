@@ -20,7 +20,7 @@ from bmqtwist.machine import Cell, table, to
 from bmqtwist.sdk._core.connection import Connection, Heartbeats, Negotiation
 from bmqtwist.sdk._core.deadlines import Deadlines
 from bmqtwist.sdk._core.deliveries import Deliveries
-from bmqtwist.sdk._core.outbox import Outbox, Shared
+from bmqtwist.sdk._core.outbox import Outbox, SharedParts
 from bmqtwist.sdk._core.posts import Post, Posts
 from bmqtwist.sdk._core.queue import ConfigureRequest, Queue, QueueRegistry
 from bmqtwist.sdk._core.queue_configuration import QueueConfiguration
@@ -97,7 +97,7 @@ class SessionCore:
         self._counters = counters = LiveCounters()
         self._state = state = CurrentState(deadlines)
         self._outbox = outbox = Outbox(options, deadlines, counters, on_output)
-        shared = Shared(options, state, outbox, deadlines, counters)
+        shared = SharedParts(options, state, outbox, deadlines, counters)
         self._posts = posts = Posts(shared, make_guid)
         self._deliveries = deliveries = Deliveries(shared)
         requests, heartbeats = Requests(outbox, QueueRegistry(), deliveries.routes), Heartbeats(shared)

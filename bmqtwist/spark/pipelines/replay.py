@@ -2,7 +2,7 @@
 second run within the broker's deduplication time posts no duplicates.
 
 Messages keep their properties, as strings; the properties `replay.guid`, `replay.queue`, `replay.arrived` (epoch seconds)
-and `replay.name` describe their origin.
+and `replay.name` describe their origin. Called by `cli/pipeline.py`; `spark/sink.py` posts the messages.
 """
 
 from __future__ import annotations
