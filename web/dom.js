@@ -1,5 +1,5 @@
-// Creation of elements. Values from the broker are inserted as text, never as markup. Used by every module; components of
-// several elements are in `parts.js`, tables in `table.js`.
+// Creation of elements. Values from the broker are inserted as text, never as markup. Used by every module that shows
+// values; components of several elements are in `parts.js`, tables in `table.js`.
 
 import { bothTimes, moment } from "./format.js";
 import { settings } from "./settings.js";
