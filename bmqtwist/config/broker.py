@@ -319,7 +319,8 @@ class RuleConfig(Section):
     """appConfig.bmqtwist.authorization.rules[]"""
 
     principal: str = member("pattern of the principal with `*` and `?`, as `BASIC_USER-alice`", "*")
-    actions: tuple[Action, ...] = member("actions; `*` = all", ("*",))
+    actions: tuple[Action, ...] = member("actions; `*` = all if the effect is `deny`; ConnectClient, QueueRead and "
+                                        "QueueWrite if it is `allow`", ("*",))
     domain: str = member("pattern of the domain with `*` and `?`, for QueueRead and QueueWrite", "*")
     effect: Literal["allow", "deny"] = member("the decision")
 
@@ -328,7 +329,8 @@ class AuthorizationRules(Section, strict=True):
     """appConfig.bmqtwist.authorization"""
 
     rules: tuple[RuleConfig, ...] = member("the first rule that matches decides", ())
-    default: Literal["allow", "deny"] = member("the decision if no rule matches", "allow")
+    default: Literal["allow", "deny"] = member(
+        "the decision if no rule matches; `allow` with rules excludes ConnectAdmin and ExecuteAdminCommand", "allow")
 
 
 Durability: TypeAlias = Literal["none", "group", "always"]

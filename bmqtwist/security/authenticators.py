@@ -25,6 +25,7 @@ TEST_LIFETIME_MS = 600_000
 CREDENTIAL_BYTES_MAX = 4096  # user and password of one BASIC request
 ANONYMOUS = "ANONYMOUS"
 BASIC_USER = "BASIC_USER-"  # prefix of a user's name in a principal
+ANY_USER = f"{BASIC_USER}\0"  # matches only patterns that match every user: no name contains it
 
 PluginSettings = Mapping[str, rules.PluginValue]
 
@@ -167,6 +168,11 @@ class Security:
         """True if the broker accepts clients without credentials."""
         return self.anonymous is not None and self.anonymous.mechanism.upper() == ANONYMOUS
 
+    @property
+    def is_administration_open(self) -> bool:
+        """True if every client with a valid credential may run admin commands."""
+        return all(rules.is_unrestricted(self.authorizer, ANY_USER, action) for action in rules.ADMIN_ACTIONS)
+
     def start(self) -> None:
         """Start every authenticator; if one fails, stop the started ones."""
         started: list[Authenticator] = []
@@ -219,8 +225,12 @@ def build_security(app: AppConfig, report: Report, sleep: Callable[[float], None
                              "configured authenticator")
     elif not known:
         known[ANONYMOUS] = AnonAuthenticator({})
-    return Security(known, credential, _make_authorizer(app, report, find), _make_provider(app, find),
-                    bool(app.authentication.authenticators))
+    security = Security(known, credential, _make_authorizer(app, report, find), _make_provider(app, find),
+                        bool(app.authentication.authenticators))
+    if security.has_authenticator and security.is_administration_open:
+        report.warn("#AUTHORIZATION Every authenticated client may run admin commands, such as purge queues and remove "
+                    "domains. Add rules for ExecuteAdminCommand to bmqtwist.authorization, with the default deny.")
+    return security
 
 
 def _add_anonymous(credential: Credential, known: dict[str, Authenticator], report: Report) -> None:

@@ -5,10 +5,13 @@ action, subject). The subject is the domain for QueueRead and QueueWrite, the cl
 
 Rules are an ordered table; the first matching rule decides:
 
-    principal          actions                  domain    effect
-    BASIC_USER-ops*    *                        *         allow
-    *                  QueueRead                t.*       allow
-    *                  QueueRead, QueueWrite    *         deny
+    principal          actions                                domain    effect
+    BASIC_USER-ops*    ConnectAdmin, ExecuteAdminCommand      *         allow
+    BASIC_USER-orders  ConnectClient, QueueRead, QueueWrite   t.*       allow
+    *                  *                                      *         deny
+
+In a rule that allows, `*` means the actions of applications; actions of administrators and brokers are allowed by name only.
+In a rule that denies, `*` means all actions. If no rule matches, `default: allow` excludes the actions of administrators.
 
 `authenticators.py` creates the authorizers; `broker/access.py` and `broker/commands.py` request decisions through
 `Security.allows`.
@@ -40,6 +43,8 @@ class Action(Enum):
 
 
 QUEUE_ACTIONS = frozenset({Action.QUEUE_READ, Action.QUEUE_WRITE})
+APPLICATION_ACTIONS = QUEUE_ACTIONS | {Action.CONNECT_CLIENT}
+ADMIN_ACTIONS = frozenset({Action.CONNECT_ADMIN, Action.EXECUTE_ADMIN_COMMAND})
 
 
 class Authorizer(Protocol):
@@ -71,12 +76,18 @@ class RulesAuthorizer:
         self._rules, self._default, self._report = tuple(rules), default, report
 
     def authorize(self, principal: str, action: Action, subject: str = "") -> bool:
-        rule = self.rule(principal, action, subject)
-        effect = self._default if rule is None else rule.effect
-        if effect != "allow":
+        allowed = self.allows(principal, action, subject)
+        if not allowed:
             self._report.warn("Authorize deny on %s [principal: '%s', subject: '%s']", action.value, shown(principal),
                               shown(subject))
-        return effect == "allow"
+        return allowed
+
+    def allows(self, principal: str, action: Action, subject: str = "") -> bool:
+        """Return the decision without logging it."""
+        rule = self.rule(principal, action, subject)
+        if rule is None:
+            return self._default == "allow" and action not in ADMIN_ACTIONS
+        return rule.effect == "allow"
 
     def rule(self, principal: str, action: Action, subject: str) -> RuleConfig | None:
         """Return the first matching rule; None = the default decides."""
@@ -103,8 +114,18 @@ def allows_explicitly(authorizer: Authorizer, principal: str, action: Action, su
     return not isinstance(authorizer, DefaultAuthorizer)
 
 
+def is_unrestricted(authorizer: Authorizer | None, principal: str, action: Action) -> bool:
+    """Return whether no authorizer and no rule restricts the action of a principal; a custom authorizer counts as one."""
+    if isinstance(authorizer, CombinedAuthorizer):
+        return all(is_unrestricted(each, principal, action) for each in authorizer.parts)
+    if isinstance(authorizer, RulesAuthorizer):
+        return authorizer.allows(principal, action)
+    return authorizer is None or isinstance(authorizer, DefaultAuthorizer)
+
+
 def _matches(rule: RuleConfig, principal: str, action: Action, subject: str) -> bool:
-    if "*" not in rule.actions and action.value not in rule.actions:
+    every = "*" in rule.actions and (rule.effect == "deny" or action in APPLICATION_ACTIONS)
+    if not every and action.value not in rule.actions:
         return False
     if action in QUEUE_ACTIONS and not fnmatchcase(subject, rule.domain):
         return False

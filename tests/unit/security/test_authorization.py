@@ -13,6 +13,7 @@ def rule(principal: str, actions: tuple[str, ...], domain: str, effect: str) -> 
 
 
 TABLE = (rule("BASIC_USER-ops*", ("*",), "*", "allow"),
+         rule("good", ("ConnectAdmin",), "nowhere", "allow"),
          rule("BASIC_USER-alice", ("QueueWrite",), "t.orders", "allow"),
          rule("*", ("QueueRead",), "t.*", "allow"),
          rule("*", ("QueueRead", "QueueWrite"), "*", "deny"),
@@ -49,9 +50,10 @@ def test_a_domain_pattern_applies_only_to_queue_actions() -> None:
 
 
 def test_actions_without_matching_rule_get_the_default() -> None:
-    """The default is `allow` or `deny`."""
-    assert RulesAuthorizer((), "allow", ListReport()).authorize("x", Action.EXECUTE_ADMIN_COMMAND)
-    assert not RulesAuthorizer((), "deny", ListReport()).authorize("x", Action.EXECUTE_ADMIN_COMMAND)
+    """The default is `allow`, which excludes admin commands, or `deny`."""
+    assert RulesAuthorizer((), "allow", ListReport()).authorize("x", Action.QUEUE_WRITE)
+    assert not RulesAuthorizer((), "allow", ListReport()).authorize("x", Action.EXECUTE_ADMIN_COMMAND)
+    assert not any(RulesAuthorizer((), "deny", ListReport()).authorize("x", action) for action in Action)
 
 
 def test_rule_patterns_are_case_sensitive() -> None:
