@@ -64,7 +64,7 @@ HOT = [f"bmqtwist/{name}.py" for name in (
     "storage/gate", "storage/long_dict", "storage/state", "storage/compaction", "storage/rollover",
     "storage/partition", "storage/replica", "storage/replay", "storage/recovery",
     "storage/fileset", "storage/files", "storage/history", "queue/counters", "queue/meter", "queue/window", "queue/queue",
-    "queue/restored", "queue/root", "queue/relay", "queue/delivery", "queue/handles", "queue/domain", "loop/scheduler",
+    "queue/restored_messages", "queue/root", "queue/relay", "queue/delivery", "queue/handles", "queue/domain", "loop/scheduler",
     "reactor/incoming", "link/batching", "link/outgoing", "link/outbox", "link/session", "link/states", "link/puts",
     "link/client", "link/receipts", "link/upstream_batch", "link/admin", "link/peer", "link/negotiation",
     "broker/storage_turn", "broker/deliveries", "broker/output", "broker/sessions", "broker/periodic_jobs", "broker/broker",

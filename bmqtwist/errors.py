@@ -1,6 +1,8 @@
 """Exceptions by cause: LocalError (this program or its configuration), PeerError (malformed input), Refused (a refusal).
 
-Also the codes on the wire: result categories of control messages and statuses of ACKs.
+Also the codes on the wire: result categories of control messages and statuses of ACKs. `link/requests.py` sends the category
+and the text of a `Refused` to the client; `cli/exits.py` turns errors into exit codes. `loop/error_isolation.py` handles all
+other exceptions.
 """
 
 from __future__ import annotations

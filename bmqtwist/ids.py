@@ -1,4 +1,8 @@
-"""Queue URIs, message GUIDs and storage keys. Clocks and randomness are arguments."""
+"""Identifiers: queue URIs, message GUIDs and storage keys. Clocks and randomness are arguments.
+
+`link/requests.py` parses the URIs of opens, `cluster/changes.py` makes the keys of queues and apps, the SDK and
+`broker/access.py` make GUIDs. Sequence numbers of records are in `storage/psn.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Limits of the broker and the SDK. Each name ends with the unit; the comment gives the reason."""
+"""Limits of the broker and the SDK. Each name ends with the unit; the comment gives the reason.
+
+Each limit is enforced by the modules that import it, most of them in `link/` and `queue/`. Limits that an operator sets are
+members of the configuration (`config/broker.py`), quotas of queues are in `queue/meter.py`.
+"""
 
 from __future__ import annotations
 

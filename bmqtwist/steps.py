@@ -1,4 +1,8 @@
-"""Work in steps: generators that pause about every millisecond; the scheduler spreads long work over several turns."""
+"""Work in steps: generators that pause about every millisecond; the scheduler spreads long work over several turns.
+
+`loop/scheduler.py` runs them as jobs. Sessions, queues and admin commands write them; `at_once` runs all steps where no
+scheduler is needed.
+"""
 
 from __future__ import annotations
 

@@ -7,6 +7,9 @@
 
 `make_broker` builds a service from configuration, report and reactor, and adds the console, on which no other package
 depends.
+
+twistd finds it by `twisted/plugins/bmqtwist_plugin.py`. The service is in `daemon/service.py`, the wiring of a node in
+`daemon/assemble.py`, the arguments of `bmqbrkr` in `cli/bmqbrkr.py`.
 """
 
 from __future__ import annotations

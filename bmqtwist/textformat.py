@@ -1,5 +1,8 @@
 """Readable text of numbers and bytes for alarms, dumps and admin responses.
 
+Called by `queue/meter.py`, `queue/describe.py`, `admin/text.py` and `view/metrics.py`. `report.shown` escapes texts of
+clients for the log.
+
 >>> grouped(10000000), pretty_bytes(9), pretty_bytes(10485760000)
 ('10,000,000', '9  B', '9.77 GB')
 """

@@ -9,6 +9,8 @@ one write.
 shortly before, in one write for several turns. Consumers receive them earlier: a message that a crash loses was not
 acknowledged, and its producer posts it again. If another client waits for an answer of the partition, all records are
 written in the same turn.
+
+`storage_turn.py` asks it for each partition.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Admin commands of one broker: jobs of the scheduler, answered when their changes of the metadata are committed."""
+"""Admin commands of one broker: jobs of the scheduler, answered when their changes of the metadata are committed.
+
+`link/admin.py` (administrators), `console/operation.py` and the control pipe (`daemon/service.py`) run commands with it.
+Their parsing and execution is in `admin/executor.py`.
+"""
 
 from __future__ import annotations
 

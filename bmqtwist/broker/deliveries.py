@@ -2,7 +2,8 @@
 
 The deliveries of a turn end after BUDGETS[Priority.DELIVERY] seconds; the remaining queues deliver in later turns. This
 module also raises the alarms about poison messages and about the meters of a queue, and starts the long work of queues in
-slices. An exception disables only the queue, or closes only the client, that caused it (`loop/error_isolation.py`).
+slices. An exception disables only the queue, or closes only the client, that caused it (`loop/error_isolation.py`). Called
+by `broker.py` in each turn; the delivery from one queue is in `queue/delivery.py`.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class Deliveries:
         if now - self._poison_alarm_at >= POISON_ALARM_PERIOD_S:
             self._poison_alarm_at = now
             self._loop.isolation.run(f"Queue '{queue.uri}': the alarm about a poison pill", lambda: self.report.alarm(
-                alarms.POISON_PILL, describe.poison_alarm(queue, app, message, self._loop.performer.dump)))
+                alarms.POISON_PILL, describe.poison_alarm(queue, app, message, self._loop.performer.write_dump)))
 
     def report_meter(self, queue: RootQueue) -> None:
         self._loop.isolation.run(f"Queue '{queue.uri}': the alarm about its meters", partial(self._report_meters, queue))

@@ -3,6 +3,9 @@
 Deliveries end, except of broadcasts. The broker sends StopRequest to its proxies, then to the other members, hands over its
 partitions and its leadership, and waits for the CONFIRMs of delivered messages and the responses to pending requests.
 `TABLE` has the action of each stage, which runs at every check, and the stages that may follow.
+
+Started by `Broker.stop` and advanced by a timer; `view/stopping.py` shows its progress, `daemon/service.py` ends the process
+after it. The consequences of a stop are predicted by `cluster/stop_preflight.py`.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 It opens the queue as a client does: limits and authorization apply, and the primary sends the ACKs.
 
     publish --> open the queue, also at an upstream node --> post `count` messages --> wait for ACKs --> close, call `done`
+
+Called by `console/actions.py`. Clients of connections are in `link/client.py`.
 """
 
 from __future__ import annotations

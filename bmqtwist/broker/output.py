@@ -3,6 +3,9 @@
 The connections of ended sessions are closed. If a client does not read its output, the broker stops reading from it. It
 disconnects a client above the limit of unsent output, or after UNREAD_SECONDS_MAX without progress above the lagging limit.
 
+Called by `broker.py` at the end of a turn. The bytes of a session come from `link/outbox.py`; the limit of what one turn
+delivers is in `queue/window.py`.
+
 docs/architecture.md, "A message's way", shows when this module is called.
 """
 
@@ -77,7 +80,7 @@ class Output:
         if session.kind.on_written(unsent):
             self._loop.timers.at(self._loop.now, partial(self._resume, session))
         if session.closing:
-            performer.finish(session)
+            performer.close_when_sent(session)
         elif unsent:
             self._slow_down(session, unsent)
 
@@ -87,11 +90,11 @@ class Output:
         if limit and unsent > limit:
             self._disconnect(session, unsent)
         elif session.kind.may_pause_reading:
-            self._loop.performer.read(session, False)  # slows down a producer that does not read its ACKs
+            self._loop.performer.set_reading(session, False)  # slows down a producer that does not read its ACKs
 
     def check_unread(self, session: Session, now: float) -> None:
         """Close a session above its lagging limit that has read none of its output for UNREAD_SECONDS_MAX."""
-        waiting, drained = self._loop.performer.unread(session)
+        waiting, drained = self._loop.performer.unsent_output(session)
         limit = session.kind.output_bytes_max or self._outbox_max
         if not limit or waiting <= lagging_bytes(limit) or drained != session.channel.drained_bytes or session.closing:
             session.channel.drained_bytes, session.channel.drained_at = drained, now
@@ -102,7 +105,7 @@ class Output:
         performer = self._loop.performer
         session.close(session.kind.unread_text + ": %d unsent bytes (limit: %d)", session.description, unsent,
                       session.kind.output_bytes_max or self._outbox_max, crashed=False)
-        performer.finish(session)
+        performer.close_when_sent(session)
         performer.request_turn()  # redelivers its unconfirmed messages
 
     def _resume(self, session: Session, now: float) -> None:

@@ -6,6 +6,8 @@
 Input beyond a slice, or late in a turn, is deferred: jobs of the scheduler process it, and the connection is not read
 meanwhile. An exception closes only the session that raised it (`loop/error_isolation.py`).
 
+Called by `reactor/performer.py`; one session is in `link/session.py`.
+
 docs/architecture.md, "A message's way", shows when this module is called.
 """
 
@@ -133,11 +135,11 @@ class Sessions:
         session.has_jobs = True
         if not self.loop.scheduler.start(self._input_class(session), session, steps, partial(
                 self.loop.isolation.isolate_session, session, "receiving"), partial(self._input_processed, session), first):
-            self.loop.performer.read(session, False)
+            self.loop.performer.set_reading(session, False)
 
     def add_input(self, session: Session, steps: Steps[None], first: bool = False) -> None:
         session.has_jobs = True
-        self.loop.performer.read(session, False)
+        self.loop.performer.set_reading(session, False)
         self.loop.scheduler.add(self._input_class(session), session, steps, partial(
             self.loop.isolation.isolate_session, session, "receiving"), partial(self._input_processed, session), first)
 
@@ -156,8 +158,8 @@ class Sessions:
         if not scheduler.has_job(Priority.INPUT, session) and not scheduler.has_job(Priority.UNAUTHENTICATED, session):
             session.has_jobs = False
             # two brokers that both stop reading until their output is read would block each other
-            if not session.kind.may_pause_reading or not performer.unread(session)[0]:
-                performer.read(session, True)
+            if not session.kind.may_pause_reading or not performer.unsent_output(session)[0]:
+                performer.set_reading(session, True)
 
     def enforce_input_limit(self) -> None:
         session = max(self.open, key=lambda each: each.frames.incomplete_bytes)

@@ -5,6 +5,9 @@
     on_synced         after a sync: release its PUTs, request the next sync
     run_rollovers     continue the rollovers, jobs of the scheduler
 
+Called by `broker.py` in each turn. The files of one partition are written by `storage/partition.py`; delays are decided in
+`batching.py`.
+
 docs/architecture.md, "A message's way", shows when this module is called.
 """
 

@@ -332,8 +332,8 @@ PartitionOutput = (SavePromise | SendMessage | SendRecords | SendImagePart | App
 # METADATA_LOG receive these messages.
 
 _RUN: Final = layout.RECORD_RUN.struct  # partition, lease, PSNs before, at the end and committed, bytes of each file, CRC
-_RECEIPT: Final = layout.TAKEN_RECEIPT.struct  # partition, lease, PSNs matched and durable, parts, stamp
-_RECEIPT_HEADER: Final = event_header(EventType.REPLICATION_RECEIPT, layout.TAKEN_RECEIPT.size)
+_RECEIPT: Final = layout.REPLICA_RECEIPT.struct  # partition, lease, PSNs matched and durable, parts, stamp
+_RECEIPT_HEADER: Final = event_header(EventType.REPLICATION_RECEIPT, layout.REPLICA_RECEIPT.size)
 
 
 def encode_partition_message(partition_id: int, message: PartitionMessage | Decline | Yield) -> bytes:

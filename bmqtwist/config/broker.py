@@ -1,7 +1,8 @@
 """Members of `bmqbrkrcfg.json`, and `Configuration`, the complete configuration of a broker.
 
 Each member is declared once, with type, default, unit and effect. The classes are plain data: `declare` decodes files to
-them, `text` formats them, `load` reads the files.
+them, `text` formats them, `load` reads the files. docs/configuration.md is generated from it; members of clusters and
+domains are in `clusters.py` and `domain.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Members of `clusters.json`: clusters with this broker as a member, virtual clusters, clusters with it as a proxy."""
+"""Members of `clusters.json`: clusters with this broker as a member, virtual clusters, clusters with it as a proxy.
+
+Rules over several members and files are in `compose.py`.
+"""
 
 from __future__ import annotations
 

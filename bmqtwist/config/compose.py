@@ -1,6 +1,7 @@
 """Composition of the configuration at the start: overrides, validation rules, own nodes, listeners.
 
-Pure functions: `load` passes files, environment and host names.
+Pure functions: `load` passes files, environment and host names. Called by `load.py`. Rules of one domain are in
+`provider.py`, checks of the machine (ports, directories) in `daemon/preflight.py`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 A configuration class declares each member once: annotation (type and range), default, unit and effect (`member`). The
 declaration determines decoding, error texts, suggestions for misspelled names, and the tables of docs/configuration.md. A
-*problem* refuses the file, a *notice* is a warning.
+*problem* refuses the file, a *notice* is a warning. `broker.py`, `clusters.py` and `domain.py` declare with it; `load.py`
+and `provider.py` call `decode_text`. `jsontext.py` parses the JSON.
 """
 
 from __future__ import annotations

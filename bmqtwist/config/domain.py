@@ -1,4 +1,7 @@
-"""Members of `domains/<name>.json`: a redirect, or a definition with location and parameters."""
+"""Members of `domains/<name>.json`: a redirect, or a definition with location and parameters.
+
+Loaded by `provider.py`; `engine_settings.py` converts it for the queues. The validation rules are in `provider.py`.
+"""
 
 from __future__ import annotations
 

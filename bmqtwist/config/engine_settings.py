@@ -1,4 +1,8 @@
-"""Conversion of domain configurations to the settings of the queue engine, when a broker or proxy loads a domain."""
+"""Conversion of domain configurations to the settings of the queue engine, when a broker or proxy loads a domain.
+
+Called by `broker/access.py` (a broker) and `relay/proxy.py` (a proxy). The settings themselves are declared in
+`queue/domain.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """JSON decoder based on that of the standard library, which records the line of each value.
 
-Nesting, size of the text and digits of numbers are limited; NaN, infinite numbers and halves of surrogate pairs are
-refused. Of a repeated member the last value is used, and its name is listed in `repeated`.
+Nesting, size of the text and digits of numbers are limited; NaN, infinite numbers and halves of surrogate pairs are refused.
+Of a repeated member the last value is used, and its name is listed in `repeated`. Called by `declare.py`, which decodes the
+values to classes.
 """
 
 from __future__ import annotations

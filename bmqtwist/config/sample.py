@@ -1,7 +1,7 @@
 """Sample configurations: one node on this machine, or a cluster of nodes and proxies, with domains of each kind.
 
 `etc/` of the source contains `sample_files("data/")`, which `bmq broker` writes to its directory. `etc/cluster/` contains
-`cluster_files(SAMPLE_CLUSTER)`, which `bmq cluster up` writes with other ports.
+`cluster_files(SAMPLE_CLUSTER)`, which `bmq cluster up` writes with other ports. `bmqtwist.testing` uses them, too.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
 """Output forms of configuration objects: plain data, JSON of admin answers, and `[ a = 1 ]` of error messages. All follow
 the declarations of the members.
+
+`admin/operations.py` and `view/` show configurations with it, `provider.py` puts them into errors. Schema messages have a
+similar form in `wire/text.py`.
 """
 
 from __future__ import annotations

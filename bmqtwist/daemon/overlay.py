@@ -1,4 +1,7 @@
-"""Overlay disk: reads another disk and holds all writes in memory, for a trial start over the files of a broker."""
+"""Overlay disk: reads another disk and holds all writes in memory, for a trial start over the files of a broker.
+
+Used by `trial_start.py` over `storage/files.py`.
+"""
 
 from __future__ import annotations
 

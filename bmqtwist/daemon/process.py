@@ -1,4 +1,7 @@
-"""Clock of the machine, and resource usage of this process."""
+"""Clock of the machine, and resource usage of this process.
+
+Used by `service.py`; simulated clocks are in `testing/clock.py`, the processor time of turns in `reactor/processor_time.py`.
+"""
 
 from __future__ import annotations
 

@@ -296,7 +296,7 @@ class BrokerService(Service):
         now = self.clock.now()
         self.broker.turn(now)
         for session in list(self.broker.sessions.open):  # unconfirmed messages stay stored, without the cost of an attempt
-            self.performer.finish(session)
+            self.performer.close_when_sent(session)
         while self.broker.sessions.open and self.clock.now() - now < DRAIN_SECONDS_MAX:
             yield deferLater(self.reactor, STOP_POLL_S)
         for companion in self.companions:

@@ -1,4 +1,7 @@
-"""Statistics log: tables, JSON or both, written to files every printInterval."""
+"""Statistics log: tables, JSON or both, written to files every printInterval.
+
+Called by `service.py`, with the tables that `view/` formats. The log of lines is in `logs/observer.py`.
+"""
 
 from __future__ import annotations
 

@@ -20,10 +20,10 @@ from bmqtwist.wire.fast import (
     ACK_MESSAGE,
     ITEMS_HEADER,
     OPTION_ONE_INFO_HEAD,
-    OPTION_ONE_PLACED_HEAD,
+    OPTION_ONE_PSN_INFO_HEAD,
     OPTION_UNNAMED,
     PAD4,
-    PLACED_INFO_WORDS,
+    PSN_INFO_WORDS,
     PUSH_HEADER,
     EventType,
     ack_message,
@@ -76,7 +76,7 @@ class Outbox:
         if self.sends_psns and message.lease:
             words += 3
             header = _PUSH_WITH_PSN.pack(flags << 28 | words, 0x608 | compression, q_id, message.guid, schema_id, 0,
-                                       OPTION_ONE_PLACED_HEAD, sub_id, attempts, message.lease, message.sequence)
+                                       OPTION_ONE_PSN_INFO_HEAD, sub_id, attempts, message.lease, message.sequence)
         else:
             header = _PUSH_INFO.pack(flags << 28 | words, 0x308 | compression, q_id, message.guid, schema_id, 0,
                                      OPTION_ONE_INFO_HEAD, sub_id, attempts)
@@ -104,7 +104,7 @@ class Outbox:
         lease, sequence = (message.lease, message.sequence) if self.sends_psns else (0, 0)
         option = sub_queue_infos(self._merged[q_id, message.guid, flags][1], lease, sequence)
         self._replace_header(index, q_id, message.guid, flags, message.compression, schema_id, option)
-        self._push_bytes += PLACED_INFO_WORDS << 2 if lease else 8
+        self._push_bytes += PSN_INFO_WORDS << 2 if lease else 8
 
     def push_merged(self, q_id: int, guid: bytes, sub_id: int, flags: int, compression: int, schema_id: int,
                     payload: bytes) -> None:

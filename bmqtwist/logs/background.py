@@ -4,6 +4,9 @@ A caller that logs never waits. Up to BUFFERED_BYTES_MAX of unread lines are buf
 number precedes the next line.
 
 `write`, `flush`, `drain` and `close` may be called by any thread; `_work` runs in the thread of the stream.
+
+`tap.py` and `cli/bmqbrkr.py` wrap standard output and the alarm channel in it. Log files are written directly, by
+`observer.py`.
 """
 
 from __future__ import annotations

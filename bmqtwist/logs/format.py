@@ -9,6 +9,8 @@ Patterns of a line:
     %n            end of line; so are the two characters \\n; \\t is a tab
 
 Patterns of a file name: %T = 20261121_050037, %Y %M %D %h %m %s its parts, %p = process, %% = a percent sign.
+
+Called by `observer.py`; `daemon/preflight.py` checks patterns with it.
 """
 
 from __future__ import annotations

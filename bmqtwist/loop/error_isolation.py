@@ -4,6 +4,9 @@
     queue       delivers nothing until its next event; after QUEUE_FAILURES_MAX failures within QUEUE_FAILURES_S it is
                 disabled until a restart: opens are refused, PUTs are NACKed with NOT_READY, messages stay stored
     partition   is closed to producers until a restart, as after a failed sync
+
+`loop.py` creates it; sessions, storage, deliveries and timers run guarded by it. The alarm is INTERNAL_ERROR in
+`bmqtwist/alarms.py`; the traceback of a failed job comes from `scheduler.py`.
 """
 
 from __future__ import annotations
@@ -70,7 +73,7 @@ class ErrorIsolation:
         self._performer.request_turn()
 
     def _finish(self, session: Session) -> None:
-        self.run(f"{session.description}: end of the connection", partial(self._performer.finish, session))
+        self.run(f"{session.description}: end of the connection", partial(self._performer.close_when_sent, session))
 
     # -- queues and partitions --------------------------------------------------------------------------------------
 

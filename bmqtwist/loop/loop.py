@@ -1,4 +1,8 @@
-"""Event loop services of one broker: time, timers, jobs, threads and error isolation. Pure."""
+"""Event loop services of one broker: time, timers, jobs, threads and error isolation. Pure.
+
+Created by `broker/broker.py`, which runs the turn; the parts of the broker and of its clusters use it. It wires
+`scheduler.py`, `error_isolation.py` and a `Performer` (`performer.py`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Interfaces between a pure node and the process, test or simulator that runs it: threads, connections, time, dump files."""
+"""Interfaces between a pure node and the process, test or simulator that runs it: threads, connections, time, dump files.
+
+`reactor/performer.py` implements `Performer` for a process, `testing/simulated_node.py` for the simulation,
+`testing/node.py` for tests of one broker. The broker calls it through `loop.py`.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +35,7 @@ class Performer(Protocol):
     def write(self, session: Session, parts: list[bytes]) -> int:
         """Write to the connection of a session; return its unsent bytes."""
 
-    def unread(self, session: Session) -> tuple[int, int]:
+    def unsent_output(self, session: Session) -> tuple[int, int]:
         """Return the unsent bytes of the connection of a session, and the total of the bytes that were sent after a wait."""
 
     def dial(self, host: str, port: int, tls: bool, connected: Callable[[str, float], Session],
@@ -42,13 +46,13 @@ class Performer(Protocol):
     def chance(self) -> float:
         """A random number in [0, 1), for delays that must differ between nodes."""
 
-    def finish(self, session: Session) -> None:
+    def close_when_sent(self, session: Session) -> None:
         """Close the connection of a session when all its output is sent."""
 
-    def read(self, session: Session, wanted: bool) -> None:
+    def set_reading(self, session: Session, wanted: bool) -> None:
         """Resume or stop reading from a session."""
 
-    def dump(self, text: str) -> str:
+    def write_dump(self, text: str) -> str:
         """Write a text to a new file; return its path."""
 
 

@@ -17,7 +17,7 @@ from bmqtwist.limits import RESTORED_AT_ONCE, RESTORED_QUEUE
 from bmqtwist.loop.loop import Loop
 from bmqtwist.loop.scheduler import Priority
 from bmqtwist.machine import Cell, TransitionLog, table, to
-from bmqtwist.queue.restored import RestoredMessages, restore
+from bmqtwist.queue.restored_messages import RestoredMessages, restore
 from bmqtwist.queue.root import Domain
 from bmqtwist.steps import Steps
 from bmqtwist.storage.state import StoredQueue

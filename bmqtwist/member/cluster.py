@@ -36,7 +36,7 @@ from bmqtwist.member.replication import Replication
 from bmqtwist.member.retirement import Retirement
 from bmqtwist.queue import handover
 from bmqtwist.queue.mode import QueueMode
-from bmqtwist.queue.restored import RestoredMessages
+from bmqtwist.queue.restored_messages import RestoredMessages
 from bmqtwist.queue.root import Domain, RootContext, RootQueue
 from bmqtwist.relay.relays import Relays
 from bmqtwist.storage.fileset import FileSets

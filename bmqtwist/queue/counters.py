@@ -8,6 +8,8 @@
 Queues, delivery and sessions count; the modules of `view` read. Attributes are totals since the creation of the object;
 those ending in `_max` are maxima since the last `take_maxima`. Times are seconds; a mean is the `_sum` divided by the number
 of events. The present content of a queue (stored messages, readers, GUID history) is read from the queue, not from here.
+
+`view/statistics.py` and `view/snapshots.py` read them.
 """
 
 from __future__ import annotations

@@ -5,6 +5,9 @@ expressions, and for redeliveries and rechecks of put-aside messages, it examine
 groups) messages of an app, because each one may evaluate every expression. Delivery continues in the next turn, in the same
 order.
 
+Called by `RootQueue.deliver` and `RelayQueue.deliver`, when `broker/deliveries.py` runs the deliveries of a turn. The choice
+of a consumer is `Router.choose` in `queue.py`.
+
 docs/architecture.md, "A message's way", shows when this module is called.
 """
 

@@ -15,6 +15,9 @@ message; `&&` and `||` evaluate their right side only if necessary.
 
 An expression is compiled to nested closures. `compile_expression` limits its length, operators and properties. Error texts
 are those of BlazingMQ: offsets count bytes, and the end of the text has the offset of the last token, blanks included.
+
+`link/requests.py` and `handles.py` compile the expressions of consumers, `domain.py` those of the domain's subscriptions;
+`Router` in `queue.py` evaluates them.
 """
 
 from __future__ import annotations

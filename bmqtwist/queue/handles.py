@@ -1,6 +1,8 @@
 """Open, configure and close of handles at a queue, and the return of a lost consumer's messages.
 
-Every function either completes or raises Refused, with BlazingMQ's error text, and changes nothing.
+Every function either completes or raises Refused, with BlazingMQ's error text, and changes nothing. `link/requests.py` calls
+`open_queue`, `broker/access.py` the other operations, for queues at primaries and relays. Creating a queue in the cluster is
+in `member/queue_changes.py`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,9 @@
     to_root     posts the relay's pending PUTs; consumers keep their unconfirmed messages
     to_relay    keeps uncommitted PUTs for the next primary; consumers keep their unconfirmed messages
 
-Handles move between the queue objects with their ids and windows; clients do not notice.
+Handles move between the queue objects with their ids and windows; clients do not notice. Called by `member/cluster.py`
+(`to_root`) and `member/retirement.py` (`to_relay`), which choose the time. The handover of a partition is in
+`member/handovers.py`.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 For each expression, the consumers with the highest priority become one consumer with the sums of their counts and of their
 limits of unconfirmed messages. So the share of a consumer does not depend on the number of nodes between it and the primary.
+Called by `relay/upstream_queue.py`, before a configure request to the upstream broker.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Queue modes, and their flags in open responses."""
+"""Queue modes, and their flags in open responses.
+
+`config/engine_settings.py` takes the mode from the domain, `relay/proxy.py` from an open response. The rules of each mode
+are in `delivery.py` and `root.py`.
+"""
 
 from __future__ import annotations
 

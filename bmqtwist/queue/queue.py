@@ -18,6 +18,8 @@ Routing of a message to a consumer (`Router`), per app of a queue:
   aside, and delivery continues with the next message;
 - STOP: every examined group is full, or there is no group: the app stops before this message.
 
+Sessions (`link/puts.py`, `link/client.py`) call `post` and `confirm`; `handles.py` opens and configures handles.
+
 docs/architecture.md, "A message's way", shows when this module is called.
 """
 
@@ -36,7 +38,7 @@ from bmqtwist.queue.counters import AckLatency, AppStats, QueueStats
 from bmqtwist.queue.domain import DomainRules
 from bmqtwist.queue.expression import CompiledExpression
 from bmqtwist.queue.mode import QueueMode
-from bmqtwist.queue.returned import RedeliveryList
+from bmqtwist.queue.redelivery_list import RedeliveryList
 from bmqtwist.queue.window import DeliveryWindow
 from bmqtwist.report import LineLimiter, Report
 from bmqtwist.steps import Steps, at_once

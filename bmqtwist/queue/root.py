@@ -9,6 +9,8 @@ between completes the work. From the record on, no consumer receives a purged me
 empty. The slices free memory and, for one app, append a DELETION for each message that no other app needs. The requester
 of the purge receives its answer after the last slice.
 
+Called by sessions (`link/puts.py`, `link/client.py`) and by `broker/deliveries.py`; `member/cluster.py` creates it.
+
 docs/architecture.md, "A message's way", shows when this module is called.
 """
 
@@ -29,7 +31,7 @@ from bmqtwist.queue.lifecycle import QueueChange, QueueLifecycle, QueuePhase
 from bmqtwist.queue.meter import Meter
 from bmqtwist.queue.mode import QueueMode
 from bmqtwist.queue.queue import App, MemberClient, MessageList, Put, Queue, QueueContext, Substream
-from bmqtwist.queue.restored import RestoredMessages
+from bmqtwist.queue.restored_messages import RestoredMessages
 from bmqtwist.steps import Steps, clear_in_steps
 from bmqtwist.storage.gate import Copies
 from bmqtwist.storage.message import Message

@@ -1,7 +1,7 @@
 """Admission of connections: limits of their number, and a reserve of file descriptors for storage.
 
-Called for each accepted connection. `link/unauthenticated.py` has the limits per address and of unauthenticated
-connections.
+Called by `performer.py` for each accepted connection. `link/unauthenticated.py` has the limits per address and of
+unauthenticated connections.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Thread pool for disk operations. Jobs pass through a single queue, since some hundred syncs run per second."""
+"""Thread pool for disk operations. Jobs pass through a single queue, since some hundred syncs run per second.
+
+`performer.py` submits the threads' work of the broker to it (`run_in_thread`), for example syncs of
+`broker/storage_turn.py`.
+"""
 
 from __future__ import annotations
 

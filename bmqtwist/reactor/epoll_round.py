@@ -2,6 +2,9 @@
 
 `EpollRounds` replaces the rounds of Twisted's epoll reactor: it omits the logging context of each event and, between two
 rounds, the two scans of the delayed calls. `ReactorRounds` calls the `doIteration` of any other reactor.
+
+`performer.py` chooses one at its start (`rounds_of`) and calls `run` for each round. A turn of the broker follows a round:
+`broker/broker.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Input of one TCP connection: quick acknowledgements, and reads during a read pause.
 
 A transport delivers each chunk to `receive`. During a read pause, when the reactor does not watch the socket, `poll` reads
-from it.
+from it. Created by `tcp.py`; `performer.py` decides on read pauses by the rules of `link/batching.py`. The output is in
+`link/outgoing.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Event-loop delay, measured each second, and garbage collection while the loop is idle."""
+"""Event-loop delay, measured each second, and garbage collection while the loop is idle.
+
+Started by `performer.py`. What ran in slow turns is recorded by `watchdog.py`.
+"""
 
 from __future__ import annotations
 

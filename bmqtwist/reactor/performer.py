@@ -5,7 +5,7 @@ arrive late in a turn, are deferred input: jobs of the broker's scheduler. The t
 `doIteration`: a delayed call for each round would cost more than a small message. `now` is in seconds, monotonic.
 
 The reactor calls `_iterate`; connections (`tcp.py`) call the methods of `Driver`; the broker calls the methods of
-`loop.performer.Performer`.
+`Performer` (`loop/performer.py`). `daemon/service.py` creates it.
 
 docs/architecture.md, "A message's way", shows when this module is called.
 """
@@ -312,7 +312,7 @@ class ReactorPerformer:
         connection.write_rest(data, sent)
         return connection.waiting_bytes
 
-    def unread(self, session: Session) -> tuple[int, int]:
+    def unsent_output(self, session: Session) -> tuple[int, int]:
         connection = session.transport
         return (connection.waiting_bytes, connection.drained_bytes) if isinstance(connection, Connection) else (0, 0)
 
@@ -339,15 +339,15 @@ class ReactorPerformer:
     def chance(self) -> float:
         return random.random()
 
-    def finish(self, session: Session) -> None:
+    def close_when_sent(self, session: Session) -> None:
         if isinstance(session.transport, Connection):
             session.transport.finish()
 
-    def read(self, session: Session, wanted: bool) -> None:
+    def set_reading(self, session: Session, wanted: bool) -> None:
         if isinstance(session.transport, Connection):
             session.transport.read(wanted)
 
-    def dump(self, text: str) -> str:
+    def write_dump(self, text: str) -> str:
         """Write the text to a new temporary file; return its path, or the error in parentheses."""
         try:
             descriptor, path = tempfile.mkstemp(prefix="")

@@ -2,7 +2,8 @@
 
 Budgets count work, not time in which other processes had the processor: on a machine that clients share, a budget of the
 clock splits input into more turns, and a turn costs system calls. The system is asked at most once per `ASK_AFTER_S`; in
-between the clock is added, so a value exceeds the work by at most that time.
+between the clock is added, so a value exceeds the work by at most that time. Created by `performer.py`; `loop/scheduler.py`
+reads it.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 A turn begins with the first received bytes (or a timer, or the result of a thread) and ends when its output is written. A
 thread inspects the loop every _PERIOD_S and records the stack of a turn that already exceeds STALLED_S.
 
-The loop sets `began` and calls `record_turn`; the thread calls `_inspect`.
+The loop sets `began` and calls `record_turn`; the thread calls `_inspect`. `performer.py` owns it. The delay of the loop is
+measured in `loop_lag.py`, the processor time in `processor_time.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """Messages of relays: PUTs and CONFIRMs to upstream nodes, PUSHes and ACKs from them, in order.
 
 A PUSH without payload waits for its record and is returned to the upstream node after RECORD_WAIT_S. docs/architecture.md
-shows the way of a PUT through three nodes, and of its ACK back.
+shows the way of a PUT through three nodes, and of its ACK back. Part of `relays.py`: `queue/relay.py` calls `RelayUplink`,
+`member/member_relays.py` and `proxy.py` pass messages to `RelayIncoming`. Requests to open, configure and close are in
+`relays.py` itself.
 """
 
 from __future__ import annotations
@@ -103,7 +105,7 @@ class RelayUplink:
             session: Session | None = getattr(put.handle.client, "session", None)
             if session is not None:
                 self._paused[session] = None
-                self._loop.performer.read(session, False)
+                self._loop.performer.set_reading(session, False)
 
     def uncount_pending(self, put: Put) -> None:
         """Subtract a PUT that has stopped waiting; below half of the limit all sessions are read again."""
@@ -119,7 +121,7 @@ class RelayUplink:
         paused, self._paused = self._paused, {}
         for session in paused:
             if session.state is not ConnectionState.CLOSED:
-                self._loop.performer.read(session, True)
+                self._loop.performer.set_reading(session, True)
 
     def retry_pending_at(self, queue: RelayQueue, when: float) -> None:
         """Send waiting PUTs again at `when`."""

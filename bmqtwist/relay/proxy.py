@@ -1,6 +1,7 @@
 """One cluster that this node is a proxy of: the choice of the upstream node, and its messages.
 
-`cluster.upstream` chooses the node; `relay.relays` has the queues that clients have open there.
+`cluster.upstream` chooses the node; `relay.relays` has the queues that clients have open there. Created by
+`broker/broker.py`. The relays of a member are in `member/member_relays.py`.
 """
 
 from __future__ import annotations

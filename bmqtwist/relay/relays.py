@@ -12,6 +12,7 @@ module connects both with the queue's upstream connection (`Upstream`).
     release_surplus          close at the upstream the handles that clients have closed
 
 Members and proxies differ in a queue's upstream, its domain and the payloads of PUSHes: `RelayUser` (`upstream_queue.py`).
+Called by `broker/access.py` for requests of clients, by `proxy.py` and `member/member_relays.py` for the upstream.
 """
 
 from __future__ import annotations

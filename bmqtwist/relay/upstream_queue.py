@@ -1,4 +1,8 @@
-"""Queues that this node has open at upstream nodes: queue ids, streams, subscriptions of consumers, and pending requests."""
+"""Queues that this node has open at upstream nodes: queue ids, streams, subscriptions of consumers, and pending requests.
+
+Used by `relays.py`, which sends the requests, and by `messages.py`. Output of a connection is collected in
+`link/upstream_batch.py`; rules of requests are in `cluster/streams.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Availability of a partition: state machine of the reasons why it takes no records.
 
 Reasons are added and removed independently; a closed partition opens again only with a restart. `PartitionLog.on_event`
-processes the events. For a new reason, add its states and events here, and its text in `Room.check_available`.
+processes the events. For a new reason, add its states and events here, and its text in `Room.check_available`. Part of
+`partition_log.py`; the status of a member in its cluster is in `member/node_status.py`.
 """
 
 from __future__ import annotations

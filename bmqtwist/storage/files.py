@@ -1,4 +1,8 @@
-"""Disk of the operating system: preallocated files, pwrite, fdatasync, directory sync, and a lock on the directory."""
+"""Disk of the operating system: preallocated files, pwrite, fdatasync, directory sync, and a lock on the directory.
+
+`daemon/service.py` gives it to the node; tests and simulation use `memory.py`, a trial start `daemon/overlay.py`. The
+interfaces are in `store.py`.
+"""
 
 from __future__ import annotations
 

@@ -9,6 +9,9 @@ first damaged record, and the primary sends the rest.
   deleted messages included, since replicas may need them.
 - Damage before the base, in the part that a rollover copied, makes the file set unusable: it is archived, and the log begins
   empty.
+
+`member/partition_logs.py` calls `find_log` at the start and after a cut. The recovery of a single broker is in
+`recovery.py`.
 """
 
 from __future__ import annotations

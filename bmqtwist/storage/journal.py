@@ -9,7 +9,9 @@ damage, not the end, if a later slot holds the PSN that its distance requires; o
   '- compacted: PSNs rise with gaps
 ```
 
-A record between valid ones whose PSN alone is wrong gets the PSN of its offset.
+A record between valid ones whose PSN alone is wrong gets the PSN of its offset. `recovery.py` and `found_log.py` read
+journals with it at the start, `fileset.py` chooses the file set, tools show it. The meaning of the records is in
+`replay.py`.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 A growing `dict` moves all its entries: 25 ms at 700,000. This one consists of parts and adds another part when the last is
 full. A lookup searches the part of the last hit, since most lookups are in order, then the newest part, then the others,
 oldest first: 0.1 to 0.3 us per part for an absent key. `RisingDict`, for ascending keys, finds the part by bisection.
+`state.py` keeps stored messages and live records in them.
 """
 
 from __future__ import annotations

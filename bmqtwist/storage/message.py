@@ -1,4 +1,8 @@
-"""Messages: the object that storage and queue share."""
+"""Message: the object that storage and queue share.
+
+`partition.py` (`append_message`) or recovery creates it; `state.py` keeps it until its DELETION, and `queue/queue.py` routes
+it.
+"""
 
 from __future__ import annotations
 

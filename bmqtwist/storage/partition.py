@@ -7,7 +7,7 @@ CONFIRMs and DELETIONs are never refused. While the partition is disabled, full 
 once and become *pending records*, which are appended as soon as the partition takes records again.
 
 `PayloadReader` reads stored application data. `replica.ReplicatedPartition` extends `Partition` for cluster members. Queues
-append messages, CONFIRMs and DELETIONs; the broker's storage turn calls `flush` and the sync methods.
+(`queue/root.py`) append messages, CONFIRMs and DELETIONs; `broker/storage_turn.py` calls `flush` and the sync methods.
 
 docs/architecture.md, "A message's way", shows when this module is called.
 """

@@ -1,7 +1,9 @@
 """Log of one partition at this node: records are added to the tail; `write` writes the records of a turn to the files.
 
 Every record has a position, counted from 1 over the records that this process has appended, and a PSN (lease, sequence).
-Both are unique and without gaps: a record whose write failed stays in the tail.
+Both are unique and without gaps: a record whose write failed stays in the tail. `partition.py` and `queue_records.py` add
+records; `partition.py` writes them at the end of a turn. The files are in `fileset.py`, received records of a replica in
+`replica.py`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A PSN is (lease, sequence). One node writes under a lease, with the sequences 1, 2, 3, ..., so two logs that hold the same
 PSN are equal up to it. A rollover copies live records only: a log holds every record after its *base*, and only the live
-ones before it.
+ones before it. Used by `cluster/partition_machine.py` and its parts, and by `replica.py`.
 """
 
 from __future__ import annotations

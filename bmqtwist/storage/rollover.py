@@ -13,6 +13,9 @@ between its turns; blocking disk operations are a `RolloverJob` for another thre
 
 Until the mark is durable, recovery uses the old set; afterwards either set is valid, as both hold the same records. If a
 file is full before the copy is complete, the rest is copied in one step.
+
+Called by `partition.py`; `broker/storage_turn.py` runs the slices and, in a thread, the jobs. The copy is in
+`compaction.py`, the files in `fileset.py`.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
     add_pending   keeps a CONFIRM or DELETION that cannot be appended now
     check_usage   soft alarm when 60 % of a file are outstanding, at most every 15 minutes
 
-Called by `Partition` and `QueueRecords`.
+Called by `partition.py` and `queue_records.py`. Quotas of queues are in `queue/meter.py`.
 """
 
 from __future__ import annotations

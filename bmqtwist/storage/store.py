@@ -10,8 +10,8 @@
         files.py (real)     memory.py (simulated, with faults)
 ```
 
-All sizes and offsets count bytes from the start of a file. Operations raise OSError; a read beyond the end of a file
-returns fewer bytes.
+All sizes and offsets count bytes from the start of a file. Operations raise OSError; a read beyond the end of a file returns
+fewer bytes. The modules of this package use them; `daemon/assemble.py` receives the disk.
 """
 
 from __future__ import annotations

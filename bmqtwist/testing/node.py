@@ -78,7 +78,7 @@ class ImmediatePerformer:
         transport: SessionTransport | None = session.transport  # type: ignore[assignment]
         return transport.write(data) if transport is not None and data else 0
 
-    def unread(self, session: Session) -> tuple[int, int]:
+    def unsent_output(self, session: Session) -> tuple[int, int]:
         """Report no unread output, so that the broker closes no connection that a fault stalls."""
         return 0, 0
 
@@ -89,18 +89,18 @@ class ImmediatePerformer:
     def chance(self) -> float:
         return 0.5
 
-    def finish(self, session: Session) -> None:
+    def close_when_sent(self, session: Session) -> None:
         transport: SessionTransport | None = session.transport  # type: ignore[assignment]
         if transport is not None:
             self._node.next_round.append(transport.close)
 
-    def read(self, session: Session, wanted: bool) -> None:
+    def set_reading(self, session: Session, wanted: bool) -> None:
         transport: SessionTransport | None = session.transport  # type: ignore[assignment]
         if transport is not None:
             transport.set_reading(wanted)
 
-    def dump(self, text: str) -> str:
-        return self._node.dump(text)
+    def write_dump(self, text: str) -> str:
+        return self._node.write_dump(text)
 
 
 class MemoryNode:
@@ -133,7 +133,7 @@ class MemoryNode:
             node.start_statistics()
         node.start()
 
-    def dump(self, text: str) -> str:
+    def write_dump(self, text: str) -> str:
         """From a performer: store a dump and return its path."""
         self.dumps.append(text)
         return f"/tmp/dump{len(self.dumps)}"

@@ -93,7 +93,7 @@ class SimulatedPerformer:
         end = session.transport
         return end.send(b"".join(parts)) if isinstance(end, ConnectionEnd) and end.open else 0
 
-    def unread(self, session: Session) -> tuple[int, int]:
+    def unsent_output(self, session: Session) -> tuple[int, int]:
         end = session.transport
         return (end.waiting_bytes, end.arrived) if isinstance(end, ConnectionEnd) else (0, 0)
 
@@ -113,17 +113,17 @@ class SimulatedPerformer:
     def chance(self) -> float:
         return self._simulation.random.random()
 
-    def finish(self, session: Session) -> None:
+    def close_when_sent(self, session: Session) -> None:
         if isinstance(session.transport, ConnectionEnd):
             session.transport.finish()
 
-    def read(self, session: Session, wanted: bool) -> None:
+    def set_reading(self, session: Session, wanted: bool) -> None:
         if isinstance(session.transport, ConnectionEnd):
             self._node.stopped_reads += not wanted
             session.transport.read(wanted)
 
-    def dump(self, text: str) -> str:
-        return self._node.dump(text)
+    def write_dump(self, text: str) -> str:
+        return self._node.write_dump(text)
 
 
 class SimulatedNode(MemoryNode):
@@ -327,7 +327,7 @@ class SimulatedNode(MemoryNode):
             if broker.shutdown is not None and broker.shutdown.done:
                 broker.turn(self.local_now)
                 for session in list(broker.sessions.open):
-                    broker.loop.performer.finish(session)
+                    broker.loop.performer.close_when_sent(session)
                 drain_until = now + DRAIN_SECONDS_MAX
         elif not broker.sessions.open or now > drain_until:
             self.assembled.close()

@@ -7,6 +7,9 @@ Compressed data are one complete zlib stream, inflated up to a size limit, at on
 | none | - | the payload |
 | schema id 0 | v1, lengths | area and payload together |
 | schema id not 0 | v2, offsets | the payload only |
+
+`link/puts.py` inflates PUTs with it, `link/client.py` converts messages for clients of an older protocol,
+`sdk/_core/posts.py` packs them. The properties area itself is in `properties.py`.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ the message.
 ```
 
 Every input gives a value or a PeerError. Nesting is limited to BER_DEPTH_MAX, the number of values by `Budget`. Enumerations
-and choices: an unknown enum value fails the message, an unknown selection leaves the choice unset.
+and choices: an unknown enum value fails the message, an unknown selection leaves the choice unset. Called by `control.py`,
+and by `cluster_schema.py` for records of the metadata log; the other encoding is `jsoncodec.py`.
 """
 
 from __future__ import annotations

@@ -5,6 +5,9 @@ A type that holds a choice has the attributes `choice` (wire name of the selecti
 Types with a `sender` or `partition_id` are also inputs of state machines: the receiver sets the sender, the encoder the
 partition. "Extension" marks messages of this broker alone; the optional fields of the elector's messages are extensions,
 too, which the original omits and skips.
+
+Used by `cluster/` (state machines) and `member/dispatch.py`; `control.py` encodes the messages. Messages between clients and
+brokers are in `schema.py`.
 """
 
 from collections.abc import Sequence

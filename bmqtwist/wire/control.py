@@ -1,7 +1,8 @@
 """Schema messages as whole events, in either encoding.
 
 The event type determines the top-level type of its message; for CONTROL, the state of the connection: the first message in
-each direction is a NegotiationMessage, every later one a ControlMessage.
+each direction is a NegotiationMessage, every later one a ControlMessage. Called by `link/session.py`, `member/dispatch.py`
+and the SDK. `ber.py` and `jsoncodec.py` encode the values that `schema.py` and `cluster_schema.py` declare.
 """
 
 from __future__ import annotations

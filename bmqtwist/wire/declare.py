@@ -13,6 +13,9 @@ One declaration gives two pairs of reader and writer:
   and `word` give the positions of fields in a number.
 - `HEADER.parse` and `HEADER.build`, with named fields. They use construct and take about 50 us, for headers that are read
   once per file. The first use imports construct, so applications that only post and consume never load it.
+
+The headers of the wire are declared with it in `layout.py`, the records of files in `storage/layout.py`. Schema messages
+have declarations of another kind: `fields.py`.
 """
 
 from __future__ import annotations

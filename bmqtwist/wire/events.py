@@ -2,7 +2,7 @@
 
 A decoder returns the valid messages of one event up to the first malformed one, and the PeerError of that one; later
 messages are lost, since their position is unknown. Offsets count from the start of the given buffer. `walk.py` finds the
-messages of a PUT.
+messages of a PUT. The SDK and the relays (`relay/messages.py`) call it; the hot path uses `fast.py`.
 """
 
 from __future__ import annotations

@@ -129,9 +129,9 @@ _INFOS_HEAD: Final = layout.OPTION_HEADER.word(type=SUB_QUEUE_INFOS, type_specif
 OPTION_UNNAMED: Final = layout.OPTION_HEADER.word(type=SUB_QUEUE_INFOS, packed=1,  # id 0, any number of attempts
                                                   words=layout.SUB_QUEUE_INFO.word(unlimited=1))
 OPTION_ONE_INFO_HEAD: Final = _INFOS_HEAD | 1 + layout.SUB_QUEUE_INFO.words
-PLACED_INFO_WORDS: Final = layout.PLACED_SUB_QUEUE_INFO.words
-_PLACED_HEAD: Final = layout.OPTION_HEADER.word(type=SUB_QUEUE_INFOS, type_specific=PLACED_INFO_WORDS)
-OPTION_ONE_PLACED_HEAD: Final = _PLACED_HEAD | 1 + PLACED_INFO_WORDS
+PSN_INFO_WORDS: Final = layout.SUB_QUEUE_INFO_WITH_PSN.words
+_PSN_INFO_HEAD: Final = layout.OPTION_HEADER.word(type=SUB_QUEUE_INFOS, type_specific=PSN_INFO_WORDS)
+OPTION_ONE_PSN_INFO_HEAD: Final = _PSN_INFO_HEAD | 1 + PSN_INFO_WORDS
 
 
 def put_header_at(buffer: bytes, position: int) -> tuple[int, int, int, bytes, int, int]:
@@ -189,8 +189,8 @@ def sub_queue_infos(infos: Sequence[tuple[int, int]], lease: int = 0, sequence: 
     """Encode the option with the subscriptions of a PUSH and their delivery attempts, for brokers; with a lease, also the
     PSN of the message (an extension)."""
     if lease:
-        head = layout.OPTION_HEADER.struct.pack(_PLACED_HEAD | 1 + PLACED_INFO_WORDS * len(infos))
-        return head + b"".join([layout.PLACED_SUB_QUEUE_INFO.struct.pack(*info, lease, sequence) for info in infos])
+        head = layout.OPTION_HEADER.struct.pack(_PSN_INFO_HEAD | 1 + PSN_INFO_WORDS * len(infos))
+        return head + b"".join([layout.SUB_QUEUE_INFO_WITH_PSN.struct.pack(*info, lease, sequence) for info in infos])
     head = layout.OPTION_HEADER.struct.pack(_INFOS_HEAD | 1 + layout.SUB_QUEUE_INFO.words * len(infos))
     return head + b"".join([layout.SUB_QUEUE_INFO.struct.pack(*info) for info in infos])
 

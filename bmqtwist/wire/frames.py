@@ -5,6 +5,8 @@ event is collected in one buffer, which is returned without a copy once complete
 before its bytes are stored. Memory for all of a large event is allocated when 1/64 has arrived, since a growing buffer is
 copied repeatedly: 0.1 s for 40 MiB.
 
+Called by `link/session.py` for connections of the broker, and by `sdk/_core/connection.py` for the client.
+
 docs/architecture.md, "A message's way", shows when this module is called.
 """
 

@@ -2,7 +2,7 @@
 
 One compact UTF-8 object. An anonymous choice is flattened into the object that contains it; enumerations are written as
 names and also read as integers; bytes are base64; empty arrays and absent optionals are omitted. A slash is written `\\/`,
-as in the other implementations. Every input gives a value or a PeerError; unknown keys are skipped.
+as in the other implementations. Every input gives a value or a PeerError; unknown keys are skipped. Called by `control.py`.
 """
 
 from __future__ import annotations

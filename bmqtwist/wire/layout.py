@@ -47,7 +47,7 @@ OPTION_HEADER = Layout(number(type=6, packed=1, type_specific=4, words=21))
 SUB_QUEUE_INFO = Layout(number(id=32), number(unlimited=1, poisonous=1, attempts=6), skip(3))
 
 # Extension between brokers of this kind: with the PSN of the message
-PLACED_SUB_QUEUE_INFO = Layout(*SUB_QUEUE_INFO.parts, number(lease=32), number(sequence=64))
+SUB_QUEUE_INFO_WITH_PSN = Layout(*SUB_QUEUE_INFO.parts, number(lease=32), number(sequence=64))
 
 # header_half: half the bytes of this header, 3; property_header_half: of a PROPERTY; area_words: padding included
 PROPERTIES_HEADER = Layout(
@@ -77,7 +77,7 @@ RECORD_RUN = Layout(
 
 # A REPLICATION_RECEIPT: PSNs up to which the sender's log equals the primary's, and up to which it is durable; received
 # parts of an image; milliseconds of the primary's clock, from its last keepalive
-TAKEN_RECEIPT = Layout(
+REPLICA_RECEIPT = Layout(
     number(partition_id=32), number(lease=32),
     number(matched_lease=32), number(matched_sequence=64),
     number(durable_lease=32), number(durable_sequence=64),

@@ -11,6 +11,8 @@ Each option begins with the word that `layout.OPTION_HEADER` declares. A packed 
 Extension, between brokers of this kind: items of SUB_QUEUE_INFOS that continue with lease and sequence number.
 
 An unknown type, a repeated type or an option without content makes the whole area invalid.
+
+`relay/messages.py` and the SDK read the options of PUSHes with it; `fast.py` packs those that the broker sends.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ _WORDS_MASK = layout.OPTION_HEADER.mask("words")
 _SPECIFIC_SHIFT = layout.OPTION_HEADER.shift("type_specific")
 _SPECIFIC_MASK = layout.OPTION_HEADER.mask("type_specific")
 _INFO = layout.SUB_QUEUE_INFO.struct
-_PLACED = layout.PLACED_SUB_QUEUE_INFO.struct
+_INFO_WITH_PSN = layout.SUB_QUEUE_INFO_WITH_PSN.struct
 _ONLY_INFO = Struct(_WORD.format + _INFO.format.lstrip(">"))
 _UNLIMITED = layout.SUB_QUEUE_INFO.word(unlimited=1)
 _POISONOUS = layout.SUB_QUEUE_INFO.word(poisonous=1)
@@ -135,6 +137,6 @@ def _decode_one(area: bytes, kind: int, word: int, pos: int, end: int) -> Option
         step = (word >> _SPECIFIC_SHIFT & _SPECIFIC_MASK) * 4
         if step < _INFO.size or (end - start) % step:
             raise PeerError("bad size of an item", "options", pos)
-        item = _PLACED if step >= _PLACED.size else _INFO
+        item = _INFO_WITH_PSN if step >= _INFO_WITH_PSN.size else _INFO
         return SubQueueInfos(tuple(_info(*item.unpack_from(area, at)) for at in range(start, end, step)))
     raise PeerError(f"unknown option {kind}", "options", pos)

@@ -1,6 +1,7 @@
 """Schema messages as log lines: `[ rId = 1 choice = [ openQueue = [ handleParameters = [ uri = "bmq://d/q" ... ] ] ] ]`
 
 The format is that of the original's log, for tools that parse its lines. Long lists and texts are truncated.
+`link/requests.py` and `relay/relays.py` log requests with it. Configuration objects have a similar form in `config/text.py`.
 """
 
 from __future__ import annotations

@@ -3,6 +3,9 @@
 Broker, client and tools share one loop for PUT and one for PUSH. It yields the valid messages up to the first malformed one
 and then raises, since the position of the next one is unknown. A message is a plain tuple for speed: the caller unpacks it
 at once. Its `stop` is the position after the message, where the next one begins.
+
+`link/puts.py` calls `put_at`, `relay/messages.py` `walk_pushes`. `events.py` makes objects from the tuples, `frames.py`
+finds the events.
 """
 
 from __future__ import annotations

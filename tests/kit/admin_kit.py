@@ -86,11 +86,11 @@ class Shell:
     def write(self, session: Any, parts: list[bytes]) -> int:
         return 0
 
-    def finish(self, session: Any) -> None: ...
+    def close_when_sent(self, session: Any) -> None: ...
 
-    def read(self, session: Any, wanted: bool) -> None: ...
+    def set_reading(self, session: Any, wanted: bool) -> None: ...
 
-    def dump(self, text: str) -> str:
+    def write_dump(self, text: str) -> str:
         return "/tmp/x"
 
 

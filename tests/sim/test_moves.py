@@ -16,7 +16,7 @@ from bmqtwist.loop.scheduler import Scheduler
 from bmqtwist.member import activation
 from bmqtwist.member.cluster import Cluster
 from bmqtwist.queue import restored
-from bmqtwist.queue.restored import RestoredMessages
+from bmqtwist.queue.restored_messages import RestoredMessages
 from bmqtwist.storage.state import StoredQueue
 from bmqtwist.testing.simulated_node import SimulatedNode
 from bmqtwist.wire.cluster_schema import NodeStatus

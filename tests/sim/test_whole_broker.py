@@ -17,7 +17,7 @@ import pytest
 
 from bmqtwist.queue.expression import CompiledExpression
 from bmqtwist.queue.queue import App, ConsumerSubscription, Put
-from bmqtwist.queue.restored import RestoredMessages
+from bmqtwist.queue.restored_messages import RestoredMessages
 from bmqtwist.queue.root import RootQueue
 from bmqtwist.storage.gate import Gate
 from bmqtwist.storage.history import GuidHistory

@@ -36,14 +36,14 @@ class SlowReadersPerformer(ImmediatePerformer):
         self.unread_bytes[session] = self.unread_bytes.get(session, 0) + sum(map(len, parts))
         return self.unread_bytes[session]
 
-    def unread(self, session: Session) -> tuple[int, int]:
+    def unsent_output(self, session: Session) -> tuple[int, int]:
         return self.unread_bytes.get(session, 0), self.read_bytes
 
-    def finish(self, session: Session) -> None:
+    def close_when_sent(self, session: Session) -> None:
         self.finished.append(session.remote.identity.process_name)
-        super().finish(session)
+        super().close_when_sent(session)
 
-    def read(self, session: Session, wanted: bool) -> None:
+    def set_reading(self, session: Session, wanted: bool) -> None:
         self.reading[session.remote.identity.process_name] = wanted
 
 
@@ -102,7 +102,7 @@ def test_disconnecting_a_consumer_schedules_a_turn_for_its_unconfirmed_messages(
     producer = world.producer()
     performer.slow.add("slow")
     producer.post(b"x")
-    performer.finish = lambda session: None  # type: ignore[method-assign]  # the peer does not close
+    performer.close_when_sent = lambda session: None  # type: ignore[method-assign]  # the peer does not close
     calls: list[bool] = []
     performer.request_turn = lambda: calls.append(True)  # type: ignore[method-assign]
     world.advance(UNREAD_SECONDS_MAX + 2.0)

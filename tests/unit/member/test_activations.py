@@ -19,7 +19,7 @@ from bmqtwist.loop.scheduler import Priority
 from bmqtwist.member import activation as waking
 from bmqtwist.member.activation import Activations
 from bmqtwist.queue import handover, restored, root
-from bmqtwist.queue.restored import RestoredMessages, restore
+from bmqtwist.queue.restored_messages import RestoredMessages, restore
 from bmqtwist.steps import Steps, at_once
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import PartitionUnavailable

@@ -190,8 +190,8 @@ def test_writing_to_a_session_without_connection_drops_the_output(world: Any) ->
     _, _, performer = world
     session = Session()
     assert performer.write(session, [b"x"]) == 0
-    performer.finish(session)
-    performer.read(session, False)
+    performer.close_when_sent(session)
+    performer.set_reading(session, False)
 
 
 def test_a_write_in_the_turn_of_its_request_is_marked_as_answered_at_once(world: Any,

@@ -151,7 +151,7 @@ def test_partition_messages_have_the_declared_layout() -> None:
             head.committed_lease, head.committed_sequence) == (31, 7, 5, 8, 5, 9, 4, 7)
     assert (head.journal_bytes, head.data_bytes, head.qlist_bytes) == (7, 4, 5)
     assert head.crc == crc32c(b"journaldataqlist")
-    head = layout.TAKEN_RECEIPT.parse(encode_partition_message(31, ReplicaReceipt(2, 7, (5, 9), (4, 7), 4, 1 << 40))[8:])
+    head = layout.REPLICA_RECEIPT.parse(encode_partition_message(31, ReplicaReceipt(2, 7, (5, 9), (4, 7), 4, 1 << 40))[8:])
     assert (head.partition_id, head.lease, head.matched_lease, head.matched_sequence, head.durable_lease,
             head.durable_sequence, head.parts, head.stamp) == (31, 7, 5, 9, 4, 7, 4, 1 << 40)
 

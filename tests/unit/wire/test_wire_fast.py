@@ -26,7 +26,7 @@ HEADERS = [
     ("OPTION_HEADER", dict(type=3, packed=0, type_specific=2, words=0x012345), "0c412345"),
     ("OPTION_HEADER", dict(type=3, packed=1, type_specific=0, words=0x85), "0e000085"),
     ("SUB_QUEUE_INFO", dict(id=9, unlimited=0, poisonous=1, attempts=5), "0000000945000000"),
-    ("PLACED_SUB_QUEUE_INFO", dict(id=9, unlimited=0, poisonous=1, attempts=5, lease=0x0A0B0C0D,
+    ("SUB_QUEUE_INFO_WITH_PSN", dict(id=9, unlimited=0, poisonous=1, attempts=5, lease=0x0A0B0C0D,
                                    sequence=0x0102030405060708), "00000009450000000a0b0c0d0102030405060708"),
     ("PROPERTIES_HEADER", dict(property_header_half=3, header_half=3, area_words=0x012345, count=4), "1b0123450004"),
     ("PROPERTY_V1", dict(type=6, value_length=0x2345678, name_length=0xABC), "1a3456780abc"),

@@ -1,4 +1,7 @@
-"""Redelivery list of an app: messages returned by lost consumers, in order of arrival."""
+"""Redelivery list of an app: messages returned by lost consumers, in order of arrival.
+
+`App` in `queue.py` has one; `handles.py` adds messages when a consumer is lost, and `delivery.py` delivers them first.
+"""
 
 from __future__ import annotations
 
