@@ -1,4 +1,7 @@
-"""Writes the tables of docs/alarms.md from the catalogue `bmqtwist.alarms`; a test compares the file with `refresh`."""
+"""Generator of the tables of docs/alarms.md, from the catalogue `bmqtwist/alarms.py`: python docs/make_alarms.py
+
+`tests/unit/docs/test_operations.py` compares the file with `refresh`.
+"""
 
 from __future__ import annotations
 

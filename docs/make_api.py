@@ -2,8 +2,10 @@
 
 The pages are not in the repository: `make docs` and the build of a source distribution write them.
 
-The sources are parsed, not imported, so optional packages need not be there. A name that a module only imports is
-documented where it is named in `__all__`. Comments behind members of dataclasses and enumerations are their description.
+The sources are parsed, not imported, so optional packages need not be there. A name that a module only imports is documented
+where it is named in `__all__`. Comments behind members of dataclasses and enumerations are their description. `make docs`
+and `setup.py` (source distribution) call it; pages that also have hand-written text are changed by `make_pictures.py`,
+`make_alarms.py` and `make_configuration.py`.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
-"""Writes the tables of docs/configuration.md, from the declarations of the configuration; a test compares the file with
-`tables()`."""
+"""Generator of the tables of docs/configuration.md, from the code: python docs/make_configuration.py
+
+`tests/unit/config/test_config.py` compares the file with `refresh`. The members are declared in `bmqtwist/config/broker.py`,
+`clusters.py` and `domain.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Decoders as fuzz targets: each function of bytes returns, or raises an error of its declared kind."""
+"""Decoders as fuzz targets: each function of bytes returns, or raises an error of its declared kind.
+
+Run by `test_fuzz.py` with few inputs, by `tests/soak/command.py` (`frames`) and by `coverage_guided.py`. Whole conversations
+are in `sessions.py`.
+"""
 
 from __future__ import annotations
 

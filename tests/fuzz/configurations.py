@@ -1,4 +1,7 @@
-"""Mutated configuration directories: they load, or are refused with readable findings."""
+"""Mutated configuration directories: they load, or are refused with readable findings.
+
+Run by `test_fuzz.py` and by `tests/soak/command.py` (`configs`). It tests `bmqtwist/daemon/preflight.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Seeds: recorded streams of clients and brokers, and files of brokers."""
+"""Seeds: recorded streams of clients and brokers, and files of brokers.
+
+Used by `codecs.py`, `sessions.py` and `tests/soak/hostile.py`; `mutation.py` changes the seeds.
+"""
 
 from __future__ import annotations
 

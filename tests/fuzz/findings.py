@@ -1,4 +1,8 @@
-"""Finding of a fuzz run, with the inputs that reproduce it."""
+"""Finding of a fuzz run, with the inputs that reproduce it.
+
+Raised by the targets (`codecs.py`, `sessions.py`, `storage_tails.py`, `configurations.py`); `tests/soak/command.py` prints
+it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Deterministic mutations of byte strings, from one seeded generator."""
+"""Deterministic mutations of byte strings, from one seeded generator.
+
+Used by all targets of this package and by `tests/soak/damage.py`; the seeds are in `corpus.py`.
+"""
 
 from __future__ import annotations
 

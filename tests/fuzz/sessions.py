@@ -1,9 +1,10 @@
 """Mutated conversations with a complete broker in memory: no exception, no leaked session or handle, and a valid client
 is served during all of them.
 
-A conversation is a recorded stream of a client; some of its events are mutated, omitted, sent twice or replaced by events
-of other conversations, and the stream is divided into random chunks. The output of the broker must be complete, well-formed
-events. After each conversation the connection is dropped, and its session and handles must be removed.
+A conversation is a recorded stream of a client; some of its events are mutated, omitted, sent twice or replaced by events of
+other conversations, and the stream is divided into random chunks. The output of the broker must be complete, well-formed
+events. After each conversation the connection is dropped, and its session and handles must be removed. Run by `test_fuzz.py`
+and by `tests/soak/command.py` (`frames`).
 """
 
 from __future__ import annotations

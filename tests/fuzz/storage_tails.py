@@ -2,7 +2,8 @@
 and the partition works afterwards.
 
 For damage that only removes bytes (a truncation, zeros up to the end of the file, other bytes after the end) exactly the
-messages outstanding at that point of the journal are recovered.
+messages outstanding at that point of the journal are recovered. Run by `test_fuzz.py` and by `tests/soak/command.py`
+(`storage`). It tests `bmqtwist/storage/recovery.py`; whole directories with a broker are in `tests/soak/damage.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Fuzz campaigns with few inputs, and tests that they detect errors."""
+"""Fuzz campaigns with few inputs, and tests that they detect errors.
+
+`python -m tests.soak` (`tests/soak/command.py`) runs them at full size.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Elections of 1, 3 and 5 nodes under random faults of the network, the disks and the clocks."""
+"""Elections of 1, 3 and 5 nodes under random faults of the network, the disks and the clocks.
+
+Tests `bmqtwist/cluster/elector.py`; single rules are in `tests/table/test_elector.py`.
+"""
 
 from __future__ import annotations
 

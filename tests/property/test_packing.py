@@ -1,6 +1,7 @@
 """Packers and unpackers of the hot paths: equal to the declarations for all field values, interpreted and compiled.
 
-`test_the_compiled_functions_give_the_same_results` compiles these two modules and runs this file on them.
+`test_the_compiled_functions_give_the_same_results` compiles `bmqtwist/wire/fast.py` and
+`bmqtwist/storage/records.py`, and runs this file on them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Replicated partition at 1, 3 and 5 nodes under random faults: committed records stay, and all logs become equal."""
+"""Replicated partition at 1, 3 and 5 nodes under random faults: committed records stay, and all logs become equal.
+
+Tests `bmqtwist/cluster/partition_machine.py`; single cells are in `tests/table/test_partition_machine.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Decisions about primaries, without a node: active primaries, and the next partition to move."""
+"""Decisions about primaries, without a node: active primaries, and the next partition to move.
+
+Tests `bmqtwist/cluster/active_primaries.py` and `bmqtwist/cluster/changes.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Replica built from the batches of its primary: its state equals the primary's after any operations.
 
 The follower acts as a replica: it writes each batch to its own files, applies its records, and rolls over where the primary
-did. It checks that positions and PSNs are unique and without gaps.
+did. It checks that positions and PSNs are unique and without gaps. It tests `bmqtwist/storage/partition.py` and
+`replay.py`; images and cuts are tested by `test_replicated_partition.py`.
 """
 
 from __future__ import annotations

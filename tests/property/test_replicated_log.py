@@ -1,7 +1,8 @@
 """Metadata log of 1, 3 or 5 nodes under random faults of the network, the disks and the elections.
 
 Pure machines, connected by a network that loses, repeats and reorders messages, over disks that lose unsynced bytes. The
-test chooses the leader: a node whose log is at least as new as those of a majority, as an election would.
+test chooses the leader: a node whose log is at least as new as those of a majority, as an election would. Tests
+`bmqtwist/cluster/metadata_log.py`.
 """
 
 from __future__ import annotations

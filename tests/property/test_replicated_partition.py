@@ -1,5 +1,8 @@
 """Replica built from the files of its primary: its state equals the primary's after any operations, also if it began with
-an image, or if its log was cut and continued by another node."""
+an image, or if its log was cut and continued by another node.
+
+Tests `bmqtwist/storage/replica.py` and `bmqtwist/storage/image.py`.
+"""
 
 from __future__ import annotations
 

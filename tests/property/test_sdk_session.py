@@ -1,5 +1,8 @@
 """Session core under random calls and faults: every post has exactly one outcome, posts reach the broker in order and only
-on queues that are open there, every request ends once, and no state is left or grows without limit."""
+on queues that are open there, every request ends once, and no state is left or grows without limit.
+
+Tests `bmqtwist/sdk/_core/session.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Recovery after any operations and with files cut at any record: the recovered state existed before.
 
 A model applies the same operations, one journal record at a time, and stores every state. Cut files must recover to one of
-these states; after a loss of power, all released effects must be recovered.
+these states; after a loss of power, all released effects must be recovered. Tests `bmqtwist/storage/recovery.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Command line of scenarios: `PYTHONPATH=tests python -m sim SEED ...`; the exit status is 1 if a seed failed."""
+"""Command line of scenarios: `PYTHONPATH=tests python -m sim SEED ...`; the exit status is 1 if a seed failed.
+
+`scenario.py` runs a seed; `test_whole_broker.py` runs fixed seeds in the suite. Campaigns in clusters are run by
+`sim/campaign/__main__.py`.
+"""
 
 from __future__ import annotations
 

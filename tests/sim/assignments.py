@@ -1,4 +1,7 @@
-"""Helpers of tests that transfer the lead or move partitions of a simulated cluster."""
+"""Helpers of tests that transfer the lead or move partitions of a simulated cluster.
+
+Used by `test_assignment.py`, `test_moves.py`, `test_moves_many.py` and `test_queue_lifecycle.py`.
+"""
 
 from __future__ import annotations
 

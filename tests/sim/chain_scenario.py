@@ -1,7 +1,8 @@
 """Scenario of a member n1, its proxies p1 and p3, and p2, a proxy of p1, with clients at all of them and random faults.
 
 The judge checks the guarantees of `sim.judge`, except that CONFIRMs may be lost: no acknowledged message is lost, deliveries
-match posts, limits and subscriptions, every PUT is answered, and in the end all queues are empty.
+match posts, limits and subscriptions, every PUT is answered, and in the end all queues are empty. Run by `test_proxy.py`.
+The scenario of one broker is in `scenario.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Simulated producers and consumers, event-driven: they connect, send, receive, disconnect and reconnect at random times.
 
 A producer sends unacknowledged PUTs again on each new connection, with the same GUIDs and in the same order. A consumer
-confirms each message after a random time, in any order. Both report what they send and receive to an `OutsideJudge`.
+confirms each message after a random time, in any order. Both report what they send and receive to an `OutsideJudge`. Created
+by `scenario.py` and `chain_scenario.py`. Clients with the session core of the SDK are in `sdk_sessions.py`.
 """
 
 from __future__ import annotations

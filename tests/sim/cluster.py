@@ -1,6 +1,7 @@
 """Simulated cluster in one network, with clients of the wire protocol at any of its nodes.
 
-A client is a `kit.client.Client`; while it waits for a response, the simulation runs.
+A client is a `kit.client.Client`; while it waits for a response, the simulation runs. Base class of `elected.py` and used by
+tests of links and virtual clusters. The same with real processes is `bmqtwist/testing/cluster_process.py`.
 """
 
 from __future__ import annotations

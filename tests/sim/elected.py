@@ -1,4 +1,7 @@
-"""Simulated cluster whose members elect a leader and replicate their metadata, with checks of both."""
+"""Simulated cluster whose members elect a leader and replicate their metadata, with checks of both.
+
+Used by `test_elected.py`; the campaigns (`campaign/world.py`) and `replicated.py` extend it.
+"""
 
 from __future__ import annotations
 

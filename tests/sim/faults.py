@@ -4,7 +4,8 @@
     world.live(5.0)                 5 simulated seconds pass
     world.finish()                  ends all faults, waits for all ACKs and deliveries, and runs all judges of the campaigns
 
-A test whose name starts with `test_row_03_` is the scenario of row 3.
+A test whose name starts with `test_row_03_` is the scenario of row 3. The tests are in `test_fault_nodes.py`,
+`test_fault_links.py`, `test_fault_disks.py` and `test_fault_clients.py`; random faults are in `campaign/`.
 """
 
 from __future__ import annotations

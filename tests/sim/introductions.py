@@ -1,4 +1,7 @@
-"""Access to the cluster links of a simulated node, and negotiation of scripted brokers with it."""
+"""Access to the cluster links of a simulated node, and negotiation of scripted brokers with it.
+
+Used by `test_links.py`, `test_stops.py` and `test_returning_nodes.py`.
+"""
 
 from __future__ import annotations
 

@@ -10,7 +10,8 @@ refused       a PUT was refused for a reason that the faults do not explain
 stuck         a PUT without an ACK, or a message left in a queue, at the end
 
 A loss of power may undo confirms, because confirms are not acknowledged. With durability `none`, and for queues in memory,
-it may also lose acknowledged messages: their fate is then `maybe`.
+it may also lose acknowledged messages: their fate is then `maybe`. `clients.py` reports to it, `scenario.py` asks it at the
+end. The judges of clusters are in `campaign/judges.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Stable cluster of members, for tests of clients at several members."""
+"""Stable cluster of members, for tests of clients at several members.
+
+Used by `test_members.py`, `test_ahead.py` and `test_node_facts.py`; a cluster with leader changes is in `replicated.py`.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 A broker on a simulated disk has fanout queues with messages, some of them confirmed for some apps. An operation runs with
 PUTs before, during and after it; the broker crashes instead of the n-th disk operation, for every n until the operation
 completes. The process is killed, or the power is lost, with none or a part of the unsynced writes. Then the broker is
-started twice. Acknowledged messages must be stored, and the apps of each queue must be equal in metadata and queue.
+started twice. Acknowledged messages must be stored, and the apps of each queue must be equal in metadata and queue. Run by
+`test_metadata_crashes.py` (a part) and `tests/soak/metadata.py` (all).
 """
 
 from __future__ import annotations

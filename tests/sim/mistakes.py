@@ -1,4 +1,7 @@
-"""Injected defects: functions of the broker that raise an exception at random while a scenario runs."""
+"""Injected defects: functions of the broker that raise an exception at random while a scenario runs.
+
+`scenario.py` injects them; defects that campaigns must detect are in `campaign/canaries.py`.
+"""
 
 from __future__ import annotations
 

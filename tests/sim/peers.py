@@ -1,4 +1,7 @@
-"""Test double of the part of a node that communicates with other nodes of its cluster."""
+"""Test double of the part of a node that communicates with other nodes of its cluster.
+
+Used by `test_peers.py`, which tests `bmqtwist/link/peer.py`. A scripted upstream node is in `upstreams.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Reconfiguration of a domain at all nodes of a simulated cluster."""
+"""Reconfiguration of a domain at all nodes of a simulated cluster.
+
+Used by `test_queue_lifecycle.py` and `test_failover_clients.py`.
+"""
 
 from __future__ import annotations
 

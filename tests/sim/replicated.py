@@ -1,4 +1,8 @@
-"""Simulated cluster whose members replicate their partitions, with checks of acknowledged messages."""
+"""Simulated cluster whose members replicate their partitions, with checks of acknowledged messages.
+
+Used by `test_replicated.py` and the tests of moves and stops; `elected.py` is the base class, `members.py` a cluster without
+changes.
+"""
 
 from __future__ import annotations
 

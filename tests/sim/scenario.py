@@ -3,6 +3,8 @@
     0 s ............. FAULTS_S ....... queues are empty ....... another crash ....... end
     random faults      disk repaired, clients drain              confirmed messages
                                                                  stay confirmed
+
+Run by `test_whole_broker.py` and `sim/__main__.py`. `judge.py` has the checks, `clients.py` the clients.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Simulated sessions of the client library: the session core of the SDK over a connection of the simulated network.
 
 A session connects to one of several nodes, and to the next one after a disconnect; it reports PUTs, ACKs and PUSHes to the
-`MessageJudge`. A producer posts at random intervals; a consumer confirms each message after a random time.
+`MessageJudge`. A producer posts at random intervals; a consumer confirms each message after a random time. Used by
+`faults.py`. Clients of the wire protocol are in `clients.py`.
 """
 
 from __future__ import annotations

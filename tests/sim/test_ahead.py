@@ -1,4 +1,7 @@
-"""Early acknowledgements: clients at a replica get ACKs and PUSHes when the replica's own copy completes the majority."""
+"""Early acknowledgements: clients at a replica get ACKs and PUSHes when the replica's own copy completes the majority.
+
+Tests `bmqtwist/member/member_relays.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""CONFIRMs at a relay: kept until a majority has them, and sent again after a failover or reconnect."""
+"""CONFIRMs at a relay: kept until a majority has them, and sent again after a failover or reconnect.
+
+Tests `bmqtwist/link/receipts.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`ackCopies` of a domain: the number of nodes that must have a message before its ACK."""
+"""`ackCopies` of a domain: the number of nodes that must have a message before its ACK.
+
+Commits by majority are tested by `test_replicated.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Elections and replication of metadata in simulated clusters."""
+"""Elections and replication of metadata in simulated clusters.
+
+Tests `bmqtwist/member/leadership.py` and `bmqtwist/member/metadata.py`; the elector's cells are in
+`tests/table/test_elector.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Connections between the members of a cluster: dialling, refusals, heartbeats, reconnects."""
+"""Connections between the members of a cluster: dialling, refusals, heartbeats, reconnects.
+
+Tests `bmqtwist/peers/links.py`; sessions of peers are in `test_peers.py`.
+"""
 
 from __future__ import annotations
 

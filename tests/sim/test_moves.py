@@ -1,4 +1,7 @@
-"""Planned moves of partitions between members, by MOVE, REBALANCE and graceful stops."""
+"""Planned moves of partitions between members, by MOVE, REBALANCE and graceful stops.
+
+Tests `bmqtwist/member/handovers.py`; with many queues `test_moves_many.py`.
+"""
 
 from __future__ import annotations
 

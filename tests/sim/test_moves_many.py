@@ -1,4 +1,7 @@
-"""Moves of a partition while clients have up to 1000 of its queues open: in slices, without lost or reordered messages."""
+"""Moves of a partition while clients have up to 1000 of its queues open: in slices, without lost or reordered messages.
+
+Tests `bmqtwist/member/activation.py` and `bmqtwist/member/retirement.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests of the simulated network and nodes: crashes, cuts, delays, resets and pauses, and their scope."""
+"""Tests of the simulated network and nodes: crashes, cuts, delays, resets and pauses, and their scope.
+
+Tests `bmqtwist/testing/network.py` and `bmqtwist/testing/simulated_node.py`.
+"""
 
 from __future__ import annotations
 

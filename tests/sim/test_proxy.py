@@ -1,4 +1,7 @@
-"""Proxies: a member n1, its proxy p1, and p2, a proxy of p1, with clients at all of them."""
+"""Proxies: a member n1, its proxy p1, and p2, a proxy of p1, with clients at all of them.
+
+Tests `bmqtwist/relay/proxy.py` and `bmqtwist/relay/relays.py`; the choice of the upstream is in `test_upstream.py`.
+"""
 
 from __future__ import annotations
 

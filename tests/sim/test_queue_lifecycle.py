@@ -1,4 +1,7 @@
-"""Lifecycle of queues in a cluster: creation, changes of apps, removal, and races of these with failovers."""
+"""Lifecycle of queues in a cluster: creation, changes of apps, removal, and races of these with failovers.
+
+Tests `bmqtwist/member/queue_changes.py`; the table of one queue is in `tests/table/test_queue_lifecycle.py`.
+"""
 
 from __future__ import annotations
 

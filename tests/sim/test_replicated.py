@@ -1,4 +1,7 @@
-"""Replication of partitions: stored messages, failovers, images, disk faults, and random faults."""
+"""Replication of partitions: stored messages, failovers, images, disk faults, and random faults.
+
+Tests `bmqtwist/member/replication.py`; the machine alone is in `tests/table/test_partition_machine.py`.
+"""
 
 from __future__ import annotations
 

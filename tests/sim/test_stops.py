@@ -1,4 +1,7 @@
-"""Graceful stops of brokers in a cluster: stop requests and responses, waits, and the state afterwards."""
+"""Graceful stops of brokers in a cluster: stop requests and responses, waits, and the state afterwards.
+
+Tests `bmqtwist/broker/graceful_stop.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Scripted upstream node for tests of relays: it answers as a member does by default, and stores all received events."""
+"""Scripted upstream node for tests of relays: it answers as a member does by default, and stores all received events.
+
+Used by `test_upstream.py`. A whole upstream broker is in `chain_scenario.py`.
+"""
 
 from __future__ import annotations
 

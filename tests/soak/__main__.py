@@ -1,4 +1,7 @@
-"""`python -m tests.soak [kill9|restarts|failover|spread|hostile|metadata|damage|spark|frames|storage|configs|all]`."""
+"""Start of `python -m tests.soak [kill9|restarts|failover|spread|hostile|metadata|damage|spark|frames|storage|configs|all]`.
+
+The command line is in `tests/soak/command.py`.
+"""
 
 from __future__ import annotations
 

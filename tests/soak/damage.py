@@ -7,7 +7,8 @@ of several runs. Each case is a copy of a source with one or two damages (`Damag
 either start, or refuse with an error that names the file or its directory. All delivered messages must have been stored in
 that queue with the same bytes; the broker must raise an alarm for lost messages and for messages that were confirmed before
 and are delivered again, except as in `SILENT_KINDS` (docs/operations.md, "After damage"). Then each queue must deliver
-another message, and the next start must find the same messages.
+another message, and the next start must find the same messages. Called by `command.py`; `test_damage.py` is its short run.
+Recovery without a broker is in `tests/fuzz/storage_tails.py`.
 """
 
 from __future__ import annotations

@@ -15,8 +15,9 @@ For the last four all connections between nodes use relays (`cutting`). Two prod
 numbered messages to three queues; one queue is read at the proxy, one by two apps at the nodes, one only at the end.
 `restart_judge` checks that each post was acknowledged exactly once, is in its queue exactly once, and in order; sessions at
 the proxy must have no connection events. A probe posts continuously and measures the longest time to an acknowledgement
-around each fault. At the end all nodes are stopped, and `bmq storage compare` must find their files equal. After a
-violation files and logs remain; the result has their directory.
+around each fault. At the end all nodes are stopped, and `bmq storage compare` must find their files equal. After a violation
+files and logs remain; the result has their directory. Called by `command.py`. The clients are processes of
+`restart_clients.py`, the probe is `probe.py`.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ rollovers, too.
 
 Meanwhile an operator purges queues, apps and a domain, and adds an app to the fanout domain and removes it (DOMAINS
 RECONFIGURE); some kills happen within 4 ms of a command. `ledger.py` says which messages may then be missing;
-`--quiet-operator` runs no commands.
+`--quiet-operator` runs no commands. Called by `command.py`. Restarts under clients of the SDK are in `restarts.py`.
 """
 
 from __future__ import annotations

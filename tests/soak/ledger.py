@@ -17,6 +17,8 @@ lost          acknowledged, neither confirmed nor excused, and not delivered alt
 duplicated    delivered twice to an app within one run of the broker, without a return to the broker in between
 resurrected   delivered although confirmed or barred
 unexpected    delivered but never attempted, or with another payload, or to an app that is not registered
+
+Used by `kill9.py`; `test_ledger.py` tests it. The judge of restarts and failovers is `restart_judge.py`.
 """
 
 from __future__ import annotations

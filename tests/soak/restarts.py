@@ -7,7 +7,8 @@ Three producer processes post numbered messages to three queues: one is read all
 after the last restart. About half of the restarts are kill -9, the others SIGTERM; at times the broker is killed during its
 start, or is down for up to a second. At the end every post is flushed, all messages are consumed, and `restart_judge` checks
 that each post was acknowledged exactly once, is in its queue exactly once, and in the order of its producer. `--away`: one
-restart only, with a broker that is down for that time.
+restart only, with a broker that is down for that time. Called by `command.py`. The producers and consumers are processes of
+`restart_clients.py`.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@
 A producer posts numbered messages. Each run of the query ends with kill -9 of all its processes, of the Python program only,
 or of the JVM only; meanwhile the broker is killed and started, connections are dropped, and in one run on two executor
 processes an executor is killed. At the end the query drains the queue, and the table is checked: no message is lost or
-duplicated, and the queue is empty.
+duplicated, and the queue is empty. Called by `command.py`; `tests/spark/test_campaign.py` is its short run. The query is
+`spark_query.py`.
 """
 
 from __future__ import annotations

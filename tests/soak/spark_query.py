@@ -3,7 +3,7 @@
     python -m soak.spark_query run|drain ROOT BROKER QUEUE COUNT BATCH MASTER SINK
 
 `run` continues until it is killed and prints a line for each batch; `drain` ends when the queue is empty and prints counts
-of the rows in the sink.
+of the rows in the sink. Started by `tests/soak/spark.py`.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 Consumers are connected to every broker except the primary: to the other nodes, to two proxies of the cluster, and to a proxy
 of each of these. Every consumer must receive every message of a broadcast queue; each of the ten apps must receive every
 message of a fanout queue once. The bytes that the primary sends per posted byte must grow by at most 10 % with the number of
-consumers.
+consumers. Called by `command.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Short run with two damaged directories of each kind of file, and tests of the violations that the run reports."""
+"""Short run with two damaged directories of each kind of file, and tests of the violations that the run reports.
+
+The run is `tests/soak/damage.py`.
+"""
 
 from __future__ import annotations
 

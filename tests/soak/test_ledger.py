@@ -1,4 +1,7 @@
-"""Tests of the violations that the history of the kill -9 run reports."""
+"""Tests of the violations that the history of the kill -9 run reports.
+
+The history is `tests/soak/ledger.py`.
+"""
 
 from __future__ import annotations
 

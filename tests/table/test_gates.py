@@ -1,4 +1,4 @@
-"""Gates: message types between members, for all 25 pairs of statuses."""
+"""Gates between members (cluster/gates.py): message types between members, for all 25 pairs of statuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Membership: connection attempts, retries and accepted connections."""
+"""Membership (cluster/membership.py): connection attempts, retries and accepted connections."""
 
 from __future__ import annotations
 

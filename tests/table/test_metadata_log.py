@@ -1,4 +1,4 @@
-"""Metadata log: effect of each input in each role."""
+"""Metadata log (cluster/metadata_log.py): effect of each input in each role."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Partition machine: every event in every role, and the rules of leases, promises, commits and images."""
+"""Partition machine (cluster/partition_machine.py): every event in every role; leases, promises, commits, images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Availability of a partition: every state and event of the table, with a real Partition and a failing disk."""
+"""Availability of a partition (storage/availability.py): every cell of the table, with a Partition and a failing disk."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Requests about queues with answers that arrive late, never, twice, or after the session has closed.
 
-The broker is complete. Between it and the session stands `DelayedQueues`: the test releases each answer.
+The broker is complete. Between it and the session stands `DelayedQueues`: the test releases each answer. Tests
+`bmqtwist/link/requests.py`.
 """
 
 from __future__ import annotations

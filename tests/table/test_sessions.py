@@ -1,4 +1,4 @@
-"""Sessions: effect of every type of event in every state of every kind of session, and refused requests of clients."""
+"""Sessions (link/states.py): effect of every event in every state of every kind of session; refused requests."""
 
 from __future__ import annotations
 

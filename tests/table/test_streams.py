@@ -1,4 +1,4 @@
-"""Stream of an app to the upstream: effect of every event in every state."""
+"""Stream of an app to the upstream (cluster/streams.py): effect of every event in every state."""
 
 from __future__ import annotations
 

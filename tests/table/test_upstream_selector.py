@@ -1,4 +1,4 @@
-"""Upstream selector: the node that a proxy uses."""
+"""Upstream selector (cluster/upstream.py): the node that a proxy uses."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Command line of campaigns: runs successive seeds and reports violations.
 
-`PYTHONPATH=tests python -m sim.campaign --help` lists the options. The exit status is 1 if a run failed.
+`PYTHONPATH=tests python -m sim.campaign --help` lists the options. The exit status is 1 if a run failed. `play.py` runs one
+schedule; scenarios of a single broker are run by `sim/__main__.py`.
 """
 
 from __future__ import annotations

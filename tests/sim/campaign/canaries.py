@@ -1,4 +1,7 @@
-"""Canaries: deliberate defects of the broker, each of which a campaign must detect."""
+"""Canaries: deliberate defects of the broker, each of which a campaign must detect.
+
+`test_campaign.py` injects each of them; defects of the single broker's scenario are in `sim/mistakes.py`.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 Each client has one queue open at one node. It switches to the next node of its list when the node does not listen, refuses
 the open, or sends nothing for SILENCE_S. A producer sends unacknowledged PUTs again with the same GUIDs, as an SDK does. A
-consumer confirms each message after a random time.
+consumer confirms each message after a random time. Created by `play.py`; `messages.py` judges their messages. Clients of the
+single broker's scenario are in `sim/clients.py`.
 """
 
 from __future__ import annotations

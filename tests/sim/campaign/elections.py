@@ -5,6 +5,9 @@ E2  A node votes for at most one candidate in a term, and its vote is durable be
 E3  The durable term of a node never decreases.
 E4  A node starts an election only after a majority has granted its scouting request for that term.
 E5  A leader gives up when it has received nothing from a majority for `CampaignWorld.inactivity` seconds.
+
+One of the judges that `play.py` creates (`judges.py` has the interface). It checks the outputs of
+`bmqtwist/cluster/elector.py`.
 """
 
 from __future__ import annotations

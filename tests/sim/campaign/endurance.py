@@ -2,7 +2,8 @@
 
 `PYTHONPATH=tests python -m sim.campaign.endurance --hours 24` (a part of `make sim`). Clients post and consume; faults occur
 for 60 s of every 10 minutes. After each period, when all queues are empty, the nodes must have about as many sessions,
-timers, handles and pending requests as at the beginning.
+timers, handles and pending requests as at the beginning. Uses the actions and the world of the campaigns (`actions.py`,
+`world.py`) and the schedule of `schedule.py`.
 """
 
 from __future__ import annotations

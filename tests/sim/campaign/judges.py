@@ -1,7 +1,8 @@
 """Interface of a judge: receives the inputs and outputs of all state machines of all nodes, and raises `Violation`.
 
 A judge does not rely on the state of a node: it keeps its own history, and reads the part of a disk that would survive a
-loss of power. `CampaignWorld.notify_judges` calls the `on_` methods.
+loss of power. `CampaignWorld.notify_judges` calls the `on_` methods. The judges are in `elections.py`, `metadata.py`,
+`partitions.py`, `messages.py` and `relays.py`; `world.py` calls them.
 """
 
 from __future__ import annotations

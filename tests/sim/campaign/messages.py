@@ -11,7 +11,9 @@ D8  A consumer receives new messages in the order in which they were stored; oth
 D9  A broadcast message is delivered at most once.
 D10 A delivered message has the payload and queue that were posted.
 
-D1, D5 and D6 apply to strong queues, D9 to the broadcast queue, the others to all stored queues.
+D1, D5 and D6 apply to strong queues, D9 to the broadcast queue, the others to all stored queues. Clients of campaigns
+(`clients.py`) and of the fault table (`sim/sdk_sessions.py`) report to it; the judge of the single broker's scenario is
+`sim/judge.py`.
 """
 
 from __future__ import annotations

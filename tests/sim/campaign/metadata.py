@@ -12,7 +12,7 @@ A3  A queue stays in its partition.
 A4  Leases of a partition do not decrease, and each belongs to one node.
 
 The judge stores every record that any node ever had, with the LSN of the record before it, and applies the records to a
-state of its own.
+state of its own. Created by `play.py`; it checks `bmqtwist/cluster/metadata_log.py`.
 """
 
 from __future__ import annotations

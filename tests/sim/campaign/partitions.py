@@ -17,7 +17,8 @@ R9  In the end all nodes store the same messages.
 R10 In the end the logs of all nodes are equal.
 L2  In the end each partition has exactly one active primary.
 
-The judge stores each record that any node ever had, with the PSN of the record before it.
+The judge stores each record that any node ever had, with the PSN of the record before it. Created by `play.py`; it checks
+`bmqtwist/cluster/partition_machine.py` and the logs on the disks. `test_campaign_judges.py` tests it.
 """
 
 from __future__ import annotations

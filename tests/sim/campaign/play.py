@@ -1,6 +1,9 @@
 """Run of one schedule: its steps, the end of all faults, and the check of the final state.
 
 L1  In the end exactly one node leads, all nodes follow it, and it commits a change.
+
+Called by `campaign/__main__.py`, `shrink.py` and `test_campaign.py`. The steps are drawn by `schedule.py` and performed by
+`actions.py`.
 """
 
 from __future__ import annotations

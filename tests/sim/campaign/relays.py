@@ -2,6 +2,8 @@
 
 P1  In the end the counts of an app at the upstream broker equal the sum of those of the relay's clients.
 P2  A PUT is sent only under the current generation of the upstream, to a queue that is open there.
+
+Created by `play.py`; it checks `bmqtwist/relay/relays.py`.
 """
 
 from __future__ import annotations

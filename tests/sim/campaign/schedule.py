@@ -1,4 +1,7 @@
-"""Schedule of a campaign as data: steps with random parameters, drawn from a seed, stored as JSON."""
+"""Schedule of a campaign as data: steps with random parameters, drawn from a seed, stored as JSON.
+
+`play.py` runs it; the meaning of a step is in `actions.py`, `shrink.py` makes it smaller.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Reduction of a failed schedule to its smallest part that breaks the same invariant."""
+"""Reduction of a failed schedule to its smallest part that breaks the same invariant.
+
+Called by `campaign/__main__.py` after a violation; it runs `play.py` for each candidate.
+"""
 
 from __future__ import annotations
 
