@@ -3,8 +3,8 @@
 A rollover moves the old file set into the archive, and deletes the oldest file sets there. If an archive were also a storage
 directory, by the same path or a symbolic link, a rollover would delete files in use.
 
-`assemble.py` calls it at the start, `preflight.py` before it, `tap.py` creates directories of a sample. The lock of a
-directory is in `storage/files.py`.
+`assemble.py` calls it at the start, `preflight.py` before it, `tap.py` and `cli/bmqbrkr.py` create missing directories. The
+lock of a directory is in `storage/files.py`.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ partition, domain or operator command that it works for. The jobs of one owner r
 The time of a step is charged to the class and to the turn. A step that raises ends its job, and `failed` receives the
 exception; all other jobs continue. `done` receives the return value of a job.
 
-`broker/broker.py` calls `run` for each class and `end_turn`; `loop.py` creates it. Jobs are written with
+`broker/broker.py` calls `run` for the classes of a turn, and `end_turn`; `loop.py` creates it. Jobs are written with
 `bmqtwist/steps.py`; work of threads goes through `Loop.run_in_thread`.
 """
 

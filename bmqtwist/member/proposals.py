@@ -4,7 +4,7 @@ The leader proposes a change to its own log, unless it refuses it (`Proposals.re
 request; the change is complete when this node has applied its record. Requests without an answer are repeated, also to the
 next leader; a node that is not the leader answers NOT_LEADER. After its timeout a request has failed with unknown outcome.
 
-`queue_changes.py` creates the changes, through `member/cluster.py`; `dispatch.py` passes requests and answers. The leader's
+`queue_changes.py` calls `propose`; `dispatch.py` passes requests and answers of other nodes. The leader's
 log is `metadata.py`.
 """
 

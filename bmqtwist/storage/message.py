@@ -1,7 +1,7 @@
 """Message: the object that storage and queue share.
 
-`partition.py` (`append_message`) or recovery creates it; `state.py` keeps it until its DELETION, and `queue/queue.py` routes
-it.
+`link/puts.py` creates it for a PUT, `replay.py` for a stored record; `state.py` keeps it until its DELETION, and
+`queue/queue.py` routes it.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@
     python -m tests.soak coverage --minutes N the coverage-guided fuzzer (needs the extra `fuzz`)
 
 `--seed N` repeats a run; the default is taken from the clock. The seed is printed. Each run is a module of this package; the
-first three are in `tests/fuzz/codecs.py`, `storage_tails.py` and `configurations.py`. `make soak` calls it.
+first three are in `tests/fuzz/` (`codecs.py`, `storage_tails.py`, `configurations.py`). `make soak` calls it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """TCP relays between the nodes of a cluster that can block traffic, in one direction or both.
 
 Data sent into a blocked direction wait in the socket buffers, then at their sender, without an error; they arrive when
-`heal` ends the block. Connections opened meanwhile are accepted and forward no data. Used by `failover.py`. Relays for tests
+`heal` ends the block. Connections opened meanwhile are accepted and forward no data. Used by `failover.py`. Faults in tests
 of applications are in `bmqtwist/testing/faults.py`.
 """
 

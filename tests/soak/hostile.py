@@ -6,8 +6,8 @@ Half of the inputs come from connections without negotiation (`--connections` at
 clients after negotiation. `unauthenticated_inputs` and `authenticated_inputs` list them; disconnected clients connect again.
 The reference client, a process, posts a message every 5 ms and measures the time to its ACK, first alone, then during the
 attack. The attackers run with a lower priority, in place of other machines. Limits apply to the memory of the broker, the
-longest turn of its event loop, and the 99th percentile of the reference client. Called by `command.py`. The same inputs
-without processes are in `tests/fuzz/sessions.py`.
+longest turn of its event loop, and the 99th percentile of the reference client. Called by `command.py`. Mutated
+conversations with a broker in memory are in `tests/fuzz/sessions.py`.
 """
 
 from __future__ import annotations
