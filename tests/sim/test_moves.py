@@ -18,7 +18,7 @@ from bmqtwist.limits import RESTORED_AT_ONCE
 from bmqtwist.loop.scheduler import Scheduler
 from bmqtwist.member import activation
 from bmqtwist.member.cluster import Cluster
-from bmqtwist.queue import restored
+from bmqtwist.queue import restored_messages
 from bmqtwist.queue.restored_messages import RestoredMessages
 from bmqtwist.storage.state import StoredQueue
 from bmqtwist.testing.simulated_node import SimulatedNode
@@ -360,10 +360,10 @@ class SlowActivation:
     node: SimulatedNode
     index: int
     blocked: bool = True
-    restore_queue: Callable[[StoredQueue, int], Generator[int, None, RestoredMessages]] = restored.restore
+    restore_queue: Callable[[StoredQueue, int], Generator[int, None, RestoredMessages]] = restored_messages.restore
 
     def restore(self, store: StoredQueue, wall: int) -> Generator[int, None, RestoredMessages]:
-        """Replacement of `restored.restore`."""
+        """Replacement of `restored_messages.restore`."""
         while store is self.nodes.partition(self.node, self.index).state.queues.get(store.key) and self.blocked:
             yield RESTORED_AT_ONCE
         return (yield from self.restore_queue(store, wall))

@@ -18,7 +18,7 @@ from bmqtwist.limits import RESTORED_AT_ONCE, RESTORED_QUEUE
 from bmqtwist.loop.scheduler import Priority
 from bmqtwist.member import activation as waking
 from bmqtwist.member.activation import Activations
-from bmqtwist.queue import handover, restored, root
+from bmqtwist.queue import handover, restored_messages, root
 from bmqtwist.queue.restored_messages import RestoredMessages, restore
 from bmqtwist.steps import Steps, at_once
 from bmqtwist.storage.message import Message
@@ -46,7 +46,7 @@ def stored_queue(walls: list[int], pending: list[int] | None = None) -> StoredQu
 def test_an_activated_queue_has_all_stored_messages(messages: list[tuple[int, int]]) -> None:
     store = stored_queue([wall for wall, _ in messages], [pending for _, pending in messages])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(restored, "RESTORED_AT_ONCE", 4)
+        patch.setattr(restored_messages, "RESTORED_AT_ONCE", 4)
         work = restore(store, WALL)
         steps = list[int]()
         while True:
@@ -186,7 +186,7 @@ def slowly_activated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MemoryW
     producer = world.producer(URI)
     for number in range(20):
         producer.post(b"%d" % number)
-    for module in (restored, waking):
+    for module in (restored_messages, waking):
         monkeypatch.setattr(module, "RESTORED_AT_ONCE", 1)
     ticks = count()
     monkeypatch.setattr(ImmediatePerformer, "clock", lambda self: next(ticks) * 1.0)
