@@ -246,20 +246,20 @@ def test_an_error_in_a_broadcast_push_closes_only_its_consumer(world: MemoryWorl
     assert received(world, fine) == [b"1", b"2"] and is_closed(world.clients[0]) and not is_closed(producer.client)
 
 
-@pytest.mark.parametrize("stage", ["take", "write", "finish"])
+@pytest.mark.parametrize("stage", ["take", "write", "close_when_sent"])
 def test_an_error_in_output_closes_only_its_connection(world: MemoryWorld, monkeypatch: Any, stage: str) -> None:
     failing, fine = world.producer(A, "failing"), world.producer(B, "fine")
     if stage == "take":
         InjectedError(monkeypatch, Session, "take_output", is_client("failing"))
     else:
-        times = 2 if stage == "finish" else 1
+        times = 2 if stage == "close_when_sent" else 1
         InjectedError(monkeypatch, world.broker.loop.performer, stage, is_client("failing"), times)
-    if stage == "finish":
+    if stage == "close_when_sent":
         failing.client.send(b"\0\0\0\x04nonsense")
     failing.put(b"x")
     fine.put(b"y")
     assert fine.next_ack().status == 0
-    assert is_closed(failing.client) or stage == "finish"
+    assert is_closed(failing.client) or stage == "close_when_sent"
     assert fine.status_of(b"z") == 0
     assert_alarm(world, "failing:4242")
 

@@ -166,7 +166,7 @@ def test_a_session_is_not_read_from_until_its_long_event_is_processed(memory: Me
                                                                       monkeypatch: pytest.MonkeyPatch) -> None:
     producer = memory.producer()
     asked: list[bool] = []
-    monkeypatch.setattr(ImmediatePerformer, "read", lambda self, session, wanted: asked.append(wanted))
+    monkeypatch.setattr(ImmediatePerformer, "set_reading", lambda self, session, wanted: asked.append(wanted))
     producer.client.send(put_event(producer, MANY))
     assert asked == [False]
     memory.run()
