@@ -62,7 +62,7 @@ def test_every_feature_is_on_the_page_with_its_group() -> None:
 
 
 def test_every_layout_that_the_page_names_is_declared() -> None:
-    named = set(re.findall(r"\b[A-Z]+(?:_[A-Z]+)*_(?:RUN|RECEIPT|HEADER|MESSAGE|INFO)\b|\bRECEIPT\b", PAGE))
+    named = set(re.findall(r"\b[A-Z]+(?:_[A-Z]+)*_(?:RUN|RECEIPT|HEADER|MESSAGE|INFO|PSN)\b|\bRECEIPT\b", PAGE))
     named -= {"REPLICATION_RECEIPT"}  # the type of an event
     assert {"RECORD_RUN", "REPLICA_RECEIPT", "RECEIPT", "SUB_QUEUE_INFO_WITH_PSN"} <= named
     assert [name for name in named if not isinstance(getattr(layout, name, None), Layout)] == []
