@@ -1,9 +1,10 @@
 """`bmq storage compare`: compares the copies of partitions at two nodes, record by record, paired by PSN.
 
 Replicas hold the same records at the same offsets, so a difference is damage or an error. An earlier end of one copy is no
-difference, nor are records that a rollover of one copy omitted. If the copies did not roll over at the same record, the
-sync point after the copied records is skipped: it repeats the PSN of the record before it. Called by `cli/storage.py`;
-damage within one copy is found by `verify.py`, a running broker's copies are compared by `view/storage_files.py`.
+difference, nor are records that a rollover of one copy omitted. Each node writes the sync point after the copied records
+itself, with its own time and the primary that it knows; it repeats the PSN of the record before it. Its time and node may
+differ, and it is skipped if the copies did not roll over at the same record. Called by `cli/storage.py`; damage within one
+copy is found by `verify.py`, a running broker's copies are compared by `view/storage_files.py`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from bmqtwist.storagetool.ledgerview import plain, queues_of
 from bmqtwist.storagetool.verify import ERROR, NOTE, FileFinding
 
 LISTED_MAX = 20  # differences of one kind that are listed
-_OFFSETS = frozenset({"data_dwords", "qlist_words"})  # differ if only one side was rolled over
+_OFFSETS = frozenset({"offset", "data_dwords", "qlist_words"})  # differ if only one side was rolled over
+_OWN_FIELDS = frozenset({"wall", "node"})  # of the sync point that each node writes after the copied records
 _NAMES = {"wall": "timestamp", "guid": "GUID", "crc": "CRC", "data_dwords": "DATA offset in dwords",
           "qlist_words": "QLIST offset in words"}
 _END = (1 << 64, 0)  # above every PSN
@@ -48,6 +50,11 @@ class _Side:
         self.beyond_end, self.unmatched = 0, list[str]()
 
     @property
+    def is_at_mark(self) -> bool:
+        """True if the present record is the sync point after the copied records."""
+        return self.scan.marked and self.entry is not None and self.entry[0] == self.scan.mark
+
+    @property
     def psn(self) -> Psn:
         """PSN of the present record; above all at the end."""
         return (self.entry[2], self.entry[1] & SEQUENCE_MASK) if self.entry is not None else _END
@@ -56,7 +63,7 @@ class _Side:
         if self.entry is not None:
             self.last = self.psn
         self.entry = next(self._entries, None)
-        if self.entry is not None and self.scan.marked and not same_layout and self.entry[0] == self.scan.mark:
+        if self.is_at_mark and not same_layout:
             self.entry = next(self._entries, None)
 
 
@@ -101,7 +108,8 @@ class _Comparison:
         assert left.entry is not None and right.entry is not None
         self.compared += 1
         one, two = JournalRecord(left.entry), JournalRecord(right.entry)
-        changed = _changes(one, two, self.same_layout)
+        both_own = left.is_at_mark and right.is_at_mark
+        changed = _changes(one, two, _OWN_FIELDS if both_own else frozenset() if self.same_layout else _OFFSETS)
         if changed and (self.same_layout or one.type != JOURNAL_OP):
             self.differences.append(f"{one.type_name} {_text(one.psn)} differs in {', '.join(changed)}")
         elif one.type == two.type == MESSAGE:
@@ -151,11 +159,11 @@ def _text(psn: Psn) -> str:
     return f"{psn[0]}-{psn[1]}"
 
 
-def _changes(one: JournalRecord, two: JournalRecord, same_layout: bool) -> list[str]:
-    """Names of the attributes in which two records differ. Offsets count only if the layouts are the same."""
+def _changes(one: JournalRecord, two: JournalRecord, may_differ: frozenset[str]) -> list[str]:
+    """Return the names of the attributes in which two records differ, with both values."""
     if one.type != two.type:
         return [f"type ({one.type_name}, {two.type_name})"]
-    skipped = {"lease", "sequence"} if same_layout else {"lease", "sequence", "offset"} | _OFFSETS
+    skipped = {"lease", "sequence"} | may_differ
     return [f"{_NAMES.get(name, name.replace('_', ' '))} ({_shown(getattr(one, name))}, {_shown(getattr(two, name))})"
             for name in sorted(JournalRecord.__slots__)
             if name not in skipped and getattr(one, name, None) != getattr(two, name, None)]

@@ -14,6 +14,7 @@ from kit.storage_kit import DEFAULT, FANOUT, KEY, WALL, make_message, open_files
 from kit.storagetool_kit import SETS, bmq, change, flip, one, spill, storage_directory, write_ledger
 
 from bmqtwist.storage.found_log import RecoveryClock, find_log
+from bmqtwist.storage.layout import JOURNAL_OP_RECORD
 from bmqtwist.storage.memory import MemoryDisk
 from bmqtwist.storage.psn import NO_PSN, RecordRun
 from bmqtwist.storage.replica import ReplicatedPartition
@@ -104,6 +105,28 @@ def test_replicas_rolled_over_at_different_records_are_equal(ends: tuple[int, in
     for first, second in (places, places[::-1]):
         outcome = bmq("compare", first, second)
         assert outcome.code == 0, outcome.out
+
+
+def test_the_sync_points_that_two_nodes_wrote_at_their_own_time_are_no_differences(tmp_path: Path) -> None:
+    """Both roll over after the same record, at another second. The right one has restarted since the primary's last sync
+    point, so that it does not know the primary."""
+    places = []
+    for node_id, delay in ((1, 0), (2, 7)):
+        disk = MemoryDisk()
+        copy = empty_replica(disk, node_id)
+        for run in record_runs():
+            copy.append_run(run, copy.summary.last, WALL)
+        copy.log.primary_id = node_id
+        assert copy.roll.finish_at_once(WALL + delay)
+        copy.stop(WALL)
+        places.append(spill(disk, tmp_path / str(node_id)))
+    outcome = bmq("compare", *places)
+    assert outcome.code == 0, outcome.out
+    found = [one(place, "journal").read_bytes() for place in places]
+    mark = next(at for at in range(44, len(found[0]), 60) if found[0][at:at + 60] != found[1][at:at + 60])
+    change(one(places[1], "journal"), mark + JOURNAL_OP_RECORD.offset("data_dwords"), bytes(4))
+    outcome = bmq("compare", *places)
+    assert outcome.code == 1 and "differs in DATA offset in dwords" in outcome.out, outcome.out
 
 
 @pytest.mark.parametrize(("offset", "data", "text"), [
