@@ -19,11 +19,12 @@ from bmqtwist.console import operation as api
 from bmqtwist.console.access import Refusal, UserRole
 from bmqtwist.console.consoles import ACTION_SECONDS_MAX, with_query
 from bmqtwist.console.documents import Document
-from bmqtwist.console.merge import merge_domains, merge_events
+from bmqtwist.console.merge import events_page, merge_domains
 from bmqtwist.console.topics import QueueTopic, queues_topic
 from bmqtwist.storage.partition import Partition
 from bmqtwist.view import node_facts, stopping, storage_files, subscriptions
 from bmqtwist.view import stored_queue as stored
+from bmqtwist.view.events import RETAINED_MAX
 from bmqtwist.view.node_facts import domain_document, domain_rows
 
 MESSAGES_MAX = 200
@@ -130,17 +131,20 @@ def alarm_catalogue(context: api.OperationContext, call: api.ApiCall) -> Documen
     return {"alarms": [kind.tree() for kind in CATALOGUE.values()]}
 
 
-@api.get("events", api.Argument("after", "seconds since the epoch: only later events", "number", api.read_time),
-     answer={"events": "array"})
+@api.get("events", api.Argument("after", "seconds since the epoch: the first events later than this; default: the last events",
+                                "number", api.read_time),
+         api.Argument("limit", "number of events, 1 to 1000", "integer", api.integer_reader(200, 1, EVENTS_MAX)),
+         answer={"events": "array", "next": "number"})
 @inlineCallbacks
 def events(context: api.OperationContext, call: api.ApiCall) -> Any:
-    """Events of all nodes, oldest first."""
-    after, name = call.arguments["after"] or 0.0, context.collector.name
-    own = [{**event.tree(), "node": name} for event in context.host.node.events.last(500) if event.at > after]
+    """Events of all nodes, oldest first. `next` is `after` of the next page, null at the end."""
+    after, limit, name = call.arguments["after"], call.arguments["limit"], context.collector.name
+    own = {name: {"events": [{**event.tree(), "node": name} for event in context.host.node.events.last(RETAINED_MAX)]}}
     if call.caller.node:  # another node requests the events of this one
-        return {"events": own}
-    found, _ = yield context.collector.consoles.request_all(with_query("/api/v1/events", {"after": repr(after)}))
-    return {"events": merge_events({name: {"events": own}, **found})[-EVENTS_MAX:]}
+        return events_page(own, after, limit)
+    query = {"limit": str(limit), **({} if after is None else {"after": repr(after)})}
+    found, _ = yield context.collector.consoles.request_all(with_query("/api/v1/events", query))
+    return events_page({**own, **found}, after, limit)
 
 
 @api.get("audit", answer={"entries": "array"})

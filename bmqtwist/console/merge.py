@@ -11,6 +11,7 @@ contradictory values the highest lease or term wins. Called by `collector.py`; r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import inf
 from typing import Any
 
 from bmqtwist.console.documents import Document
@@ -57,7 +58,7 @@ def merge(served_by: str, at: float, parts: Parts, missing: Mapping[str, str],
         "nodes": nodes, "partitions": partitions,
         "queuesTop": sorted((row for part in parts.values() for row in part["top"]),
                             key=lambda row: (-row["messages"], row["uri"]))[:TOP_ROWS],
-        "alarms": merge_alarms(parts), "events": merge_events(parts),
+        "alarms": merge_alarms(parts), "events": merge_events(parts)[-EVENTS_SHOWN:],
         "restart": next((part["restart"] for part in parts.values() if part.get("restart")), None), "demo": own.get("demo"),
         "proxies": merge_proxies(parts)}
     document["verdict"] = verdict(document, [name for name, part in parts.items() if part["unsafe"]])
@@ -175,9 +176,23 @@ def merge_alarms(parts: Parts) -> list[Document]:
 
 
 def merge_events(parts: Parts) -> list[Document]:
-    """Return the last events of all nodes, in order of time."""
+    """Return the events of all nodes, in order of time."""
     events = [event for part in parts.values() for event in part["events"]]
-    return sorted(events, key=lambda each: (each["at"], each["node"], each["n"]))[-EVENTS_SHOWN:]
+    return sorted(events, key=lambda each: (each["at"], each["node"], each["n"]))
+
+
+def events_page(parts: Parts, after: float | None, limit: int) -> Document:
+    """Return a page of the events of all nodes. Without `after`: the last `limit` events. With it: the first `limit` events
+    later than this time, and those of the same moment as the last one; `next`: `after` of the next page, None at the end."""
+    events = merge_events(parts)
+    if after is None:
+        return {"events": events[-limit:], "next": None}
+    later = [event["at"] for event in events if event["at"] > after]
+    ends = [part["next"] for part in parts.values() if part.get("next") is not None]  # later events of these parts are missing
+    if len(later) > limit and later[limit - 1] < later[-1]:
+        ends.append(later[limit - 1])
+    end = min(ends, default=None)
+    return {"events": [event for event in events if after < event["at"] <= (end or inf)], "next": end}
 
 
 def add_counts(histograms: Sequence[Sequence[int]]) -> list[int]:

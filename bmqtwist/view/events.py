@@ -22,6 +22,7 @@ from bmqtwist.view.alarms import AlarmBook
 
 KINDS = ("election", "primary", "node", "session", "alarm", "stop", "queue", "config")
 EVENTS_MAX = 500  # per kind
+RETAINED_MAX = len(KINDS) * EVENTS_MAX
 CHARS_MAX = 256 << 10  # per kind, texts and details together
 TEXT_CHARS_MAX = 1_000  # per event
 DETAIL_CHARS_MAX = 32 << 10  # per event, as JSON

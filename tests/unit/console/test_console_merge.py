@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bmqtwist.console.merge import add_counts, merge, merge_queue, queue_tree
+from bmqtwist.console.merge import add_counts, events_page, merge, merge_queue, queue_tree
 from bmqtwist.console.samples import HISTORY_ROWS, NodeSampler, Reading, add_histories
 from bmqtwist.console.stops import restart_obstacle
 
@@ -206,6 +206,26 @@ def test_a_node_that_runs_alone_makes_the_verdict_bad() -> None:
     parts["n1"]["unsafe"] = True
     assert cluster_document(parts)["verdict"] == {"level": "bad", "text": "Node n1 runs alone, and nothing is replicated.",
                                                   "reasons": ["Node n1 runs alone, and nothing is replicated."]}
+
+
+def test_pages_of_events_contain_each_event_of_all_nodes_once() -> None:
+    """120 events at each of three nodes, some at the same time; pages of each node are cut before they are merged."""
+    own = {name: {"events": [{"n": n, "at": 1.0 + (n * step) // 7, "node": name} for n in range(120)]}
+           for name, step in (("n1", 1), ("n2", 3), ("n3", 10))}
+    for limit in (1, 7, 50, 1000):
+        found, after = list[Any](), 0.0
+        while True:
+            parts = {name: events_page({name: part}, after, limit) for name, part in own.items()}
+            page = events_page(parts, after, limit)
+            found += page["events"]
+            if page["next"] is None:
+                break
+            assert page["next"] > after
+            after = page["next"]
+        assert sorted((each["node"], each["n"]) for each in found) == [(name, n) for name in own for n in range(120)]
+    assert [each["at"] for each in found] == sorted(each["at"] for each in found)
+    last = events_page(own, None, 3)
+    assert len(last["events"]) == 3 and last["events"][-1]["at"] == found[-1]["at"] and last["next"] is None
 
 
 def test_alarms_events_and_top_queues_of_all_nodes_are_merged() -> None:

@@ -173,6 +173,18 @@ def test_clients_log_configuration_and_domain_are_shown_without_secrets(guarded:
     assert guarded.ask("/api/v1/events").status == 200
 
 
+def test_all_retained_events_are_returned_in_pages(console: ConsoleWorld) -> None:
+    for number in range(300):
+        console.world.report.record_event("queue", f"event {number}")
+    found, after = list[str](), 0.0
+    while after is not None:
+        page = console.ask(f"/api/v1/events?limit=70&after={after!r}").json
+        found += [each["text"] for each in page["events"]]
+        after = page["next"]
+    assert [text for text in found if text.startswith("event ")] == [f"event {number}" for number in range(300)]
+    assert len(console.ask("/api/v1/events?limit=120").json["events"]) == 120
+
+
 @pytest.mark.parametrize("path", PAGES)
 def test_every_page_is_served_with_its_data_and_a_content_security_policy(console: ConsoleWorld, path: str) -> None:
     answer = console.page(path)
