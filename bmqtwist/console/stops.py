@@ -9,6 +9,7 @@ Created by `service.py`, requested through `actions.py`; the stop itself is in `
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -140,13 +141,18 @@ class RollingRestart:
         self._call = self._reactor.callLater(POLL_S, self._poll)
 
     def _poll(self) -> None:
-        self._documents.cluster().addCallbacks(self._on_cluster, lambda failure: self._pause(str(failure.value)))
-
-    def _on_cluster(self, cluster: Mapping[str, Any]) -> None:
         state = self.state
         assert state is not None  # `start` was called
-        if state["done"]:
-            return  # aborted during the poll
+        self._documents.cluster().addCallbacks(partial(self._on_cluster, state),
+                                               lambda failure: self._pause(state, str(failure.value)))
+
+    def _is_current(self, state: Document) -> bool:
+        """Return False if this restart was aborted while an answer was awaited; another one may have been started."""
+        return state is self.state and not state["done"]
+
+    def _on_cluster(self, state: Document, cluster: Mapping[str, Any]) -> None:
+        if not self._is_current(state):
+            return
         problem = restart_obstacle(cluster)
         node = next((each for each in cluster["nodes"] if each["name"] == state["node"]), None)
         if node is not None and node["startedAt"] is not None and node["startedAt"] <= self._started_before:
@@ -157,7 +163,7 @@ class RollingRestart:
                        "Start it to continue the rolling restart")
         self._healthy_polls = 0 if problem else self._healthy_polls + 1
         if problem:
-            self._pause(problem)
+            self._pause(state, problem)
             return
         state["paused"] = ""
         if self._healthy_polls < SETTLE_POLLS:
@@ -173,24 +179,23 @@ class RollingRestart:
         caller = self._caller
         assert caller is not None  # as above
         maybeDeferred(self._stop_node, name, f"rolling restart: {self._reason}", caller).addCallbacks(
-            self._on_stop_answer, lambda failure: self._give_up(str(failure.value)))
+            partial(self._on_stop_answer, state), lambda failure: self._give_up(state, str(failure.value)))
 
-    def _on_stop_answer(self, answer: Any) -> None:
+    def _on_stop_answer(self, state: Document, answer: Any) -> None:
         status = answer[0] if isinstance(answer, tuple) else 200
         if status != 200:
-            self._give_up(str(answer[1].get("error") or status))
-        elif self.state is not None and not self.state["done"]:
+            self._give_up(state, str(answer[1].get("error") or status))
+        elif self._is_current(state):
             self._schedule_poll()
 
-    def _pause(self, why: str) -> None:
-        if self.state is not None and not self.state["done"]:
-            self.state["paused"] = why
+    def _pause(self, state: Document, why: str) -> None:
+        if self._is_current(state):
+            state["paused"] = why
             self._schedule_poll()
 
-    def _give_up(self, why: str) -> None:
-        if self.state is not None:
-            self._report.error("Rolling restart: %s", why)
-            self.state.update(text=f"given up: {why}", done=True)
+    def _give_up(self, state: Document, why: str) -> None:
+        self._report.error("Rolling restart: %s", why)
+        state.update(text=f"given up: {why}", done=True)
 
 
 def restart_obstacle(cluster: Mapping[str, Any]) -> str:

@@ -248,6 +248,25 @@ def test_a_rolling_restart_ends_when_a_node_refuses_to_stop(rolling: Any) -> Non
     assert restart.state["done"] and restart.state["text"] == "given up: it stops already" and len(cluster.stopped) == 1
 
 
+def test_a_rolling_restart_started_during_a_poll_of_an_aborted_one_polls_once(rolling: Any) -> None:
+    """The answer to the poll of the aborted restart arrives after the start of the new one."""
+    restart, cluster, clock = rolling
+    answers: list[Deferred[Any]] = []
+
+    def ask() -> Deferred[Any]:
+        answers.append(Deferred())
+        return answers[-1]
+    cluster.cluster = ask
+    restart.start(cluster.document(), "first", ADA)
+    advance_polls(clock, 1)
+    restart.abort("ada")
+    restart.start(cluster.document(), "second", ADA)
+    answers[0].callback(cluster.document())
+    assert len(clock.getDelayedCalls()) == 1
+    advance_polls(clock, 1)
+    assert len(answers) == 2
+
+
 def test_one_rolling_restart_runs_at_a_time_and_only_in_a_healthy_cluster(rolling: Any) -> None:
     restart, cluster, clock = rolling
     cluster.nodes["n2"]["state"] = "down"
