@@ -97,7 +97,7 @@ def _from_text(text: str, kind: PropertyType) -> object:
             raise LocalError("a bool is true or false")
         return text.lower() in ("true", "1")
     try:
-        return int(text, 0)
+        return int(text if "_" not in text else "", 0)  # Python's own separator is not part of a number
     except ValueError:
         raise LocalError(f"'{text[:40]}' is not an integer") from None
 

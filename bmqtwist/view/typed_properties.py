@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +20,7 @@ from bmqtwist.wire.properties import Properties, PropertyType, Value
 EXACT_INT_MAX = (1 << 53) - 1  # every JSON parser represents integers up to this exactly
 _LOSSLESS = "surrogateescape"
 _TYPES = {each.name.lower(): each for each in PropertyType}
+_WHOLE_TEXT = re.compile(r"[+-]?[0-9]{1,20}")
 _WHOLE = (PropertyType.CHAR, PropertyType.SHORT, PropertyType.INT32, PropertyType.INT64)
 
 
@@ -85,7 +87,7 @@ def _typed(kind: PropertyType, value: object) -> Value:
         if isinstance(value, bool):
             return value
     elif kind in _WHOLE:
-        if isinstance(value, str) or isinstance(value, int) and not isinstance(value, bool):
+        if isinstance(value, int) and not isinstance(value, bool) or isinstance(value, str) and _WHOLE_TEXT.fullmatch(value):
             return int(value)
     elif isinstance(value, str):
         return value if kind is PropertyType.STRING else base64.b64decode(value, validate=True)

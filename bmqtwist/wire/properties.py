@@ -180,7 +180,7 @@ def encode(properties: Mapping[str, tuple[PropertyType, Value]], v2: bool) -> by
     parts: list[bytes] = []
     offset = 0
     for name, (kind, value) in properties.items():
-        raw_name, raw = name.encode("utf-8", _LOSSLESS), _raw(name, kind, value)
+        raw_name, raw = _encode_text(name, name), _raw(name, kind, value)
         if not raw_name[:1].isalnum() or len(raw_name) > PROPERTY_NAME_BYTES_MAX:
             raise LocalError(f"property name {name[:40]!r}: begin it with a letter or a digit and keep it within "
                              f"{PROPERTY_NAME_BYTES_MAX} bytes")
@@ -198,9 +198,16 @@ def encode(properties: Mapping[str, tuple[PropertyType, Value]], v2: bool) -> by
     return b"".join((header, *heads, *parts, PAD4[size & 3]))
 
 
+def _encode_text(name: str, text: str) -> bytes:
+    try:
+        return text.encode("utf-8", _LOSSLESS)
+    except UnicodeEncodeError as error:
+        raise LocalError(f"property {name[:40]!r}: half a surrogate pair at character {error.start} is not valid text") from None
+
+
 def _raw(name: str, kind: PropertyType, value: Value) -> bytes:
     if kind == PropertyType.STRING and isinstance(value, str):
-        return value.encode("utf-8", _LOSSLESS)
+        return _encode_text(name, value)
     if kind == PropertyType.BINARY and isinstance(value, bytes):
         return value
     size = _VALUE_BYTES[kind]

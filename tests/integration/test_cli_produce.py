@@ -118,6 +118,7 @@ def test_lines_are_posted_as_soon_as_they_arrive(cli: Cli) -> None:
     (("bmq://d.priority/q", "-p", "n:int32=99999999999", "x"), "does not fit into INT32"),
     (("bmq://d.priority/q", "-p", "n:number=1", "x"), "'number' is not a property type"),
     (("bmq://d.priority/q", "-p", "n:int64=one", "x"), "'one' is not an integer"),
+    (("bmq://d.priority/q", "-p", "n:int32=1_0", "x"), "'1_0' is not an integer"),
     (("bmq://d.priority/q", "-d", "\\q"), "'\\q' is not an escape"),
     (("bmq://d.priority/q", "-f", "nowhere.bin"), "nowhere.bin"),
     (("bmq://d.priority/q", "-f", os.devnull), "is empty"),

@@ -57,6 +57,7 @@ def test_255_properties_with_long_names_and_a_large_value_are_encoded_and_decode
     {}, {str(n): (Kind.BOOL, True) for n in range(256)}, {"": (Kind.BOOL, True)}, {"_x": (Kind.BOOL, True)},
     {"x" * 4096: (Kind.BOOL, True)}, {"a": (Kind.SHORT, 1 << 15)}, {"a": (Kind.STRING, b"x")},
     {"a": (Kind.BINARY, "x")}, {"a": (Kind.INT32, "1")}, {"a": (Kind.BINARY, bytes(1 << 26))},
+    {"a": (Kind.STRING, "half \ud800")}, {"a\udbff": (Kind.BOOL, True)},
 ])
 def test_encoding_invalid_properties_is_a_local_error(bad):
     with pytest.raises(LocalError):
