@@ -115,8 +115,9 @@ class Sessions:
             self.loop.isolation.isolate_session(session, "the loss of its connection", error)
             self.on_closed(session)
 
-    def on_drained(self, session: Session) -> None:
+    def on_drained(self, session: Session, now: float) -> None:
         """Resume deliveries: all output that had to wait for the peer is sent."""
+        self.loop.now = now
         try:
             session.kind.on_drained()
         except Exception as error:
@@ -124,6 +125,7 @@ class Sessions:
 
     def on_authenticated(self, session: Session, token: int, outcome: Outcome, now: float) -> None:
         """Continue a session with the outcome of its authenticator."""
+        self.loop.now = now
         try:
             session.on_authenticated(token, outcome, now, self.loop.wall(now))
         except Exception as error:

@@ -251,7 +251,7 @@ class ReactorPerformer:
         self.request_turn()
 
     def on_drained(self, session: Session) -> None:
-        self.broker.sessions.on_drained(session)
+        self.broker.sessions.on_drained(session, self._clock())
         self.request_turn()
 
     def call_later(self, seconds: float, action: Callable[[], None]) -> object:

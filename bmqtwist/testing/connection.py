@@ -165,7 +165,7 @@ class TappedConnection:
         """Pass on data whose delay or fault has ended."""
         now = self._context.node.now
         if self.to_client.release(now) and not self.to_client.delayed_bytes and not self.closed:
-            self._context.node.broker.sessions.on_drained(self.session)
+            self._context.node.broker.sessions.on_drained(self.session, now)
             self._context.node.turn_requested = True
             self.set_reading(True)
         if self.to_broker.release(now):

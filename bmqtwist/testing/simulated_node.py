@@ -46,7 +46,7 @@ class SessionReceiver(ConnectionHandler):
         node.request_turn()
 
     def on_drained(self) -> None:
-        self._node.broker.sessions.on_drained(self._session)
+        self._node.broker.sessions.on_drained(self._session, self._node.local_now)
         self._node.request_turn()
 
 

@@ -90,7 +90,7 @@ def test_a_consumer_that_reads_slowly_receives_all_messages_and_stays_connected(
         performer.unread_bytes[session] -= taken
         performer.read_bytes += taken
         if not performer.unread_bytes[session]:
-            world.broker.sessions.on_drained(session)
+            world.broker.sessions.on_drained(session, world.now)
         world.advance(1.0)
         assert performer.unread_bytes[session] < CAP
     assert performer.read_bytes > 5 * CAP and "slow" not in performer.finished

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -441,8 +442,19 @@ def test_an_error_in_on_drained_closes_only_that_session(world: MemoryWorld, mon
     client, fine = world.client("failing"), world.client("fine")
     InjectedError(monkeypatch, ClientSession, "on_drained", is_client("failing"))
     for each in (client, fine):
-        world.broker.sessions.on_drained(each.link.session)  # type: ignore[attr-defined]
+        world.broker.sessions.on_drained(each.link.session, world.now)  # type: ignore[attr-defined]
     assert is_closed(client) and not is_closed(fine)
+
+
+def test_every_call_from_a_connection_sets_the_time_of_the_loop(world: MemoryWorld) -> None:
+    """Timers and deliveries that it causes use the present time, not that of the last turn."""
+    session, sessions = world.client("client").link.session, world.broker.sessions  # type: ignore[attr-defined]
+    now = world.now
+    for number, call in enumerate((partial(sessions.on_received, session, b""), partial(sessions.on_drained, session),
+                                   partial(sessions.on_authenticated, session, 1, Denied("no", -1)),
+                                   partial(sessions.on_lost, session)), 1):
+        call(now + number)
+        assert world.broker.loop.now == now + number
 
 
 def test_an_admin_command_with_an_error_is_answered(world: MemoryWorld, monkeypatch: Any) -> None:

@@ -247,7 +247,7 @@ def test_a_client_with_unsent_output_receives_further_messages_after_it_is_sent(
     memory.advance(5.0)
     assert [push.payload for push in memory.pushes(consumer)] == [b"1"]
     monkeypatch.setattr(memory.broker.loop.performer, "write", original)
-    memory.broker.sessions.on_drained(lagging)
+    memory.broker.sessions.on_drained(lagging, memory.now)
     memory.turn_requested = True
     assert [push.payload for push in memory.pushes(consumer)] == [b"2"]
 
