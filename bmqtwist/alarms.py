@@ -216,6 +216,16 @@ RECOVERY_DAMAGE = _declare(
     "The start found damaged records in the files of a partition.",
     "The alarm names the records, and whether they are skipped or cut off. The old files are archived as `damaged.*`.",
     "See After damage in docs/operations.md.")
+FILE_TOO_SHORT = _declare(
+    "file-too-short", "RECOVERY",
+    "The start found a file that is shorter than its header, or than a sync point of the journal says.",
+    "Messages without data are not delivered. The old files are archived as `damaged.*`.",
+    "See After damage in docs/operations.md.")
+UNFINISHED_WRITE = _declare(
+    "unfinished-write", "RECOVERY",
+    "The start found bytes after the last record: the end of the process or of the machine interrupted a write.",
+    "The bytes are cut off. They contain no message that was acknowledged with durability `group` or `always`.",
+    "None after a crash or a loss of power. Otherwise check the disk.")
 REPLICA_DAMAGED = _declare(
     "replica-damaged", "RECOVERY",
     "The start of a member found damage in the files of a partition.",
@@ -369,7 +379,7 @@ UNSAFE_NODE_ALONE = _declare(
     "Restore the cluster as described in docs/operations.md.")
 DUPLICATE_NODE_ID = _declare(
     "duplicate-node-id", "CLUSTER_CONFIGURATION",
-    "A broker connected as a node that is already connected and active. One alarm for each node.",
+    "For more than 30 s a broker tried to connect as a node that is connected and active. One alarm for each node.",
     "The second broker is refused.",
     "Give each node its own id in `clusters.json`, and its own working directory.")
 NODE_CONFIGURATION_DIFFERS = _declare(

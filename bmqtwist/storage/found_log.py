@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from bmqtwist import alarms
 from bmqtwist.storage.exchange import ReadAhead, read_attachment
 from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.journal import JournalScan, is_sync_point
@@ -112,6 +113,8 @@ def find_log(files: FileSets, known: Mapping[bytes, KnownQueue] | None, clock: R
         torn = min([(message.lease, message.sequence) for message in recovered.quarantined] + recovered.unreadable
                    + journal.first_torn(view), default=None)
         if torn is None:
+            # bytes after the log's end were cut off on purpose, or the primary sends their records again
+            recovered.alarms = [each for each in recovered.alarms if each.kind is not alarms.UNFINISHED_WRITE]
             lost_sync_points = sum(psn > journal.summary.last for psn in sync_points)
             return FoundLog(journal.summary, recovered, max(0, written_end - journal.end),
                             doubtful=lost_sync_points >= SYNC_POINTS)

@@ -36,6 +36,7 @@ from bmqtwist.storage.store import JOURNAL_HEADER_BYTES
 
 Entry = tuple[int, int, int, int, bytes]  # offset of the record, head, lease, wall, the 36 bytes of its body
 
+UNFINISHED_TEXT = "an interrupted write, cut off"
 _CHUNK_BYTES = RECORD_BYTES << 16
 _JUMPS_MAX = 64  # accepted gaps of the PSN before the rest counts as stale
 _TYPE_AND_FLAGS = RECORD_HEADER.word(type=RECORD_HEADER.mask("type"), flags=RECORD_HEADER.mask("flags"))
@@ -72,7 +73,8 @@ class JournalScan:
 
     lease, sequence: PSN of the last accepted record, 0 if none. end: offset after it. last_head: its head. marked: the
     header's mark points at a sync point. problems: sentences for the operator. damaged: slots were lost or repaired. stale:
-    bytes after the end are not zero. preallocated: an empty slot follows the end.
+    bytes after the end are not zero; unfinished: a sentence if they contain no record. preallocated: an empty slot follows
+    the end.
     """
 
     def __init__(self, read: Callable[[int, int], bytes], length: int,
@@ -81,6 +83,7 @@ class JournalScan:
         self.lease = self.sequence = self.last_head = 0
         self.start = self.end = JOURNAL_HEADER_BYTES
         self.problems: list[str] = []
+        self.unfinished = ""
         self.damaged = self.stale = False
         self._jumps = 0
         self._resync = 0  # offset of the record that ends the present run of damaged slots
@@ -275,11 +278,11 @@ class JournalScan:
                 stale += len(chunk.rstrip(b"\0"))
             position += len(chunk)
         self.stale = stale > 0
+        text = f"JOURNAL: up to {stale} B after the last record, from offset {self.end} on, belong to no record"
         if stale and any(_well_formed(record) for _, record in self._slots(self.end)):
-            self.damaged = True  # keep the set for inspection
-        if stale:
-            self.problems.append(f"JOURNAL: up to {stale} B after the last record, from offset {self.end} on, belong to"
-                                 " no record and are cut off")
+            self._add_problem(f"{text}: they contain records after a gap and are cut off")
+        elif stale:
+            self.unfinished = f"{text}: {UNFINISHED_TEXT}"
 
 
 def _well_formed(record: tuple[int, int, int, bytes, int]) -> bool:

@@ -109,8 +109,8 @@ class Partition:
         self.replicated = False  # records are sent to replicas
         self.copies = CopyMarks()  # positions up to which replicas have stored the records
         if recovered is not None:
-            for text in recovered.alarms:
-                files.reports.alarm(alarms.RECOVERY_DAMAGE, f": {text}")
+            for found in recovered.alarms:
+                files.reports.alarm(found.kind, f": {found.text}")
             if not recovered.damaged:
                 files.resume(recovered.journal_end, recovered.data_end, recovered.qlist_end)
         self._rewrite = recovered is not None and recovered.damaged  # copy the files before the next lease

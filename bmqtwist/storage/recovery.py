@@ -1,6 +1,6 @@
 """Recovery of a partition from its file set: one pass over JOURNAL, then over the DATA records of the live messages.
 
-Recovery never stops at damage. Each loss or repair adds a sentence to `alarms`; `damaged` requests a copy of the live
+Recovery never stops at damage. Each loss or repair adds a finding to `alarms`; `damaged` requests a copy of the live
 records to a new set, and the old set stays in the archive for inspection.
 
 Recovered messages are of three kinds: pending for apps, to be delivered; pending for no app, since every app has confirmed
@@ -14,10 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+from bmqtwist import alarms
+from bmqtwist.alarms import AlarmKind
 from bmqtwist.ids import DEFAULT_APP_ID, DEFAULT_APP_KEY, NULL_GUID, NULL_KEY
-from bmqtwist.storage.journal import Entry, JournalScan, check_file_header
+from bmqtwist.storage.journal import UNFINISHED_TEXT, Entry, JournalScan, check_file_header
+from bmqtwist.storage.layout import FILE_HEADER
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.records import (
     DATA_HEADER,
@@ -42,7 +45,6 @@ from bmqtwist.storage.replay import Apps, Replay, qlist_entry
 from bmqtwist.storage.state import PartitionState, StoredQueue
 from bmqtwist.storage.store import DATA_HEADER_BYTES, QLIST_HEADER_BYTES, PartitionReader
 
-UNFINISHED_TEXT = "they were being written when the broker crashed, and are cut off"  # end of alarms about DATA and QLIST
 _LISTED_MAX = 20  # GUIDs per alarm
 GAP_SECONDS_MAX = 1  # counted between two MESSAGE records, for the age of GUIDs in the history
 _TAIL_BYTES = 1 << 20  # searched for stale bytes after the end of DATA and QLIST
@@ -60,6 +62,14 @@ class KnownQueue(Protocol):
         """appId -> key, in order of creation."""
 
 
+class RecoveryFinding(NamedTuple):
+    """A loss or repair. `file`: the file that the text is about."""
+
+    kind: AlarmKind
+    text: str
+    file: FileType = FileType.JOURNAL
+
+
 @dataclass(slots=True)
 class RecoveredPartition:
     """Recovered state, PSN of the last record ((0, 0) if there is none), and write positions of the files, bytes.
@@ -74,7 +84,7 @@ class RecoveredPartition:
     journal_end: int = 0
     data_end: int = DATA_HEADER_BYTES
     qlist_end: int = QLIST_HEADER_BYTES
-    alarms: list[str] = field(default_factory=list)
+    alarms: list[RecoveryFinding] = field(default_factory=list)
     damaged: bool = False
     quarantined: list[Message] = field(default_factory=list)
     unlisted: set[bytes] = field(default_factory=set)
@@ -122,10 +132,14 @@ class Recovery(Replay):
         self.from_ledger: set[bytes] = set()  # queues whose apps are only in the ledger
         self.listed: dict[bytes, tuple[str, Apps]] | None = None  # all queues of QLIST
 
-    def report_damage(self, text: str) -> None:
-        """Add an alarm about a loss or an error on disk, and request a copy of the set."""
+    def report(self, text: str, kind: AlarmKind, file: FileType = FileType.JOURNAL) -> None:
+        """Add a finding for the operator."""
+        self.recovered.alarms.append(RecoveryFinding(kind, text, file))
+
+    def report_damage(self, text: str, kind: AlarmKind = alarms.RECOVERY_DAMAGE, file: FileType = FileType.JOURNAL) -> None:
+        """Add a finding about a loss or an error on disk, and request a copy of the set."""
         self.recovered.damaged = True
-        self.recovered.alarms.append(text)
+        self.report(text, kind, file)
 
     def mark_unreadable(self, entry: Entry) -> None:
         """Record that a record, or part of it, was not applied."""
@@ -138,9 +152,11 @@ class Recovery(Replay):
         readers = ((FileType.JOURNAL, self.files.read_journal), (FileType.DATA, self.files.read_data),
                    (FileType.QLIST, self.files.read_qlist))
         for kind, read in readers:
-            wrong = check_file_header(read(0, DATA_HEADER_BYTES), kind, partition_id)
+            header = read(0, DATA_HEADER_BYTES)
+            wrong = check_file_header(header, kind, partition_id)
             if wrong:
-                self.report_damage(f"{kind.name}: {wrong}; the file is read as if its header were valid")
+                self.report_damage(f"{kind.name}: {wrong}; the file is read as if its header were valid",
+                                   alarms.FILE_TOO_SHORT if len(header) < FILE_HEADER.size else alarms.RECOVERY_DAMAGE, kind)
         self.recovered.damaged |= self.files.file_missing
 
     # ---- journal -------------------------------------------------------------------------------------------------
@@ -151,7 +167,10 @@ class Recovery(Replay):
         self.run(scan)
         recovered.lease, recovered.sequence, recovered.journal_end = scan.lease, scan.sequence, scan.end
         state.lease, state.sequence = scan.lease, scan.sequence
-        recovered.alarms += scan.problems
+        for text in scan.problems:
+            self.report(text, alarms.RECOVERY_DAMAGE)
+        if scan.unfinished:
+            self.report(scan.unfinished, alarms.UNFINISHED_WRITE)
         recovered.damaged |= scan.damaged
         now = (self._wall if self._now is None else self._now) - self.epoch
         for queue in state.queues.values():
@@ -160,8 +179,8 @@ class Recovery(Replay):
             self.report_damage(f"JOURNAL: {count} record(s) belong to queue key {key.hex().upper()}, which has no CREATION:"
                                " they are dropped")
         if self.unmatched_confirms:
-            recovered.alarms.append(f"JOURNAL: {self.unmatched_confirms} CONFIRM record(s) name absent messages or apps"
-                                    " and are ignored")
+            self.report(f"JOURNAL: {self.unmatched_confirms} CONFIRM record(s) name absent messages or apps and are ignored",
+                        alarms.RECOVERY_DAMAGE)
         if self.journal_size and not scan.preallocated and scan.last_head >> TYPE_SHIFT != RecordType.JOURNAL_OP:
             self.report_damage("JOURNAL: the file ends without a sync point: it was truncated; later records are lost, and"
                                " messages confirmed since may be delivered again")
@@ -242,10 +261,10 @@ class Recovery(Replay):
             return
         super().apply_journal_op(entry)
         data, qlist = dwords * 8, words * 4
-        for name, position, size in (("DATA", data, self.data_size), ("QLIST", qlist, self.qlist_size)):
+        for kind, position, size in ((FileType.DATA, data, self.data_size), (FileType.QLIST, qlist, self.qlist_size)):
             if position > size:
-                self.report_damage(f"{name}: the file has {size} B, but the sync point at JOURNAL offset {entry[0]}"
-                                   f" says {position}")
+                self.report_damage(f"{kind.name}: the file has {size} B, but the sync point at JOURNAL offset {entry[0]}"
+                                   f" says {position}", alarms.FILE_TOO_SHORT, kind)
         self.sync_data, self.sync_qlist = max(self.sync_data, data), max(self.sync_qlist, qlist)
 
     # ---- queues --------------------------------------------------------------------------------------------------
@@ -347,13 +366,15 @@ class Recovery(Replay):
                 end = self.last_offset
         state.data_end = min(max(end, self.sync_data), max(self.data_size, DATA_HEADER_BYTES))
         state.qlist_end = min(max(self.qlist_end, self.sync_qlist), max(self.qlist_size, QLIST_HEADER_BYTES))
-        for name, read, position in (("DATA", self.files.read_data, state.data_end),
-                                     ("QLIST", self.files.read_qlist, state.qlist_end)):
+        for kind, read, position in ((FileType.DATA, self.files.read_data, state.data_end),
+                                     (FileType.QLIST, self.files.read_qlist, state.qlist_end)):
             stale = len(read(position, _TAIL_BYTES).rstrip(b"\0"))
             if not stale:
                 continue
-            text = f"{name}: at least {stale} B after offset {position} belong to no record of the journal"
-            if self.scan.preallocated:
-                state.alarms.append(f"{text}: {UNFINISHED_TEXT}")
+            text = f"{kind.name}: at least {stale} B after offset {position} belong to no record of the journal"
+            if not self.scan.preallocated:
+                self.report_damage(f"{text}, though the files were closed: records are missing", file=kind)
+            elif self.scan.damaged:
+                self.report_damage(f"{text}, which is damaged: they are cut off", file=kind)
             else:
-                self.report_damage(f"{text}, though the files were closed: records are missing")
+                self.report(f"{text}: {UNFINISHED_TEXT}", alarms.UNFINISHED_WRITE, kind)

@@ -12,8 +12,9 @@ from contextlib import ExitStack
 from itertools import takewhile
 from typing import NamedTuple
 
+from bmqtwist import alarms
 from bmqtwist.ids import NULL_GUID, NULL_KEY
-from bmqtwist.storage.journal import JournalScan
+from bmqtwist.storage.journal import UNFINISHED_TEXT, JournalScan
 from bmqtwist.storage.ledger_file import LedgerContents, parse_ledger_file_name
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.records import (
@@ -29,7 +30,7 @@ from bmqtwist.storage.records import (
     queue_records,
     read_queue_record,
 )
-from bmqtwist.storage.recovery import UNFINISHED_TEXT, RecoveredPartition, join_limited, recover
+from bmqtwist.storage.recovery import RecoveredPartition, join_limited, recover
 from bmqtwist.storage.store import DATA_HEADER_BYTES, QLIST_HEADER_BYTES
 from bmqtwist.storagetool.datafile import DataFile
 from bmqtwist.storagetool.inputs import JournalSnapshot, OnRead, SetFiles, SetView, StorageTarget, open_ledger
@@ -68,14 +69,13 @@ def verify_set(view: SetView, known: Mapping[bytes, LedgerQueue] | None,
     if view.sources[FileType.JOURNAL] is None or not view.lengths()[0]:
         return found, 0
     recovered = recover(view, known, partition_id=partition_id)
-    absent = tuple(f"{kind.name}: {what}" for kind, source in view.sources.items()
-                   if source is None or not source.size for what in ("file is shorter", "the file has 0 B"))
+    absent = {kind for kind, source in view.sources.items() if source is None or not source.size}  # see `_check_presence`
     severity = ERROR if recovered.damaged else WARNING
     journal = view.sources[FileType.JOURNAL]
     written = isinstance(journal, JournalSnapshot) and journal.has_grown()  # DATA was written before it
-    found += [FileFinding(NOTE, text.replace(UNFINISHED_TEXT, "they were appended during this check"))
-              if written and text.endswith(UNFINISHED_TEXT) else FileFinding(severity, text)
-              for text in recovered.alarms if not absent or not text.startswith(absent)]
+    found += [FileFinding(NOTE, each.text.replace(UNFINISHED_TEXT, "appended during this check"))
+              if written and each.kind is alarms.UNFINISHED_WRITE else FileFinding(severity, each.text)
+              for each in recovered.alarms if each.kind is not alarms.FILE_TOO_SHORT or each.file not in absent]
     found += [FileFinding(ERROR, f"queue {queue.uri} ({hex_key(queue.key)}) is in the journal, but not in the ledger")
               for queue in recovered.queues.values() if queue.key in recovered.unlisted]
     checks = _Checks(view, recovered)

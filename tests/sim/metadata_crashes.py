@@ -19,8 +19,8 @@ from kit import codec
 from kit.client import Client
 from kit.memory import MemoryLink, MemoryWorld
 
+from bmqtwist.storage.journal import UNFINISHED_TEXT
 from bmqtwist.storage.memory import ProcessKilled
-from bmqtwist.storage.recovery import UNFINISHED_TEXT
 
 APPS = ("foo", "bar")
 QUEUES = tuple(f"bmq://f/q{number}" for number in range(3))  # one in each partition

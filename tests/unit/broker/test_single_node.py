@@ -15,10 +15,10 @@ from bmqtwist.daemon.assemble import StartFailure
 from bmqtwist.ids import parse_uri
 from bmqtwist.link.admin import AdminSession
 from bmqtwist.queue.handles import OpenRequest
+from bmqtwist.storage.journal import UNFINISHED_TEXT
 from bmqtwist.storage.memory import ProcessKilled
 from bmqtwist.storage.partition import PartitionUnavailable
 from bmqtwist.storage.records import RECORD_BYTES
-from bmqtwist.storage.recovery import UNFINISHED_TEXT
 from bmqtwist.storage.store import JOURNAL_HEADER_BYTES
 
 

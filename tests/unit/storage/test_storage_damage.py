@@ -238,7 +238,7 @@ def test_a_queue_with_unreadable_creation_is_restored_from_the_ledger_or_qlist()
     overwrite(disk, "journal", record_offset("creation") + 56, b"?")
     without = reread(disk)
     assert message_numbers(without) == ALL and without.queues[KEY].uri == URI
-    assert any("taken from the QLIST" in text for text in without.alarms)
+    assert any("taken from the QLIST" in found.text for found in without.alarms)
     assert any("taken from the ledger" in text for text in restart_twice(disk, ALL))
 
 
@@ -326,7 +326,7 @@ def test_a_queue_without_a_known_name_loses_its_messages_with_an_alarm() -> None
     overwrite(disk, "qlist", 36, bytes(20))
     recovered = reread(disk)
     assert recovered.queues == {} and recovered.damaged
-    assert any(KEY.hex().upper() in text for text in recovered.alarms)
+    assert any(KEY.hex().upper() in found.text for found in recovered.alarms)
 
 
 def test_a_message_with_a_damaged_magic_after_the_last_sync_point_is_dropped() -> None:
