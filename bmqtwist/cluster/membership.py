@@ -87,7 +87,7 @@ class Membership:
         if self.is_dialler_of(node_id):
             return f"node {node_id} must not dial node {self.node_id}: the node with the smaller id dials"
         if link.state is LinkState.CONNECTED:
-            return f"node {node_id} is connected already"
+            return f"node {node_id} is connected already. If it has restarted: its former connection has not ended here yet"
         return ""
 
     def mismatch_reason(self, dialled: int, found: int) -> str:

@@ -24,6 +24,7 @@ from bmqtwist.wire.schema import (
     BrokerResponse,
     ClientIdentity,
     ClientType,
+    GuidInfo,
     SdkLanguage,
     Status,
 )
@@ -167,7 +168,8 @@ def member_identity(identity: Identity, app: AppConfig, session_number: int, clu
         process_name=identity.process_name, pid=identity.pid, session_id=session_number, host_name=identity.host_name,
         features=f"{own_features(app)};{MEMBER_EXTENSION}:{','.join(MEMBER_FEATURES)};"
         f"{RELAY_EXTENSION}:{','.join(RELAY_FEATURES)}{extra}", cluster_name=cluster,
-        cluster_node_id=node_id, sdk_language=SdkLanguage.E_CPP, user_agent=f"bmqbrkr:{DEVELOPMENT_VERSION}")
+        cluster_node_id=node_id, sdk_language=SdkLanguage.E_CPP, user_agent=f"bmqbrkr:{DEVELOPMENT_VERSION}",
+        guid_info=GuidInfo() if definition is None else GuidInfo(identity.client_id.hex().upper(), int(identity.started_wall)))
 
 
 def proxy_identity(identity: Identity, app: AppConfig, session_number: int, cluster: str,
@@ -179,6 +181,11 @@ def proxy_identity(identity: Identity, app: AppConfig, session_number: int, clus
     console = f";{CONSOLE_EXTENSION}:{url.encode().hex()},{app.broker_instance_name.encode().hex()}" if upwards else ""
     introduction.features = f"{own_features(app)};{RELAY_EXTENSION}:{','.join(RELAY_FEATURES)}{console}"
     return introduction
+
+
+def is_same_process(one: ClientIdentity, other: ClientIdentity) -> bool:
+    """Return whether two identities of members are from one process; False if one of them does not say."""
+    return bool(one.guid_info.client_id) and one.guid_info == other.guid_info and one.pid == other.pid
 
 
 def missing_member_features(features: Mapping[str, Sequence[str]]) -> list[str]:

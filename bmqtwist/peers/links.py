@@ -27,6 +27,7 @@ from bmqtwist.security.authorization import Action
 from bmqtwist.wire.fast import EventType
 from bmqtwist.wire.schema import BrokerResponse, ClientIdentity
 
+DUPLICATE_S = 30.0  # for which two brokers must claim one node id before the alarm; a lost connection ends earlier
 AWAITED_S = 6.0  # after the start: two connection attempts of the nodes that dial this one
 
 
@@ -61,7 +62,7 @@ class ClusterLinks:
         self._stopped = False
         self._awaited: set[int] = set()  # nodes that have not connected since the start
         self._awaited_until = float("-inf")
-        self._refused: dict[int, float] = {}  # node id -> time when another broker with this id was refused
+        self._refused: dict[int, float] = {}  # node id -> first refusal of another broker during the present connection
         self._alarmed: set[int] = set()  # nodes with an alarm about their configuration
 
     def start(self, now: float) -> None:
@@ -112,6 +113,9 @@ class ClusterLinks:
         reason = ("it is stopping" if self._stopped else self._accepted_refusal(session, identity.cluster_node_id)
                   or host.security.broker_refusal(session.authentication.principal, Action.CONNECT_CLUSTER_NODE,
                                                   self.definition.name))
+        known = self._sessions.get(identity.cluster_node_id)
+        if not reason and known is not None:  # the same process: it has closed this connection, which has not ended here yet
+            known.session.close("#PEER_RECONNECTED %s: connects again from '%s'", known.session.description, session.peer)
         if reason:
             handshake.refuse(response, f"Cluster ({self.definition.name}): node {self.name(self.node_id)} refuses: {reason}")
         return response
@@ -146,6 +150,7 @@ class ClusterLinks:
         """Handle the end of a negotiated connection."""
         if self._sessions.get(peer.node_id) is peer:
             del self._sessions[peer.node_id]
+            self._refused.pop(peer.node_id, None)
             self._step(peer.session.now, LinkEvent.DOWN, peer.node_id)
 
     def on_negotiation_failed(self, session: Session) -> None:
@@ -170,12 +175,13 @@ class ClusterLinks:
         reason = self.membership.refusal_reason(node_id)
         known = self._sessions.get(node_id)
         if reason and known is not None:
-            if known.session.channel.last_received > self._refused.get(node_id, session.now):
+            if handshake.is_same_process(known.session.remote.identity, session.remote.identity):
+                return self._incompatibility(session)
+            if known.session.channel.last_received > self._refused.setdefault(node_id, session.now) + DUPLICATE_S:
                 self._alarm(
                     alarms.DUPLICATE_NODE_ID,
                     node_id, f"two brokers have the identity of node {self.name(node_id)}: '{known.session.peer}', which "
                     f"stays connected, and '{session.peer}', which is refused")
-            self._refused[node_id] = session.now
         return reason or self._incompatibility(session)
 
     def _alarm(self, kind: AlarmKind, node_id: int, text: str) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from bmqtwist.link import peer
 from bmqtwist.link.peer import PeerSession
+from bmqtwist.peers.links import DUPLICATE_S
 from bmqtwist.testing.config import CLUSTER
 from bmqtwist.testing.network import ConnectionEnd
 from bmqtwist.testing.simulated_node import SimulatedNode
@@ -116,6 +117,34 @@ def test_a_second_connection_of_a_member_is_refused_and_the_first_one_stays() ->
     assert answer is not None and "node 1 is connected already" in answer.result.message
     nodes.run(1.0)
     assert client.link.closed and set(nodes.node("n2").broker.sessions.open) == before
+
+
+def test_a_member_that_connects_again_replaces_its_former_connection() -> None:
+    """n1 has closed the connection; on a slow link n2 is not notified before n1 dials again."""
+    nodes = SimulatedCluster(5, 3, app=PATIENT)
+    nodes.run(4.0)
+    one, two = nodes.node("n1"), nodes.node("n2")
+    former = links(two).session(1)
+    session = links(one).session(2).session  # type: ignore[union-attr]
+    assert isinstance(session.transport, ConnectionEnd)
+    session.transport.drop(silently=True)
+    one.broker.sessions.on_lost(session, one.local_now)
+    one.request_turn()
+    nodes.run(4.0)  # less than the heartbeats need
+    assert links(one).is_up(2) and links(two).is_up(1) and links(two).session(1) is not former
+    assert [line for line in two.log() if "#PEER_RECONNECTED" in line] and not [
+        line for line in two.log() if "ALARM" in line]
+
+
+def test_another_broker_with_the_id_of_a_connected_node_is_refused_and_reported_after_a_time() -> None:
+    """For DUPLICATE_S it may be the same node after a restart, whose former connection has not ended yet."""
+    nodes = SimulatedCluster(5, 3)
+    nodes.run(4.0)
+    for seconds, alarmed in ((0.0, False), (DUPLICATE_S / 2, False), (DUPLICATE_S, True)):
+        nodes.run(seconds)
+        answer, _ = introduce(nodes, "n2", pid=7)
+        assert answer is not None and "its former connection has not ended here yet" in answer.result.message
+        assert any("duplicate-node-id" in line for line in nodes.node("n2").log()) == alarmed
 
 
 def test_an_accepted_member_receives_the_identity_of_the_other_member() -> None:
