@@ -201,5 +201,6 @@ class MemberRelays:
 
     def on_control_message(self, peer: PeerSession, message: ControlMessage) -> None:
         """Handle a request of another member about queues, or its response; late responses are ignored."""
-        if not self.relays.requests.on_response(peer, message) and is_of_a_client(message) and peer.accepts_requests:
+        answered = self.relays.requests.on_response(peer, message, self._links.name(peer.node_id))
+        if not answered and is_of_a_client(message) and peer.accepts_requests:
             peer.requests.handle(message)

@@ -128,7 +128,8 @@ class Proposals:
             return  # the request is repeated
         if answer.refused and not self._is_made(request.change):
             del self._requests[answer.number]
-            request.on_decided(NotDone(answer.reason, False, answer.code), wall)
+            reason = f"leader {self._links.name(sender)} refuses: {answer.reason}"
+            request.on_decided(NotDone(reason, False, answer.code), wall)
         else:
             request.granted = answer.elector_term, answer.sequence_number
             self.on_state_changed(wall)

@@ -172,7 +172,8 @@ class ProxyCluster:
             raise PeerError(f"failed to decode control message: {error}") from None
         if message.choice == "clusterMessage":
             self._cluster_message(peer, message)
-        elif peer.node_id == self.selector.active and not self.relays.requests.on_response(peer, message):
+        elif peer.node_id == self.selector.active and not self.relays.requests.on_response(
+                peer, message, self.links.name(peer.node_id)):
             raise PeerError(f"unexpected control message '{message.choice}'")
 
     def _cluster_message(self, peer: PeerSession, message: ControlMessage) -> None:

@@ -16,7 +16,7 @@ from bmqtwist.config.clusters import QueueOperations
 from bmqtwist.errors import Category, Refused
 from bmqtwist.ids import DEFAULT_APP_ID, QueueUri
 from bmqtwist.link.extensions import CONFIRM_RECEIPTS, RELAY_EXTENSION
-from bmqtwist.link.peer import PeerSession
+from bmqtwist.link.peer import PeerRole, PeerSession
 from bmqtwist.link.upstream_batch import UpstreamBatch
 from bmqtwist.machine import TransitionLog
 from bmqtwist.queue.domain import DomainRules
@@ -42,13 +42,14 @@ from bmqtwist.wire.schema import (
 
 class Upstream:
     """An upstream node during one generation. `generation`: at a proxy a number that grows with each choice of an upstream
-    node, at a member the primary's lease; `stopping`: the node has sent a stop request; `sends_receipts`: the node reports
+    node, at a member the primary's lease; `lease`: the primary's, 0 at a proxy; `stopping`: the node has sent a stop request; `sends_receipts`: the node reports
     committed CONFIRMs."""
 
-    __slots__ = ("peer", "batch", "generation", "stopping", "sends_receipts")
+    __slots__ = ("peer", "batch", "generation", "lease", "stopping", "sends_receipts")
 
     def __init__(self, peer: PeerSession, batch: UpstreamBatch, generation: int) -> None:
         self.peer, self.batch, self.generation, self.stopping = peer, batch, generation, False
+        self.lease = generation if peer.role is PeerRole.MEMBER else 0
         self.sends_receipts = CONFIRM_RECEIPTS in peer.session.remote.features.get(RELAY_EXTENSION, ())
 
 
@@ -198,8 +199,9 @@ class UpstreamRequests:
         self._pending[number] = PendingRequest(expected, answer, deadline, upstream, queue)
         return number
 
-    def on_response(self, peer: PeerSession, message: ControlMessage) -> bool:
-        """Handle a response; False if it matches no request, such as one of an earlier upstream."""
+    def on_response(self, peer: PeerSession, message: ControlMessage, node: str) -> bool:
+        """Handle a response; False if it matches no request, such as one of an earlier upstream. A refusal names `node`, which
+        sent it."""
         number = message.r_id or 0
         asked = self._pending.get(number)
         if asked is None or asked.upstream.peer is not peer or message.choice not in (asked.expected, "status"):
@@ -207,7 +209,7 @@ class UpstreamRequests:
         del self._pending[number]
         value = message.value
         if message.choice == "status":
-            value = Refused(value.category or Category.E_UNKNOWN, value.message, value.code)
+            value = Refused(value.category or Category.E_UNKNOWN, f"node {node} refuses: {value.message}", value.code)
         asked.answer(value, number)
         return True
 
