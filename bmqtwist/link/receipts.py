@@ -65,10 +65,18 @@ class ConfirmReceipts:
         self._is_scheduled = False
         for receiver in list(self._receivers):
             self._send(receiver, now)
+        self._drop_moved()
+
+    def _drop_moved(self) -> None:
+        """Drop the partitions that no receiver waits for: a node replaces these objects at a change of primary."""
+        if self._moved:
+            needed = {partition for receiver in self._receivers for _, each in receiver.uncommitted for partition, _ in each}
+            self._moved = {partition: since for partition, since in self._moved.items() if partition in needed}
 
     def remove(self, receiver: ReceiptReceiver) -> None:
         """Remove a downstream broker whose connection has ended."""
         self._receivers.pop(receiver, None)
+        self._drop_moved()
 
     def _send(self, receiver: ReceiptReceiver, now: float) -> None:
         committed, uncommitted = 0, receiver.uncommitted

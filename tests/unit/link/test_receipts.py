@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from bmqtwist.cluster.partition_events import ReplicaReceipt
 from bmqtwist.link.receipts import RECEIPT_DELAY_S, TAKEOVER_S, ConfirmReceipts
@@ -108,6 +112,29 @@ def test_confirms_of_a_partition_that_lost_its_lease_delay_the_receipt_until_the
     assert not downstream.sent
     clock.run(2 * RECEIPT_DELAY_S)
     assert downstream.sent == [2]
+
+
+@pytest.mark.parametrize("how", ["sent", "disconnected"])
+def test_a_partition_that_was_replaced_is_released_with_its_last_receipt(how: str) -> None:
+    """A node makes another object for each change of primary."""
+    lost, downstream = FakePartition(), DownstreamBroker()
+    partitions = [lost]
+    clock = ReceiptsWithClock(partitions)
+    lost.position += 1
+    clock.receipts.on_confirms(downstream, 1)
+    lost.is_primary = False
+    clock.run(TAKEOVER_S / 2)
+    if how == "sent":
+        clock.run(TAKEOVER_S)
+        assert downstream.sent == [1]
+    else:
+        clock.receipts.remove(downstream)
+    partitions.clear()
+    downstream.uncommitted.clear()
+    released = weakref.ref(lost)
+    del lost
+    gc.collect()
+    assert released() is None
 
 
 def test_a_replica_receipt_is_urgent_unless_an_early_ack_or_another_replica_replaces_it() -> None:
