@@ -14,7 +14,7 @@ runs once per message tests `report.debugging` first, or logs nothing.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Final, NamedTuple, Protocol
 
 from bmqtwist.alarms import AlarmKind
@@ -125,6 +125,26 @@ class LineLimiter:
             self._since, self._lines = now, 0
         self._lines += 1
         return self._lines <= self.LINES_PER_S
+
+
+class RepeatLimiter:
+    """Limits repetitions of lines: the first line of a key is allowed, then one in each period of `seconds`."""
+
+    __slots__ = ("_seconds", "_known")
+
+    def __init__(self, seconds: float = 60.0) -> None:
+        self._seconds = seconds
+        self._known: dict[Hashable, tuple[float, int]] = {}  # time of the last allowed line, number of omitted ones since
+
+    def suffix(self, key: Hashable, now: float) -> str | None:
+        """Return None if the line is omitted, else its end: the number of lines omitted since the last one, if any.
+        `now`: seconds, monotonic; there must be a limited number of keys."""
+        since, omitted = self._known.get(key, (float("-inf"), 0))
+        if now - since < self._seconds:
+            self._known[key] = since, omitted + 1
+            return None
+        self._known[key] = now, 0
+        return f" ({omitted} more times in the last {now - since:.0f} s)" if omitted else ""
 
 
 class ListReport(RecordedReport):

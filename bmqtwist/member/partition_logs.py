@@ -139,8 +139,8 @@ class PartitionLogs:
                     else f"its JOURNAL is damaged, {found.cut_bytes} B of it are ignored and fetched from the other nodes")
                 report.alarm(alarms.REPLICA_DAMAGED, "%s", f"{title}: {damage}")
             elif found.cut_bytes:
-                report.warn(f"{title}: the last {found.cut_bytes} B of JOURNAL are ignored: they were being written when "
-                            "the node crashed")
+                report.warn(f"{title}: the last {found.cut_bytes} B of JOURNAL are no complete records and are cut off; the "
+                            "primary sends the records that this node lacks")
             yield self._make_partition(each, found)
 
     def _clock(self, now: float) -> RecoveryClock:
@@ -154,8 +154,12 @@ class PartitionLogs:
         """Append records of another node."""
         try:
             hosted.partition.append_run(output.run, output.after, wall)
-        except (PeerError, RecordMismatch, OSError) as error:
-            hosted.inputs.append(LogFailed(f"records cannot be appended: {error}"))
+        except (PeerError, RecordMismatch) as error:
+            hosted.inputs.append(LogFailed(f"records of the primary cannot be appended: {error}. Compare the copies of both "
+                                           "nodes with `bmq storage compare`"))
+        except OSError as error:
+            hosted.inputs.append(LogFailed(f"records cannot be appended: {error}. Check space, permissions and disk of "
+                                           "`location`; this node fetches the records as soon as it can write"))
         self._loop.performer.request_turn()
 
     def begin_lease(self, hosted: HostedPartition, lease: int, wall: int) -> None:

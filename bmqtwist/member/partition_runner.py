@@ -54,7 +54,7 @@ from bmqtwist.member.node_status import NodeStatuses
 from bmqtwist.member.partition_logs import Feeding, HostedPartition, PartitionLogs
 from bmqtwist.member.promises import Promises
 from bmqtwist.peers.links import ClusterLinks
-from bmqtwist.report import LineLimiter, Report
+from bmqtwist.report import LineLimiter, RepeatLimiter, Report
 from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.partition import Durability, Partition
 from bmqtwist.storage.psn import NO_PSN, Psn
@@ -83,7 +83,7 @@ class PartitionRunner:
         self._logs = PartitionLogs(name, links.node_id, cluster, loop, self.step, self._attach_reports)
         self._feeding = Feeding(links.node_id, links, loop.timers, loop.report, self.step)
         self._check_at = float("-inf")  # the earliest expiry of a lease
-        self._lines = LineLimiter()
+        self._repeats = RepeatLimiter()
 
     def open(self, files: list[FileSets], durability: Durability, cache_bytes: int, timing: ReplicationTiming, now: float,
              wall: int) -> None:
@@ -202,9 +202,10 @@ class PartitionRunner:
             case RoleChanged():
                 self._on_role_changed(hosted, output, now)
             case Alarm():
-                if self._lines.admits(now):
+                times = self._repeats.suffix((hosted.index, output.kind.id), now)
+                if times is not None:
                     before = hosted.machine.transition_log.lines(now, SHOWN_MAX)
-                    self._loop.report.alarm(output.kind, "%s", f"{output.text}. Before:\n{before}")
+                    self._loop.report.alarm(output.kind, "%s", f"{output.text}{times}. Before:\n{before}")
             case _:
                 assert_never(output)
 
