@@ -32,7 +32,15 @@ from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import PartitionUnavailable
 from bmqtwist.wire import application_data
 from bmqtwist.wire.application_data import Inflation
-from bmqtwist.wire.fast import CAT_NONE, CAT_ZLIB, CONFIRM_MESSAGE, ITEM_BYTES, confirm_message_at
+from bmqtwist.wire.fast import (
+    CAT_NONE,
+    CAT_ZLIB,
+    CONFIRM_MESSAGE,
+    ITEM_BYTES,
+    MESSAGE_PROPERTIES,
+    OUT_OF_ORDER,
+    confirm_message_at,
+)
 
 _FAILED_ACK_LOG_S = 5.0
 _CONFIRM_BYTES: Final = CONFIRM_MESSAGE.size
@@ -209,7 +217,9 @@ class ClientSession(SessionKind):
 
     def _push(self, handle: Handle, sub_id: int, message: Message, redelivered: bool, compression: int, schema_id: int,
               payload: bytes) -> None:
-        flags = (4 if redelivered else 0) | (2 if message.has_properties else 0)
+        flags = MESSAGE_PROPERTIES if message.has_properties else 0
+        if redelivered or 0 < message.lease < handle.queue.lease and not self.is_broker:
+            flags |= OUT_OF_ORDER
         count, stats = 0, self.stats
         stats.push_msgs += 1
         stats.push_bytes += message.size

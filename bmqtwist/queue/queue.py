@@ -474,6 +474,7 @@ class Queue(ABC):
         self.stop_lines = LineLimiter(60.0)  # a queue whose consumers are often full stops after every message
         self.delivery_requested = False
         self.disabled = False  # neither accepts nor delivers messages; at a primary, `lifecycle` has the cause
+        self.lease = 0  # of the primary, 0 = unknown; messages of lower leases may have been delivered by an earlier primary
         self.idle_since: float | None = None
 
     # -- different at primaries and relays --------------------------------------------------------------------------

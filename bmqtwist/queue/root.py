@@ -68,7 +68,7 @@ class RootQueue(Queue):
                  context: RootContext, now: float) -> None:
         super().__init__(uri, name, domain, context)
         self.store, self.key, self.partition = store, store.key, partition
-        self.partition_id = partition.partition_id
+        self.partition_id, self.lease = partition.partition_id, partition.lease
         self.root_context = context
         self._domain_queues = domain.queues
         self.lifecycle = QueueLifecycle()

@@ -342,6 +342,7 @@ class Relays:
         upstream = opened.upstream
         if opened.relay is None or upstream is None:
             return
+        opened.relay.lease = upstream.lease
         opened.relay.resume_confirms(stream.app_id)
         if stream.app_id == DEFAULT_APP_ID and not upstream.stopping:
             opened.relay.resume_posts(upstream.generation)

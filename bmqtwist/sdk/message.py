@@ -23,8 +23,8 @@ from bmqtwist.wire.properties import PropertyType, Value
 class Message(Generic[ValueT]):
     """A delivered message; `Message[T]` if the queue's codec decodes to type T, else `Message[bytes]`.
 
-    `guid`: 16 bytes; `queue`: its queue; `subscription`: the subscription that matched; `redelivered`: it was delivered
-    before, to any consumer. `payload` and `properties` raise PeerError if the data is malformed. As a context manager,
+    `guid`: 16 bytes; `queue`: its queue; `subscription`: the subscription that matched; `redelivered`: it may
+    have been delivered before, to any consumer. `payload` and `properties` raise PeerError if the data is malformed. As a context manager,
     plain or `async`, it is confirmed at the end of the block, or given back if the block raises.
     """
 
@@ -89,7 +89,7 @@ class Message(Generic[ValueT]):
 
     @property
     def redelivered(self) -> bool:
-        """True if the message was delivered before."""
+        """True if the message may have been delivered before; False if it was not."""
         return bool(self._flags & 4)
 
     @property

@@ -9,7 +9,7 @@ import pytest
 from kit.client import Client, RequestRefused, payloads, refusal
 
 from bmqtwist.cluster.streams import StreamState
-from bmqtwist.testing.config import domain_config
+from bmqtwist.testing.config import DomainTable, domain_config
 from bmqtwist.testing.simulated_node import SimulatedNode
 from sim.reconfiguration import reconfigure
 from sim.replicated import EVENTUAL, FANOUT, STRONG, ReplicatingCluster, available_cluster
@@ -77,6 +77,18 @@ def test_an_open_without_a_leader_waits_until_one_is_elected() -> None:
 
 
 @pytest.mark.spec("broker", 44)
+@pytest.mark.parametrize("place", ["member", "p1"])
+def test_a_refusal_names_the_node_that_refuses(place: str) -> None:
+    """The leader lacks the domain's file, which the node of the client has."""
+    nodes = available_cluster(13, texts=domain(), proxies=PROXIES)
+    leader = nodes.leader
+    leader.broker.domains.provider._source = DomainTable()
+    member = next(node.name for node in nodes.machines if node is not leader)
+    refused = refusal(nodes.client(member if place == "member" else place).open, DOMAIN, write=1)
+    name = f"[{leader.name}, {leader.name[1:]}] refuses: Domain file 'domains/d.json' doesn't exist"
+    assert refused.message.endswith(name), refused.message
+
+
 @pytest.mark.parametrize("known", [True, False])
 def test_an_open_without_a_leader_fails_with_timeout_after_open_timeout_ms(known: bool) -> None:
     nodes = available_cluster(2, members=open_timeout(20))
@@ -221,6 +233,24 @@ def test_a_change_of_primary_resets_the_delivery_attempts(at_primary: bool) -> N
         assert nodes.stored(nodes.primary(index), DOMAIN) == [pill]
         crash_consumer(nodes, (nodes.primary(index) if at_primary else nodes.replicas(index)[0]).name, DOMAIN, pill)
     assert nodes.stored(nodes.primary(index), DOMAIN) == []
+
+
+@pytest.mark.parametrize("at_primary", [True, False])
+@pytest.mark.parametrize("uri", [STRONG, FANOUT])
+def test_messages_that_a_former_primary_may_have_delivered_are_marked_as_redelivered(uri: str, at_primary: bool) -> None:
+    """The consumer was connected to the primary that crashed. Messages posted since the change are not marked."""
+    nodes = available_cluster(12)
+    app = "foo" if uri == FANOUT else None
+    nodes.post(2, uri)
+    index = nodes.record(uri).partition_id
+    first = nodes.client(nodes.primary(index).name).consume(uri, app)
+    assert [each.out_of_order for each in first.take(2)] == [False, False]
+    change_primary(nodes, uri)
+    place = nodes.primary(index) if at_primary else nodes.replicas(index)[0]
+    second = nodes.client(place.name).consume(uri, app)
+    assert [each.out_of_order for each in second.take(2)] == [True, True]
+    nodes.post(1, uri)
+    assert [each.out_of_order for each in second.take(1)] == [False]
 
 
 @pytest.mark.spec("broker", 136)
