@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from bmqtwist.cluster.partition_events import LogFailed
 from bmqtwist.testing.config import CLUSTER
 from bmqtwist.testing.simulated_node import SimulatedNode
 from bmqtwist.wire.cluster_schema import Prepare
@@ -134,3 +135,14 @@ def test_stop_status_reports_the_stages_of_a_graceful_stop() -> None:
     reader.confirm(message)
     nodes.run(8.0)
     assert not place.up
+
+
+def test_an_alarm_of_a_partition_that_repeats_is_logged_once_a_minute_with_a_count() -> None:
+    nodes = start_cluster()
+    replication = nodes.replication(nodes.primary())
+    hosted = replication.hosted[0]
+    for _ in range(140):
+        replication.runner.step(hosted, nodes.primary().local_now, LogFailed("records cannot be appended: No space left"))
+        nodes.run(0.5)
+    alarms = [text for severity, text in nodes.primary().report.lines if "No space left" in text and severity == "ALARM"]
+    assert len(alarms) == 2 and "No space left (119 more times in the last 60 s). Before:\n" in alarms[1], alarms
