@@ -3,8 +3,8 @@
     primary    appends as a single broker does
     replica    `append_run` checks received records, sets the offsets of its own files and applies them; it rolls over where
                its primary does, or when a file is full, without records of its own
-    both       keep the last RECENT_BYTES (8 MiB) of records in memory, to send them to replicas (`recent_run`); older ones
-               are read from the files (`read_run`)
+    both       keep the last RECENT_BYTES (8 MiB, objects included) of records in memory, to send them to replicas
+               (`recent_run`); older ones are read from the files (`read_run`)
     cut        `journal_end_at` returns the end of JOURNAL without the records after a PSN; then the files are read again
 
 After a cut or an image (`image.py`), a new `ReplicatedPartition` replaces this one over the same files.
@@ -46,6 +46,7 @@ from bmqtwist.storage.store import PAYLOAD_CACHE_BYTES, SYNC_POINT_RESERVE_BYTES
 RUN_BYTES, RUN_RECORDS_MAX = 1 << 20, 4096  # limits of a written batch for it to stay in memory
 MESSAGE_RECORDS_MAX = 128  # per message to another node, which applies it in one turn
 RECENT_BYTES = 8 << 20  # of the last runs, in memory
+_RUN_OVERHEAD_BYTES = 320  # of one run: its object, PSNs and byte strings; counted, since most runs hold one or two records
 DELAYED_BATCHES_MAX = 16  # that replication may delay
 
 _MESSAGE, _QUEUE_OP, _JOURNAL_OP = int(RecordType.MESSAGE), int(RecordType.QUEUE_OP), int(RecordType.JOURNAL_OP)
@@ -192,9 +193,9 @@ class ReplicatedPartition(Partition):
     def _add_recent(self, run: RecordRun) -> None:
         """Add a run to the last ones in memory; a replica may need it after a rollover has removed its records."""
         self._recent.append(run)
-        self._recent_bytes += run.size
+        self._recent_bytes += run.size + _RUN_OVERHEAD_BYTES
         while self._recent_bytes > RECENT_BYTES:
-            self._recent_bytes -= self._recent.popleft().size
+            self._recent_bytes -= self._recent.popleft().size + _RUN_OVERHEAD_BYTES
 
     def can_send_after(self, after: Psn) -> bool:
         """Return whether the records after `after` are, or will be, available from `recent_run` or `read_run`."""
