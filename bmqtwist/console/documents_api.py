@@ -131,7 +131,7 @@ def alarm_catalogue(context: api.OperationContext, call: api.ApiCall) -> Documen
     return {"alarms": [kind.tree() for kind in CATALOGUE.values()]}
 
 
-@api.get("events", api.Argument("after", "seconds since the epoch: the first events later than this; default: the last events",
+@api.get("events", api.Argument("after", "seconds since the epoch: the first events later than this; default: the last ones",
                                 "number", api.read_time),
          api.Argument("limit", "number of events, 1 to 1000", "integer", api.integer_reader(200, 1, EVENTS_MAX)),
          answer={"events": "array", "next": "number"})

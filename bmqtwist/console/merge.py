@@ -188,7 +188,7 @@ def events_page(parts: Parts, after: float | None, limit: int) -> Document:
     if after is None:
         return {"events": events[-limit:], "next": None}
     later = [event["at"] for event in events if event["at"] > after]
-    ends = [part["next"] for part in parts.values() if part.get("next") is not None]  # later events of these parts are missing
+    ends = [part["next"] for part in parts.values() if part.get("next") is not None]  # the part lacks later events
     if len(later) > limit and later[limit - 1] < later[-1]:
         ends.append(later[limit - 1])
     end = min(ends, default=None)

@@ -161,7 +161,9 @@ def member_identity(identity: Identity, app: AppConfig, session_number: int, clu
     """Return the identity of a cluster's node: for another member, with the `definition` of the cluster; or for a proxy,
     with the URL of this node's console in `console_of`."""
     extra = _console(app, console_of, node_id) if console_of is not None else ""
+    guid_info = GuidInfo()
     if definition is not None:
+        guid_info = GuidInfo(identity.client_id.hex().upper(), int(identity.started_wall))
         extra = f";{CLUSTER_EXTENSION}:{','.join(shared_configuration(definition))}{_console(app, definition, node_id)}"
     return ClientIdentity(
         protocol_version=1, sdk_version=DEVELOPMENT_VERSION, client_type=ClientType.E_TCPBROKER,
@@ -169,7 +171,7 @@ def member_identity(identity: Identity, app: AppConfig, session_number: int, clu
         features=f"{own_features(app)};{MEMBER_EXTENSION}:{','.join(MEMBER_FEATURES)};"
         f"{RELAY_EXTENSION}:{','.join(RELAY_FEATURES)}{extra}", cluster_name=cluster,
         cluster_node_id=node_id, sdk_language=SdkLanguage.E_CPP, user_agent=f"bmqbrkr:{DEVELOPMENT_VERSION}",
-        guid_info=GuidInfo() if definition is None else GuidInfo(identity.client_id.hex().upper(), int(identity.started_wall)))
+        guid_info=guid_info)
 
 
 def proxy_identity(identity: Identity, app: AppConfig, session_number: int, cluster: str,

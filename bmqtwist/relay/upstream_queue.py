@@ -42,8 +42,8 @@ from bmqtwist.wire.schema import (
 
 class Upstream:
     """An upstream node during one generation. `generation`: at a proxy a number that grows with each choice of an upstream
-    node, at a member the primary's lease; `lease`: the primary's, 0 at a proxy; `stopping`: the node has sent a stop request; `sends_receipts`: the node reports
-    committed CONFIRMs."""
+    node, at a member the primary's lease; `lease`: the primary's, 0 at a proxy; `stopping`: it has sent a stop request;
+    `sends_receipts`: the node reports committed CONFIRMs."""
 
     __slots__ = ("peer", "batch", "generation", "lease", "stopping", "sends_receipts")
 
@@ -200,8 +200,8 @@ class UpstreamRequests:
         return number
 
     def on_response(self, peer: PeerSession, message: ControlMessage, node: str) -> bool:
-        """Handle a response; False if it matches no request, such as one of an earlier upstream. A refusal names `node`, which
-        sent it."""
+        """Handle a response; False if it matches no request, such as one of an earlier upstream. A refusal names its sender,
+        `node`."""
         number = message.r_id or 0
         asked = self._pending.get(number)
         if asked is None or asked.upstream.peer is not peer or message.choice not in (asked.expected, "status"):

@@ -24,8 +24,8 @@ class Message(Generic[ValueT]):
     """A delivered message; `Message[T]` if the queue's codec decodes to type T, else `Message[bytes]`.
 
     `guid`: 16 bytes; `queue`: its queue; `subscription`: the subscription that matched; `redelivered`: it may
-    have been delivered before, to any consumer. `payload` and `properties` raise PeerError if the data is malformed. As a context manager,
-    plain or `async`, it is confirmed at the end of the block, or given back if the block raises.
+    have been delivered before, to any consumer. `payload` and `properties` raise PeerError if the data is malformed. As a
+    context manager, plain or `async`, it is confirmed at the end of the block, or given back if the block raises.
     """
 
     __slots__ = ("_area", "_data", "_flags", "_form", "_payload", "_properties", "_taken", "guid", "queue", "subscription")

@@ -202,7 +202,7 @@ def _encode_text(name: str, text: str) -> bytes:
     try:
         return text.encode("utf-8", _LOSSLESS)
     except UnicodeEncodeError as error:
-        raise LocalError(f"property {name[:40]!r}: half a surrogate pair at character {error.start} is not valid text") from None
+        raise LocalError(f"property {name[:40]!r}: half a surrogate pair at character {error.start}") from None
 
 
 def _raw(name: str, kind: PropertyType, value: Value) -> bytes:
