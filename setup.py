@@ -62,7 +62,7 @@ class SourceDistribution(sdist):
 HOT = [f"bmqtwist/{name}.py" for name in (
     "steps", "machine", "wire/fast", "wire/frames", "wire/walk", "wire/options", "storage/records", "storage/message",
     "storage/gate", "storage/long_dict", "storage/state", "storage/compaction", "storage/rollover",
-    "storage/partition", "storage/replica", "storage/replay", "storage/recovery",
+    "storage/payloads", "storage/partition", "storage/replica", "storage/replay", "storage/recovery",
     "storage/fileset", "storage/files", "storage/history", "queue/counters", "queue/meter", "queue/window", "queue/queue",
     "queue/restored_messages", "queue/root", "queue/relay", "queue/delivery", "queue/handles", "queue/domain", "loop/scheduler",
     "reactor/incoming", "link/batching", "link/outgoing", "link/outbox", "link/session", "link/states", "link/puts",

@@ -208,9 +208,23 @@ ARCHIVE_NOT_CLEANED = _declare(
     "Check the permissions of `archiveLocation`.")
 PAYLOAD_DAMAGED = _declare(
     "payload-damaged", "STORAGE",
-    "The checksum of a stored payload is wrong.",
-    "The message is not delivered.",
-    "Check the disk, and run `bmq storage verify` at the stopped node.")
+    "The stored data of a message differ from the data that were written. At most one alarm per partition in 60 s; the next "
+    "one has the number of the others.",
+    "The message is delivered once it is repaired: with a copy of another member, or with the data in memory.",
+    "Check the disk. `bmq storage verify` at the stopped node lists all damage.",
+    clears="no repair is in progress in the partition")
+PAYLOAD_NOT_REPAIRED = _declare(
+    "payload-not-repaired", "STORAGE",
+    "An intact copy of a damaged message could not be written to the disk. At most one alarm per partition in 60 s.",
+    "The message is delivered from memory, if the payload cache has room. The repair is repeated every 30 s.",
+    "Replace the disk: stop the node, and start it with an empty `location`.",
+    clears="no repair is in progress in the partition")
+PAYLOAD_LOST = _declare(
+    "payload-lost", "STORAGE",
+    "The stored data of a message are damaged, and no member has an intact copy. At most one alarm per partition in 60 s.",
+    "The message is rejected for all apps, as a poison message.",
+    "Post the message again: the alarm names queue and GUID. Check the disk.",
+    severity="PANIC")
 RECOVERY_DAMAGE = _declare(
     "recovery-damage", "RECOVERY",
     "The start found damaged records in the files of a partition.",

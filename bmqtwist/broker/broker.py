@@ -32,6 +32,7 @@ from bmqtwist.broker.deliveries import Deliveries
 from bmqtwist.broker.graceful_stop import Shutdown
 from bmqtwist.broker.output import Output
 from bmqtwist.broker.periodic_jobs import PeriodicJobs
+from bmqtwist.broker.scrubbing import Scrubbing
 from bmqtwist.broker.sessions import Sessions
 from bmqtwist.broker.storage_turn import StorageTurn
 from bmqtwist.config.broker import Configuration
@@ -69,8 +70,11 @@ class Broker:
         self.loop = loop = Loop(performer, report, identity.started, identity.started_wall - identity.started,
                                 self._finish_turn)
         self.storage = StorageTurn(loop)
+        extension = configuration.extension
+        self.scrubbing = Scrubbing(loop, self.storage.partitions, extension.scrub_interval_seconds,
+                                   extension.scrub_bytes_per_second)
         self.deliveries = Deliveries(loop, self.storage)
-        self.output = Output(loop, configuration.extension.outbox_bytes_max)
+        self.output = Output(loop, extension.outbox_bytes_max)
         self.domains = Domains(configuration, provider, self.clusters, loop)
         self.queues = QueueAccess(loop, self.domains, self.clusters, self.proxies, self.add_proxy, security, identity)
         self.commands = Commands(loop, self.clusters, security)
@@ -118,6 +122,7 @@ class Broker:
         """Start the timers."""
         self.loop.now = now
         self.periodic.start(now)
+        self.scrubbing.start(now)
 
     def next_deadline(self) -> float | None:
         """Return the moment at which `tick` is due; None = not before the next event."""

@@ -84,7 +84,7 @@ class StorageTurn:
     def close(self, wall: int, sync: bool) -> OSError | None:
         """Stop every partition; return the first OSError, if any."""
         failed: OSError | None = None
-        for partition in self._partitions():
+        for partition in self.partitions():
             try:
                 self.release(partition.stop(wall, sync), self._loop.now)
             except OSError as error:
@@ -94,7 +94,8 @@ class StorageTurn:
                 partition.files.close(truncate=False)
         return failed
 
-    def _partitions(self) -> list[Partition]:
+    def partitions(self) -> list[Partition]:
+        """Return the partitions of all clusters."""
         return [partition for partitions, _ in self._clusters for partition in partitions]
 
     def release(self, puts: list[Put], now: float) -> None:
@@ -238,6 +239,6 @@ class StorageTurn:
 
     def check_space(self, now: float) -> None:
         """Report the partitions that are nearly full."""
-        for partition in self._partitions():
+        for partition in self.partitions():
             self._isolation.run(f"Partition [{partition.partition_id}]: the check of its space",
                               partial(partition.check_space, self._loop.wall(now)))

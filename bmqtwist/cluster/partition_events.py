@@ -18,7 +18,9 @@ from bmqtwist.storage.psn import LogSummary, Psn, RecordRun
 from bmqtwist.wire import layout
 from bmqtwist.wire.cluster_schema import (
     ClusterMessage,
+    Copy,
     Decline,
+    Fetch,
     ImagePart,
     Keepalive,
     MetadataLogMessage,
@@ -336,7 +338,10 @@ _RECEIPT: Final = layout.REPLICA_RECEIPT.struct  # partition, lease, PSNs matche
 _RECEIPT_HEADER: Final = event_header(EventType.REPLICATION_RECEIPT, layout.REPLICA_RECEIPT.size)
 
 
-def encode_partition_message(partition_id: int, message: PartitionMessage | Decline | Yield) -> bytes:
+AnyPartitionMessage = PartitionMessage | Decline | Yield | Fetch | Copy
+
+
+def encode_partition_message(partition_id: int, message: AnyPartitionMessage) -> bytes:
     """Return a message as a whole event."""
     if isinstance(message, Records):
         return _record_run(partition_id, message)
@@ -349,7 +354,7 @@ def encode_partition_message(partition_id: int, message: PartitionMessage | Decl
     return cluster_event(MetadataLogMessage.of(PartitionLogMessage.of(message)))
 
 
-def partition_message_of(sender: int, message: ClusterMessage) -> tuple[int, PartitionMessage | Decline | Yield] | None:
+def partition_message_of(sender: int, message: ClusterMessage) -> tuple[int, AnyPartitionMessage] | None:
     """Return (partition, message) of a control message, None if it is none of a partition. PeerError if the checksum of its
     records is wrong."""
     body = message.value.value if message.choice == "metadataLogMessage" else None

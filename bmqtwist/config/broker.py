@@ -349,6 +349,11 @@ class BmqtwistConfig(Section):
                                          "is disconnected; 0 = no limit, as in BlazingMQ", 256 << 20,
                                          unit="B")
     payload_cache_bytes: Natural64 = member("size of the cache for payloads of file-backed queues", 64 << 20, unit="B")
+    scrub_interval_seconds: Natural = member(
+        "time between the beginnings of two scrubs, which read all stored messages and repair damaged ones; 0 = no scrub",
+        21600, unit="s")
+    scrub_bytes_per_second: Positive = member("maximum rate at which a scrub reads; a message below 4 KiB counts as 4 KiB",
+                                              4 << 20, unit="B/s")
     sessions_per_identity_max: Natural = member("maximum number of sessions of one principal; 0 = no limit", 0)
     unauthenticated_seconds_max: Natural = member("time from the connection to the end of the negotiation; "
                                                   "0 = no limit", 180, unit="s")

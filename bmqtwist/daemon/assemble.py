@@ -180,6 +180,7 @@ class Node:
                               extension.relay_bytes_max)
         proposals = Proposals(node_id, metadata, links, broker.loop, leadership.active_leader, self.clock.timer_ns,
                               definition.queue_operations.assignment_timeout_ms / 1000)
+        cluster.repairs.connect(links, replication.primary_of, replication.is_active_primary)
         cluster.join(leadership, replication, proposals, relays)
         links.user = MemberDispatch(leadership, replication, proposals, relays, links, broker.loop)
 

@@ -38,6 +38,9 @@ class OverlayFile:
                 found[first - offset:last - offset] = piece[first - at:last - at]
         return bytes(found)
 
+    def drop_cached(self, offset: int, size: int) -> None:
+        """Do nothing: a trial start reads once."""
+
     def data_after(self, offset: int) -> int | None:
         found = [at for at, piece in self._written if at + len(piece) > offset]
         if self._base is not None and offset < self._base_size:

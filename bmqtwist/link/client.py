@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from bmqtwist import alarms
@@ -29,7 +30,7 @@ from bmqtwist.queue.queue import Handle
 from bmqtwist.queue.window import DeliveryWindow
 from bmqtwist.steps import Steps
 from bmqtwist.storage.message import Message
-from bmqtwist.storage.partition import PartitionUnavailable
+from bmqtwist.storage.partition import PartitionUnavailable, PayloadDamaged
 from bmqtwist.wire import application_data
 from bmqtwist.wire.application_data import Inflation
 from bmqtwist.wire.fast import (
@@ -170,6 +171,9 @@ class ClientSession(SessionKind):
         if payload is None:
             try:
                 payload = handle.queue.payload(message)
+            except PayloadDamaged as error:
+                self._await_repair(error, handle, sub_id, message, redelivered)
+                return
             except (PartitionUnavailable, OSError) as error:  # the partition has raised its alarm
                 self.context.report.error(f"{self.description}: message [GUID: {message.guid.hex().upper()}] of queue "
                                        f"'{handle.queue.uri}' is not delivered: {error}")
@@ -210,6 +214,33 @@ class ClientSession(SessionKind):
         for handle, sub_id, message, redelivered in waiting:
             if self.handles.get(handle.q_id) is handle:
                 self.push(handle, sub_id, message, redelivered)
+
+    def _await_repair(self, error: PayloadDamaged, handle: Handle, sub_id: int, message: Message, redelivered: bool) -> None:
+        """Deliver a damaged message after its repair. While other members are asked, later messages wait for it; if that
+        takes longer, they are delivered before it."""
+        repair = error.repair
+        if repair is None:
+            self.context.report.error(f"{self.description}: queue '{handle.queue.uri}': {error}; it is not delivered")
+        elif repair.asking:
+            self._converting.append((handle, sub_id, message, redelivered))
+            repair.listeners[self] = self._deliver_deferred
+        else:
+            repair.listeners[handle, sub_id] = partial(self._push_late, handle, sub_id, message)
+
+    def _deliver_deferred(self) -> None:
+        """Deliver the deferred messages, except those that were discarded or returned."""
+        waiting, self._converting = self._converting, deque()
+        for handle, sub_id, message, redelivered in waiting:
+            if self._is_unconfirmed(handle, message):
+                self.push(handle, sub_id, message, redelivered)
+
+    def _push_late(self, handle: Handle, sub_id: int, message: Message) -> None:
+        if self._is_unconfirmed(handle, message):
+            self.push(handle, sub_id, message, True)
+
+    def _is_unconfirmed(self, handle: Handle, message: Message) -> bool:
+        return self.handles.get(handle.q_id) is handle and any(
+            message.guid in substream.unconfirmed for substream in handle.substreams.values())
 
     def _alarm_unconvertible(self, message: Message, error: PeerError) -> None:
         self.context.report.alarm(alarms.CLIENT_INVALID_PUSH, f"{self.description}: properties of message "

@@ -32,6 +32,7 @@ from bmqtwist.member.member_relays import MemberRelays
 from bmqtwist.member.metadata import ClusterMetadata, MetadataUnavailable
 from bmqtwist.member.proposals import Proposals
 from bmqtwist.member.queue_changes import QueueChanges
+from bmqtwist.member.repairs import Repairs
 from bmqtwist.member.replication import Replication
 from bmqtwist.member.retirement import Retirement
 from bmqtwist.queue import handover
@@ -70,6 +71,7 @@ class Cluster:
         self.dormant: dict[str, QueueRecord] = {}  # queues whose domain is not loaded
         self.activations = Activations(self.stored_queue, self.on_activated, self.on_activation_failed, loop)
         self.retirement = Retirement(f"Cluster ({self.name})", loop)
+        self.repairs = Repairs(self)
         self.changes = QueueChanges(self)
         self.replication_factor = len(definition.nodes) // 2 + 1
 
@@ -116,6 +118,7 @@ class Cluster:
             partition = Partition(self.node_id, files[index], each, durability, cache_bytes)
             partition.files.reports.on_line = partial(self.report.info, "Cluster (%s): %s", self.name)
             self.partitions.append(partition)
+            self.repairs.attach(partition)
             try:
                 partition.activate(metadata.state.partitions[index].lease, wall)
             except PartitionUnavailable:

@@ -17,6 +17,7 @@ from bmqtwist.member.activation import Activations
 from bmqtwist.member.leadership import Leadership
 from bmqtwist.member.metadata import ClusterMetadata
 from bmqtwist.member.proposals import Proposals
+from bmqtwist.member.repairs import Repairs
 from bmqtwist.member.retirement import Retirement
 from bmqtwist.queue.root import Domain, RootContext, RootQueue
 from bmqtwist.report import Report
@@ -50,6 +51,7 @@ class ReplicatedCluster(Protocol):
     queues: dict[str, RootQueue]  # queues of which this node is primary, by URI
     activations: Activations
     retirement: Retirement
+    repairs: Repairs
     dormant: dict[str, QueueRecord]
     timer_ns: Callable[[], int]  # feeds storage keys
 

@@ -80,7 +80,7 @@ class PartitionRunner:
         self.handovers: Handovers
         self.promises = Promises(f"Cluster ({name})", promise_file, loop,
                                  lambda index, lease, now: self.step(self.hosted[index], now, PromiseWritten(lease)))
-        self._logs = PartitionLogs(name, links.node_id, cluster, loop, self.step, self._attach_reports)
+        self._logs = PartitionLogs(name, links.node_id, cluster, loop, self.step, self._attach)
         self._feeding = Feeding(links.node_id, links, loop.timers, loop.report, self.step)
         self._check_at = float("-inf")  # the earliest expiry of a lease
         self._repeats = RepeatLimiter()
@@ -98,10 +98,11 @@ class PartitionRunner:
                                               f"Cluster ({self._name}) Partition [{hosted.index}]", promise.doubtful)
             self.hosted.append(hosted)
             self._cluster.partitions.append(partition)
-            self._attach_reports(hosted)
+            self._attach(hosted)
         self.primaries.partitions = len(self.hosted)
 
-    def _attach_reports(self, hosted: HostedPartition) -> None:
+    def _attach(self, hosted: HostedPartition) -> None:
+        self._cluster.repairs.attach(hosted.partition)
         hosted.partition.files.reports.on_line = partial(self._loop.report.info, "Cluster (%s): %s", self._name)
 
     # -- inputs ---------------------------------------------------------------------------------------------------------

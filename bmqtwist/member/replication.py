@@ -17,9 +17,9 @@ from collections.abc import Iterable
 from bmqtwist.cluster.changes import PrimaryRules
 from bmqtwist.cluster.election_events import PeerDown, PeerUp, Stop, Tick
 from bmqtwist.cluster.partition_events import (
+    AnyPartitionMessage,
     Assigned,
     LogAdvanced,
-    PartitionMessage,
     PartitionRole,
     ReplicationTiming,
     encode_partition_message,
@@ -38,7 +38,16 @@ from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.partition import Durability
 from bmqtwist.storage.psn import Psn
 from bmqtwist.storage.slot_file import PromiseFile
-from bmqtwist.wire.cluster_schema import ClusterMessage, Decline, Keepalive, PrimaryStatus, PrimaryStatusAdvisory, Yield
+from bmqtwist.wire.cluster_schema import (
+    ClusterMessage,
+    Copy,
+    Decline,
+    Fetch,
+    Keepalive,
+    PrimaryStatus,
+    PrimaryStatusAdvisory,
+    Yield,
+)
 from bmqtwist.wire.text import bracketed
 
 LEASE_SHARE = 0.75  # of the elector's inactivity timeout: the default validity of a primary's lease
@@ -140,6 +149,7 @@ class Replication:
     def on_peer_up(self, node_id: int, now: float) -> None:
         """Handle the connection of a node."""
         self._statuses.on_connected(node_id)
+        self._cluster.repairs.retry(now)
         for hosted in self.hosted:
             if self.is_active_primary(hosted.index):
                 primary = Primary(self.node_id, hosted.machine.lease)
@@ -180,7 +190,7 @@ class Replication:
                 if self._links.is_up(node_id):
                     self.runner.step(hosted, now, PeerUp(node_id))
 
-    def on_message(self, sender: int, partition_id: int, message: PartitionMessage | Decline | Yield, now: float) -> None:
+    def on_message(self, sender: int, partition_id: int, message: AnyPartitionMessage, now: float) -> None:
         """Handle a message of another node about a partition; raises PeerError."""
         if partition_id >= len(self.hosted):
             raise PeerError(f"there is no partition {partition_id}", "partitionId", 0)
@@ -189,6 +199,8 @@ class Replication:
         elif isinstance(message, Yield):
             if sender == self.leadership.standing.leader:
                 self._begin_handover(partition_id, message, now)
+        elif isinstance(message, (Fetch, Copy)):
+            self._cluster.repairs.on_message(sender, partition_id, message, now)
         elif not self.runner.promises.lost:
             self.runner.step(self.hosted[partition_id], now, message)
             if isinstance(message, Keepalive):

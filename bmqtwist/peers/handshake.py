@@ -31,6 +31,7 @@ from bmqtwist.wire.schema import (
 
 MEMBER_EXTENSION = "BMQTWIST"  # feature group that BlazingMQ does not have
 MEMBER_FEATURES = ("DURABLE_VOTE", "METADATA_LOG")  # required of all members of a cluster
+RECORD_COPIES = "RECORD_COPIES"  # optional: the member answers requests for messages that are damaged at their sender
 CLUSTER_EXTENSION = "BMQTWIST_CLUSTER"  # feature group of configuration that must be equal at all members
 CONSOLE_EXTENSION = "BMQTWIST_CONSOLE"  # feature group of the console's URL and a proxy's name: UTF-8 in hexadecimal
 OLDEST_SDK = {SdkLanguage.E_CPP: 10500, SdkLanguage.E_JAVA: 2}
@@ -168,7 +169,7 @@ def member_identity(identity: Identity, app: AppConfig, session_number: int, clu
     return ClientIdentity(
         protocol_version=1, sdk_version=DEVELOPMENT_VERSION, client_type=ClientType.E_TCPBROKER,
         process_name=identity.process_name, pid=identity.pid, session_id=session_number, host_name=identity.host_name,
-        features=f"{own_features(app)};{MEMBER_EXTENSION}:{','.join(MEMBER_FEATURES)};"
+        features=f"{own_features(app)};{MEMBER_EXTENSION}:{','.join((*MEMBER_FEATURES, RECORD_COPIES))};"
         f"{RELAY_EXTENSION}:{','.join(RELAY_FEATURES)}{extra}", cluster_name=cluster,
         cluster_node_id=node_id, sdk_language=SdkLanguage.E_CPP, user_agent=f"bmqbrkr:{DEVELOPMENT_VERSION}",
         guid_info=guid_info)
@@ -193,6 +194,11 @@ def is_same_process(one: ClientIdentity, other: ClientIdentity) -> bool:
 def missing_member_features(features: Mapping[str, Sequence[str]]) -> list[str]:
     """Return the features that a broker lacks to be a member."""
     return [name for name in MEMBER_FEATURES if name not in features.get(MEMBER_EXTENSION, ())]
+
+
+def supports_record_copies(features: Mapping[str, Sequence[str]]) -> bool:
+    """Return whether a member answers requests for messages."""
+    return RECORD_COPIES in features.get(MEMBER_EXTENSION, ())
 
 
 def wants_receipts(features: Mapping[str, Sequence[str]]) -> bool:

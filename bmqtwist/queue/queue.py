@@ -44,7 +44,7 @@ from bmqtwist.report import LineLimiter, Report
 from bmqtwist.steps import Steps, at_once
 from bmqtwist.storage.gate import Copies, Gated
 from bmqtwist.storage.message import Message
-from bmqtwist.storage.partition import PartitionUnavailable
+from bmqtwist.storage.partition import PartitionUnavailable, PayloadDamaged
 from bmqtwist.storage.store import BEGINNING_BYTES
 from bmqtwist.wire import properties
 
@@ -589,18 +589,19 @@ class Queue(ABC):
         entry = substream.unconfirmed.get(guid)
         if entry is None or self.count_failed_attempt(substream.app, entry[0], wall):
             return
-        self._remove_unconfirmed(substream, guid)
+        self.take_back(substream, guid)
 
     def on_return(self, substream: Substream, guid: bytes) -> None:
         """Take back a message that a downstream broker has no consumer for, and redeliver it."""
         if self.disabled and self.defer_action(partial(_call_deferred, "on_return", substream, guid)):
             return
         if guid in substream.unconfirmed:
-            message = self._remove_unconfirmed(substream, guid)
+            message = self.take_back(substream, guid)
             if self.is_pending(substream.app, message):
                 substream.app.add_redeliveries([message])
 
-    def _remove_unconfirmed(self, substream: Substream, guid: bytes) -> Message:
+    def take_back(self, substream: Substream, guid: bytes) -> Message:
+        """Return the credit of an unconfirmed message; the caller redelivers or removes it."""
         message, subscription, _ = substream.unconfirmed.pop(guid)
         subscription.set_unconfirmed(subscription.messages - 1, subscription.bytes - message.size)
         substream.app.recheck_waiting = True
@@ -615,6 +616,8 @@ class Queue(ABC):
             if message.has_properties:
                 try:
                     found = self._values(message)
+                except PayloadDamaged:  # until its repair, see `queue.root.route_again`
+                    return {}
                 except (PeerError, PartitionUnavailable, OSError):
                     found = {}
             message.properties = found

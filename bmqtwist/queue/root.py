@@ -505,6 +505,27 @@ class Uncommitted:
         self.on_commit(now)
 
 
+def discard_damaged(queue: RootQueue, message: Message, wall: int) -> None:
+    """Reject a message whose stored data are lost for all apps, as a poison message; consumers get its credit back."""
+    for app in queue.active:
+        for substream in app.substreams:
+            if message.guid in substream.unconfirmed:
+                queue.take_back(substream, message.guid)
+        if queue.is_pending(app, message):
+            queue.stats.reject_msgs += 1
+            queue.finish_message(app, message, wall, ConfirmReason.REJECTED)
+        app.drop_removed([message])
+
+
+def route_again(queue: RootQueue, message: Message) -> None:
+    """Route a message again whose stored data, and so its properties, were damaged until now."""
+    message.properties = None
+    for app in queue.active:
+        if message.guid in app.put_aside or message.guid in app.waiting:
+            app.recheck_put_aside = app.recheck_waiting = True
+            queue.request_delivery()
+
+
 def _purge_queue(queue: RootQueue, wall: int) -> Steps[tuple[int, int]]:
     """Drop all messages. PartitionUnavailable: none was dropped."""
     steps = (queue.partition.state.empty_queue(queue.store) if queue.in_memory

@@ -37,6 +37,11 @@ class RealFile:
             data += self.read(offset + len(data), size - len(data))
         return data
 
+    def drop_cached(self, offset: int, size: int) -> None:
+        """Drop synced pages from the page cache; macOS has no such call."""
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._fd, offset, size, os.POSIX_FADV_DONTNEED)
+
     def data_after(self, offset: int) -> int | None:
         """Return the first offset that may have been written; unwritten preallocated blocks are holes."""
         try:

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator
 
 from bmqtwist.storage.exchange import READ_BYTES, ReadAhead, build_run, complete_message, records_of
 from bmqtwist.storage.message import Message
+from bmqtwist.storage.partition import PayloadDamaged
+from bmqtwist.storage.payloads import is_intact
 from bmqtwist.storage.psn import NO_PSN, Psn, RecordRun
 from bmqtwist.storage.records import (
     DATA_HEADER,
@@ -47,6 +49,7 @@ class ImageSource:
             raise OSError(errno.EIO, "its last records cannot be written")
         if partition.roll.relocation is not None:
             partition.roll.relocation.update(1 << 62)
+        self._partition = partition
         self._files, self._set = partition.files, partition.files.current.base
         self._reader = ReadAhead(self._files, self._files.current.data.end)
         base = partition.summary.base
@@ -70,7 +73,11 @@ class ImageSource:
         journal = self._files.read_journal(self._copied_at, wanted)
         if len(journal) < wanted:
             raise OSError(errno.EIO, "JOURNAL is shorter than its records")
-        run = build_run(self._reader, journal, self.at, self._copied_at)
+        try:
+            run = build_run(self._reader, journal, self.at, self._copied_at)
+        except OSError:
+            self._partition.find_damage(journal)
+            raise
         self._copied_at += len(run.journal)
         return RecordRun(self.at, self.at, run.journal, run.data, run.qlist), self._copied_at == end
 
@@ -83,8 +90,8 @@ class ImageSource:
                 if journal and size + length > READ_BYTES:
                     break
                 content = self._reader.read_data(item.data_offset * 8, length)
-                if len(content) < length:
-                    raise OSError(errno.EIO, "DATA is shorter than its records")
+                if item.live_key >= 0 and not is_intact(content, item):
+                    content = self._read_again(item)
                 journal.append(pack_message_record(item.sequence, item.lease, item.wall, item.queue_key, item.data_offset,
                                                    item))
                 data.append(content)
@@ -101,6 +108,13 @@ class ImageSource:
             self._next_slice()
         return (RecordRun(self.at, self.at, b"".join(journal), b"".join(data), b"".join(qlist)),
                 self._next == len(self._items))
+
+    def _read_again(self, message: Message) -> bytes:
+        """Read a damaged record again, which begins its repair."""
+        try:
+            return self._partition.payloads.read_record(message)
+        except PayloadDamaged as error:
+            raise OSError(errno.EIO, str(error)) from None
 
     def _next_slice(self) -> None:
         self._items, self._next = next(self._slices, []), 0

@@ -216,6 +216,9 @@ class MemoryFile:
     def read(self, offset: int, size: int) -> bytes:
         return self._node.read(offset, size)
 
+    def drop_cached(self, offset: int, size: int) -> None:
+        """Do nothing: there is no cache."""
+
     def data_after(self, offset: int) -> int | None:
         """Return `offset` if it lies before the last written byte, else None."""
         return offset if offset < len(self._node.content) else None

@@ -6,7 +6,7 @@ writes the records of a turn to the files and then passes them to the replicas (
 CONFIRMs and DELETIONs are never refused. While the partition is disabled, full or its disk fails, they change the state at
 once and become *pending records*, which are appended as soon as the partition takes records again.
 
-`PayloadReader` reads stored application data. `replica.ReplicatedPartition` extends `Partition` for cluster members. Queues
+`payloads.py` reads stored application data. `replica.ReplicatedPartition` extends `Partition` for cluster members. Queues
 (`queue/root.py`) append messages, CONFIRMs and DELETIONs; `broker/storage_turn.py` calls `flush` and the sync methods.
 
 docs/architecture.md, "A message's way", shows when this module is called.
@@ -17,8 +17,6 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from crc32c import crc32c
-
 from bmqtwist import alarms
 from bmqtwist.alarms import AlarmKind
 from bmqtwist.errors import LocalError
@@ -27,6 +25,7 @@ from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.gate import COMMITTED_ALL, CopyMarks, Gated
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition_log import Batch, PartitionLog
+from bmqtwist.storage.payloads import PayloadDamaged, PayloadReader
 from bmqtwist.storage.queue_records import QueueRecords
 from bmqtwist.storage.records import (
     CONFIRM_HEAD,
@@ -47,12 +46,10 @@ from bmqtwist.storage.rollover import Rollover
 from bmqtwist.storage.room import Room
 from bmqtwist.storage.state import PartitionState
 from bmqtwist.storage.store import (
-    BEGINNING_BYTES,
     PAYLOAD_CACHE_BYTES,
     PREWRITE_BYTES,
     SYNC_POINT_RESERVE_BYTES,
     PartitionUnavailable,
-    PayloadDamaged,
 )
 
 if TYPE_CHECKING:
@@ -63,40 +60,6 @@ __all__ = ["COMMITTED_ALL", "Batch", "Durability", "Message", "Partition", "Part
 Durability = Literal["none", "group", "always"]
 
 _DATA_HEADER_BYTES: Final = DATA_HEADER.size
-
-
-class PayloadReader:
-    """Application data of the messages of one partition. Methods raise OSError if DATA cannot be read."""
-
-    def __init__(self, files: FileSets, roll: Rollover) -> None:
-        self._files, self._roll = files, roll
-
-    def read(self, message: Message) -> bytes:
-        """Return the application data of a message; PayloadDamaged if its checksum does not match."""
-        if message.payload is not None:
-            return message.payload
-        offset = self._offset(message)
-        payload = self._files.read_data(offset, message.size)
-        if len(payload) != message.size or crc32c(payload) != message.crc:
-            what = f"the stored data of message {message.guid.hex().upper()} at offset {offset} is damaged"
-            self._files.reports.alarm(alarms.PAYLOAD_DAMAGED, f": {what}; it is not delivered.")
-            raise PayloadDamaged(what)
-        return payload
-
-    def read_beginning(self, message: Message, size: int = BEGINNING_BYTES) -> bytes:
-        """Return the first `size` bytes of the application data; the checksum is verified only if these are all of it."""
-        if message.payload is not None or message.size <= size:
-            return self.read(message)
-        return self.read_piece(message, 0, size)
-
-    def read_piece(self, message: Message, start: int, size: int) -> bytes:
-        """Return `size` bytes of the application data from offset `start` on, without a checksum."""
-        return self._files.read_data(self._offset(message) + start, size)
-
-    def _offset(self, message: Message) -> int:
-        relocation = self._roll.relocation
-        dwords = message.data_offset if relocation is None else relocation.offset(message)
-        return dwords * 8 + _DATA_HEADER_BYTES + len(message.options)
 
 
 class Partition:
@@ -392,6 +355,12 @@ class Partition:
         # recovery treats a truncated file without a sync point at its end as damaged by a crash
         self.files.close(truncate=written and not self._rewrite and self.is_primary)
         return released if self.is_primary else []
+
+    def hold_payload(self, message: Message, payload: bytes) -> None:
+        """Keep the payload of a live message in memory, if the cache has room."""
+        if message.payload is None and self.state.cached_bytes + message.size <= self.tail.cache_max:
+            message.payload = payload
+            self.state.cached_bytes += message.size
 
     # ---- monitoring ----------------------------------------------------------------------------------------------
 

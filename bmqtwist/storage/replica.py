@@ -26,8 +26,8 @@ from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.found_log import FoundLog
 from bmqtwist.storage.gate import Copies
 from bmqtwist.storage.journal import is_sync_point
-from bmqtwist.storage.layout import JOURNAL_OP_RECORD, QUEUE_OP_RECORD
-from bmqtwist.storage.partition import Durability, Partition
+from bmqtwist.storage.layout import JOURNAL_OP_RECORD, MESSAGE_RECORD, QUEUE_OP_RECORD
+from bmqtwist.storage.partition import Durability, Partition, PayloadDamaged
 from bmqtwist.storage.partition_log import merge_batches
 from bmqtwist.storage.psn import LogSummary, Psn, RecordRun, join_runs
 from bmqtwist.storage.records import (
@@ -50,6 +50,7 @@ _RUN_OVERHEAD_BYTES = 320  # of one run: its object, PSNs and byte strings; coun
 DELAYED_BATCHES_MAX = 16  # that replication may delay
 
 _MESSAGE, _QUEUE_OP, _JOURNAL_OP = int(RecordType.MESSAGE), int(RecordType.QUEUE_OP), int(RecordType.JOURNAL_OP)
+_KEY_AT, _GUID_AT = MESSAGE_RECORD.offset("queue_key"), MESSAGE_RECORD.offset("guid")
 _OP_AT = QUEUE_OP_RECORD.offset("qlist_words") - 1
 _KIND_AT, _NODE_AT = JOURNAL_OP_RECORD.offset("sync_point_type"), JOURNAL_OP_RECORD.offset("node")
 
@@ -247,7 +248,23 @@ class ReplicatedPartition(Partition):
         if len(journal) < RECORD_BYTES:
             raise OSError(errno.EIO, "JOURNAL is shorter than its records")
         reader = ReadAhead(self.files, self.files.current.data.end)
-        return build_run(reader, journal, after, start)
+        try:
+            return build_run(reader, journal, after, start)
+        except OSError:
+            self.find_damage(journal)
+            raise
+
+    def find_damage(self, journal: bytes) -> None:
+        """Begin the repair of each damaged message that is live and among these JOURNAL records."""
+        for at in range(0, len(journal), RECORD_BYTES):
+            record = journal[at:at + RECORD_BYTES]
+            queue = self.state.queues.get(record[_KEY_AT:_KEY_AT + 5]) if record[0] >> 4 == _MESSAGE else None
+            message = queue.messages.get(record[_GUID_AT:_GUID_AT + 16]) if queue is not None else None
+            if message is not None:
+                try:
+                    self.payloads.read_record(message)
+                except PayloadDamaged:
+                    continue
 
     # ---- the replica -----------------------------------------------------------------------------------------------
 
@@ -315,6 +332,7 @@ class ReplicatedPartition(Partition):
 
     def abandon(self, wall: int) -> None:
         """Stop all work before another partition replaces this one; the log ends with the last record in the files."""
+        self.payloads.closed = True
         self.roll.stop(wall)
         unwritten = len(self.tail.journal)
         if 0 < unwritten < self.sequence:

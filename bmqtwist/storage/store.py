@@ -56,10 +56,6 @@ class PartitionUnavailable(LocalError):
     """The partition takes no records now; producers receive STORAGE_FAILURE."""
 
 
-class PayloadDamaged(PartitionUnavailable):
-    """The stored application data of a message is damaged and must not be delivered."""
-
-
 FileBytes = tuple[int, int, int]  # of JOURNAL, DATA, QLIST
 
 
@@ -110,6 +106,9 @@ class File(Protocol):
 
     def read(self, offset: int, size: int) -> bytes:
         """Up to `size` bytes; fewer only at the end of the file."""
+
+    def drop_cached(self, offset: int, size: int) -> None:
+        """Let the next read of these bytes come from the disk, where the operating system supports that."""
 
     def data_after(self, offset: int) -> int | None:
         """Return the first offset from `offset` on that may have been written; None if only zeros follow."""

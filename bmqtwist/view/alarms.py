@@ -244,6 +244,10 @@ def _has_space(broker: Broker, alarm: AlarmState, wall: float) -> bool:
                                    for _, partition in found)
 
 
+def _is_repaired(broker: Broker, alarm: AlarmState, wall: float) -> bool:
+    return not any(partition.payloads.damaged for _, partition in _partitions(broker, alarm))
+
+
 def _is_led(broker: Broker, alarm: AlarmState, wall: float) -> bool:
     """Return whether the partition of an alarm has an active primary."""
     found = _partitions(broker, alarm)
@@ -270,6 +274,7 @@ CONDITIONS: dict[str, Callable[[Broker, AlarmState, float], bool]] = {
     **dict.fromkeys((each.id for each in kinds.CATALOGUE.values()
                      if each.category == kinds.WRITE_FAILED.category and each.clears), _takes_records),
     kinds.PARTITION_AVAILABLESPACE_SOFTLIMIT.id: _has_space,
+    **dict.fromkeys((kinds.PAYLOAD_DAMAGED.id, kinds.PAYLOAD_NOT_REPAIRED.id), _is_repaired),
     kinds.PRIMARY_NOT_ACTIVE.id: _is_led,
     kinds.CLUSTER_ACTIVE_NODE_UNKNOWN.id: _has_upstream,
     kinds.DISPATCHER.id: lambda broker, alarm, wall: wall - alarm.last_at >= MOMENTARY_S,

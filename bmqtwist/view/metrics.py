@@ -235,6 +235,8 @@ def _clusters(state: BrokerState, common: Labels) -> Iterator[Point]:
             head = f"cluster_partition{part.partition_id}"
             yield f"{head}_rollover_time", "gauge", labels, 0
             yield f"{head}_sequence_number", "gauge", labels, part.sequence
+            for name, value in (("damaged", part.damaged), ("repaired", part.repaired), ("discarded", part.discarded)):
+                yield f"{head}_{name}_msgs", "counter", labels, value
             for name, file in (("journal", part.journal), ("data", part.data)):
                 yield f"{head}_{name}_offset_bytes", "gauge", labels, file.used
                 yield f"{head}_{name}_outstanding_bytes", "gauge", labels, file.outstanding

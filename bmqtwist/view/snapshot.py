@@ -231,7 +231,8 @@ class FileState(Struct, frozen=True):
 
 
 class PartitionSnapshot(Struct, frozen=True):
-    """Partition at this node. `queues` counts the queues mapped to it, `active` the open ones."""
+    """Partition at this node. `queues` counts the queues mapped to it, `active` the open ones; `damaged`, `repaired`,
+    `discarded`: messages since the start."""
 
     partition_id: int
     primary: str
@@ -248,6 +249,9 @@ class PartitionSnapshot(Struct, frozen=True):
     qlist: FileState | None = None
     records: int = 0
     unreceipted: int = 0
+    damaged: int = 0
+    repaired: int = 0
+    discarded: int = 0
     batch: int = 0
     storages: tuple[StorageState, ...] = ()
 

@@ -25,6 +25,7 @@ from bmqtwist.view.statistics import Source
 if TYPE_CHECKING:
     from bmqtwist.broker.broker import Broker
     from bmqtwist.member.cluster import Cluster
+    from bmqtwist.member.repairs import RepairCounts
     from bmqtwist.queue.domain import DomainRules
     from bmqtwist.queue.root import Domain
     from bmqtwist.relay.relays import Relays
@@ -118,7 +119,8 @@ def cluster_in_steps(cluster: Cluster) -> Steps[state.ClusterSnapshot]:
     active = {queue.uri for queue in cluster.queues.values() if facts.is_active(queue)}
     partitions = tuple(partition_state(each, primaries.get(each.partition_id, ""),
                                        tuple(by_partition.get(each.partition_id, ())), active,
-                                       cluster.primary_status(each.partition_id), primaries.get(each.partition_id) == name)
+                                       cluster.primary_status(each.partition_id), primaries.get(each.partition_id) == name,
+                                       cluster.repairs.counts[each.partition_id])
                        for each in cluster.partitions)
     queues = yield from in_steps(list(cluster.metadata.state.queues.values()), lambda record: state.AssignedQueue(
         record.uri, facts.hexadecimal(record.key), record.partition_id, primaries.get(record.partition_id, ""),
@@ -140,14 +142,15 @@ def elector_state(cluster: Cluster, names: dict[int, str]) -> state.ElectorState
 
 
 def partition_state(partition: Partition, primary: str, stored: tuple[state.StorageState, ...], active: set[str],
-                    status: str = "ACTIVE", ours: bool = True) -> state.PartitionSnapshot:
+                    status: str, ours: bool, repairs: RepairCounts) -> state.PartitionSnapshot:
     journal, data, qlist = partition_files(partition)
     return state.PartitionSnapshot(
         partition.partition_id, primary, partition.lease, partition.sequence, status, partition.available,
         queues=len(stored), active=sum(storage.uri in active for storage in stored),
         data_file=f"bmq_{partition.partition_id}.{partition.files.current.base}.bmq_data", data=data,
         journal=journal, qlist=qlist, records=len(partition.state.live), storages=stored,
-        unreceipted=max(0, partition.position - partition.copies.committed) if ours else 0)
+        unreceipted=max(0, partition.position - partition.copies.committed) if ours else 0,
+        damaged=repairs.damaged, repaired=repairs.repaired, discarded=repairs.discarded)
 
 
 def _relayed_of(broker: Broker, relays: Relays | None, domain: DomainRules) -> Iterable[state.QueueState]:

@@ -8,6 +8,7 @@ All functions only read, STEP_RECORDS records per step. Pure: files are read thr
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
@@ -51,6 +52,7 @@ def file_rows(cluster: Cluster, disk: Disk) -> list[Document]:
     config = cluster.definition.partition_config
     archived = disk.names(config.archive_location)
     return [_files(partition, [name for name in archived if f"bmq_{partition.partition_id}." in name])
+            | asdict(cluster.repairs.counts[partition.partition_id])
             for partition in cluster.partitions]
 
 

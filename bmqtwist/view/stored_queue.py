@@ -22,9 +22,10 @@ from bmqtwist.limits import INFLATE_STEP_BYTES, INFLATED_BYTES_MAX
 from bmqtwist.steps import Steps
 from bmqtwist.storage.long_dict import LongDict
 from bmqtwist.storage.message import Message
+from bmqtwist.storage.payloads import PayloadDamaged
 from bmqtwist.storage.records import CONFIRM, FLAGS_MASK, FLAGS_SHIFT, ConfirmReason
 from bmqtwist.storage.replica import ReplicatedPartition
-from bmqtwist.storage.store import BEGINNING_BYTES, PartitionUnavailable, PayloadDamaged
+from bmqtwist.storage.store import BEGINNING_BYTES, PartitionUnavailable
 from bmqtwist.view.queue_facts import hexadecimal
 from bmqtwist.view.typed_properties import as_tree, plain_text
 from bmqtwist.wire import application_data, properties

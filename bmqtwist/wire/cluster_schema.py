@@ -332,6 +332,25 @@ class Yield(AboutPartition):
     successor: U32 = 0
 
 
+class Fetch(AboutPartition):
+    """Extension: request for the application data of the message `guid`, of the MESSAGE record with the PSN `at`, whose copy
+    at the sender is damaged."""
+
+    sender: int = 0
+    at: Psn = (0, 0)
+    queue_key: bytes = b""
+    guid: bytes = b""
+
+
+class Copy(AboutPartition):
+    """Extension: answer to a Fetch, with the application data, or without `intact`: the sender has no intact copy."""
+
+    sender: int = 0
+    guid: bytes = b""
+    intact: bool = False
+    data: bytes = b""
+
+
 class PartitionLogMessage(Chosen):
     """Extension: replication of partitions, except records and receipts, which are separate events."""
 
@@ -344,6 +363,8 @@ class PartitionLogMessage(Chosen):
         (7, "keepalive", Keepalive),
         (8, "decline", Decline),
         (9, "yield", Yield),
+        (10, "fetch", Fetch),
+        (11, "copy", Copy),
     ))
 
 

@@ -614,6 +614,9 @@ class Script:
                     "lease": 3,
                     "sequence": 100_000,
                     "rollingOver": False,
+                    "damaged": 0,
+                    "repaired": 0,
+                    "discarded": 0,
                     "archivedFiles": 3,
                     "archived": [],
                     "files": [

@@ -35,6 +35,9 @@ export function start({ onCluster, cluster }) {
       number("On disk", (row) => bytes(row.length)),
       text("Rollover", (row) => (row.rollingOver ? "in progress" : "–")),
       number("Archived files", (row) => count(row.archivedFiles)),
+      number("Damaged messages", (row) => count(row.damaged)),
+      number("Repaired", (row) => count(row.repaired)),
+      number("Discarded", (row) => count(row.discarded)),
     ],
   });
   replace(find("#files"), files.element);
@@ -88,6 +91,9 @@ export function start({ onCluster, cluster }) {
             partition: one.partition,
             rollingOver: one.rollingOver,
             archivedFiles: file.kind === "journal" ? one.archivedFiles : null,
+            damaged: file.kind === "data" ? one.damaged : null,
+            repaired: file.kind === "data" ? one.repaired : null,
+            discarded: file.kind === "data" ? one.discarded : null,
           })),
         ),
       );
