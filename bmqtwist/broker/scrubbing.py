@@ -26,18 +26,28 @@ class Scrubbing:
     def __init__(self, loop: Loop, partitions: Callable[[], list[Partition]], interval: float, rate: int) -> None:
         self._loop, self._partitions, self._interval, self._rate = loop, partitions, interval, rate
         self.passes = self.bytes = 0
-        self._began = 0.0
+        self._began = self._due = 0.0
         self._left: Iterator[Partition] = iter(())
         self._pass: ScrubPass | None = None
 
     def start(self, now: float) -> None:
         """Start the timer of the first pass."""
-        if self._interval:
-            self._loop.timers.at(now + self._interval, self._begin)
+        self._schedule(now + self._interval)
 
-    def _begin(self, now: float) -> None:
-        self._began, self._left = now, iter(self._partitions())
-        self._next(now)
+    def _schedule(self, due: float) -> None:
+        self._due = due
+        if self._interval:
+            self._loop.timers.at(due, self._on_due)
+
+    def _on_due(self, now: float) -> None:
+        if now >= self._due:  # else a pass began earlier, and the next one has a timer of its own
+            self.begin(now)
+
+    def begin(self, now: float) -> None:
+        """Begin a pass, unless one is in progress."""
+        if self._pass is None:
+            self._began, self._left = now, iter(self._partitions())
+            self._next(now)
 
     def _next(self, now: float) -> None:
         """Read the next batch of the pass."""
@@ -46,7 +56,7 @@ class Scrubbing:
             partition = next(self._left, None)
             if partition is None:
                 self._pass, self.passes = None, self.passes + 1
-                self._loop.timers.at(max(now + PAUSE_S, self._began + self._interval), self._begin)
+                self._schedule(max(now + PAUSE_S, self._began + self._interval))
                 return
             self._pass = ScrubPass(partition)
             batch = self._pass.next_batch()

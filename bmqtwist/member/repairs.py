@@ -40,6 +40,7 @@ from bmqtwist.storage.payloads import PayloadDamaged, Repair
 from bmqtwist.wire.cluster_schema import Copy, Fetch
 
 IN_FLIGHT_MAX = 8  # requests without an answer, each of one message
+STEP, PAUSE_S = 32, 0.001  # repairs that begin in one turn, and the pause after them
 ANSWER_S = 5.0  # after which the next member is asked
 RETRY_S = 30.0  # after which postponed repairs ask again
 ALARM_PERIOD_S = 60.0  # between two alarms of a kind about a partition
@@ -125,8 +126,11 @@ class Repairs:
         """Ask the next member after a missing answer, and begin the next repairs."""
         for task in [task for task in self._asked.values() if task.deadline <= now]:
             self._ask_next(task, now)
-        while self._waiting and len(self._asked) < IN_FLIGHT_MAX:
+        for _ in range(STEP):
+            if not self._waiting or len(self._asked) >= IN_FLIGHT_MAX:
+                return
             self._begin(self._waiting.popleft(), now)
+        self._loop.timers.at(now + PAUSE_S, self._run)
 
     def _begin(self, task: RepairTask, now: float) -> None:
         payloads = task.partition.payloads

@@ -20,13 +20,13 @@ from bmqtwist.member.leadership import Leadership
 from bmqtwist.member.partition_logs import HostedPartition
 from bmqtwist.storage.found_log import SYNC_POINTS
 from bmqtwist.storage.journal import is_sync_point
-from bmqtwist.storage.records import RECORD, RECORD_BYTES, FileType
+from bmqtwist.storage.records import DATA_HEADER, RECORD, RECORD_BYTES, FileType
 from bmqtwist.storage.store import JOURNAL_HEADER_BYTES
 from bmqtwist.testing.config import CLUSTER
 from bmqtwist.testing.network import ConnectionEnd
 from bmqtwist.testing.simulated_node import SimulatedNode
 from sim.campaign.clients import CampaignProducer
-from sim.campaign.judges import durable_vote
+from sim.campaign.judges import damaged_messages, durable_vote
 from sim.campaign.messages import APPS as APPS_OF_CLIENTS
 from sim.campaign.messages import EVENTUAL, EXTRA_APP, FANOUT, STRONG, domain_text
 from sim.campaign.schedule import LEADER, Step
@@ -35,6 +35,7 @@ from sim.campaign.world import CampaignWorld
 DOWN_S, PAUSED_S, SLOW_S, SLOW_DISK_S, JUMP_S = 8.0, 8.0, 1.5, 3.0, 4.0  # longest duration, delay or clock jump
 ROLLING_S = 9.0  # longest time between the stops of two nodes in a rolling restart
 _SEQUENCE_AT = 7  # offset of the last byte of the sequence number in a record
+OLD_S = SYNC_POINTS + 2  # age of a message whose record was durable by its sync points
 URIS = 12  # number of queues that are assigned and unassigned
 APPS = ("a", "b", "c")
 
@@ -331,7 +332,8 @@ def isolate_busy_primary(world: CampaignWorld, node: SimulatedNode, other: Simul
 
 
 def flip_bit(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
-    """Kill the node and flip a bit in one of its files, unless a node is down or has a damaged log.
+    """Flip a bit in a file of the node, unless a node is down or has damage: the data of a message while the node runs, or
+    its journal after a kill.
 
     So a majority of the disks stays intact.
     """
@@ -340,6 +342,11 @@ def flip_bit(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, st
     if not all_hosted or not all(each.up for each in world.machines) or any(
             hosted.machine.standing.doubtful for hosted in all_hosted):
         return
+    if any(True for _ in damaged_messages(all_hosted)):
+        return
+    if step.dice < 0.5:
+        flip_live_data(world, node, step)
+        return
     found = [(path, where) for hosted in world.replication(node).hosted if not hosted.busy
              for path, where in detectable_positions(hosted) if path in node.disk.paths()]
     if found:
@@ -347,6 +354,27 @@ def flip_bit(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, st
         path, where = found[int(step.dice * len(found))]
         node.disk.flip(path, where, 1 << int(step.share * 8))
         world.counts["bits flipped"] += 1
+
+
+def flip_live_data(world: CampaignWorld, node: SimulatedNode, step: Step) -> None:
+    """Flip a bit in the data of a message that all nodes have had for some seconds; for half of them a scrub follows."""
+    replications = [world.replication(each) for each in world.machines]
+    for hosted in world.replication(node).hosted:
+        durable = min(each.hosted[hosted.index].partition.durable_psn for each in replications)
+        found = [message for message in hosted.partition.state.live_messages() if not hosted.busy and message.size
+                 and (message.lease, message.sequence) <= durable
+                 and message.wall < node.broker.loop.wall(node.local_now) - OLD_S]
+        if not found or any(each.hosted[hosted.index].busy for each in replications):
+            continue
+        message, payloads = found[int(step.share * len(found))], hosted.partition.payloads
+        files = hosted.partition.files
+        node.disk.flip(files.directory.path(files.current.base, FileType.DATA),
+                       payloads.offset(message) + DATA_HEADER.size + len(message.options), 1 << int(step.dice * 16))
+        world.counts["live data flipped"] += 1
+        if step.share < 0.5:
+            node.broker.scrubbing.begin(node.local_now)
+            node.request_turn()
+        return
 
 
 def detectable_positions(hosted: HostedPartition) -> list[tuple[str, int]]:
@@ -498,6 +526,7 @@ def end_faults(world: CampaignWorld) -> None:
         node.clear_disk_faults()
         if node.up:
             _leadership(node).set_mode(ElectionMode.NORMAL)
+            node.broker.scrubbing.begin(node.local_now)
             _repair(world, node)
     for each in world.proxies:
         if each.paused:

@@ -16,11 +16,13 @@ from bmqtwist.cluster.partition_reception import Reception
 from bmqtwist.cluster.record_log import RecordLog
 from bmqtwist.cluster.replication_targets import ReplicationTargets
 from bmqtwist.member.partition_logs import HostedPartition
+from bmqtwist.member.repairs import Repairs
 from bmqtwist.member.replication import Replication
 from bmqtwist.queue.relay import RelayQueue
 from bmqtwist.storage.exchange import Applier
 from bmqtwist.storage.image import ImageFiles
 from bmqtwist.storage.message import Message
+from bmqtwist.storage.payloads import PayloadReader
 from bmqtwist.storage.psn import LogSummary, Psn, RecordRun, psns_of
 from bmqtwist.storage.replica import ReplicatedPartition
 from bmqtwist.storage.slot_file import PromiseFile, VoteFile
@@ -129,6 +131,14 @@ def _puts_not_stopped(self: RelayQueue) -> None:
     """Send PUTs to the current upstream without regard to its generation."""
 
 
+def _checksum_not_verified(self: PayloadReader, message: Message) -> bytes:
+    return message.payload if message.payload is not None else self.read_piece(message, 0, message.size)
+
+
+def _damage_not_repaired(self: Repairs, now: float) -> None:
+    """Do nothing."""
+
+
 # name -> class, method, and the defective method that replaces it
 CANARIES: dict[str, tuple[Any, str, Any]] = {
     "vote not persisted": (VoteFile, "write", _vote_not_synced),
@@ -151,6 +161,8 @@ PARTITION_CANARIES: dict[str, list[tuple[Any, str, Any]]] = {
     "old set deleted first": [(ImageFiles, "__init__", _old_file_set_deleted_first)],
     "own copy ignored": [(Replication, "has_durable", lambda self, index, lease, psn: True)],
     "two copies of five": [(HostedPartition, "update_pair_commits", _pair_commits)],
+    "checksum not verified": [(PayloadReader, "read", _checksum_not_verified)],
+    "damage not repaired": [(Repairs, "_run", _damage_not_repaired)],
     "generation check off": [(RelayQueue, "suspend_posts", _puts_not_stopped)],
 }
 

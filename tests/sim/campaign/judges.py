@@ -7,6 +7,7 @@ loss of power. `CampaignWorld.notify_judges` calls the `on_` methods. The judges
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from bmqtwist.cluster.log_events import Input, Output
 from bmqtwist.cluster.partition_events import PartitionInput, PartitionOutput
 from bmqtwist.cluster.record_log import LogRecord
 from bmqtwist.storage.memory import MemoryDisk
+from bmqtwist.storage.payloads import is_intact, record_bytes
 from bmqtwist.storage.psn import Psn
 from bmqtwist.storage.slot_file import PromiseFile, StoredPromise, Vote, VoteFile
 from bmqtwist.testing.simulated_node import SimulatedNode
@@ -125,3 +127,13 @@ def after_power_loss(disk: MemoryDisk, ending: str) -> MemoryDisk:
         if path.endswith(ending):
             remaining.put(path, bytes(file.durable))
     return remaining
+
+
+def damaged_messages(all_hosted: Iterable[HostedPartition]) -> Iterator[bytes]:
+    """Yield the GUID of each live message whose stored data are damaged."""
+    for hosted in all_hosted:
+        payloads = hosted.partition.payloads
+        for message in hosted.partition.state.live_messages():
+            if payloads.is_written(message) and not is_intact(hosted.partition.files.read_data(
+                    payloads.offset(message), record_bytes(message)), message):
+                yield message.guid

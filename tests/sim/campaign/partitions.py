@@ -15,6 +15,7 @@ R7  An incomplete image does not reduce the durable records of a node.
 R8  A replica counts only records as committed that are.
 R9  In the end all nodes store the same messages.
 R10 In the end the logs of all nodes are equal.
+R11 In the end the stored data of all live messages are intact.
 L2  In the end each partition has exactly one active primary.
 
 The judge stores each record that any node ever had, with the PSN of the record before it. Created by `play.py`; it checks
@@ -42,7 +43,7 @@ from bmqtwist.storage.psn import NO_PSN, Psn
 from bmqtwist.storage.records import RECORD, RECORD_BYTES, SEQUENCE_MASK, FileType, with_offsets
 from bmqtwist.testing.simulated_node import SimulatedNode
 from bmqtwist.wire.cluster_schema import Promise
-from sim.campaign.judges import Judge, Violation, durable_promises
+from sim.campaign.judges import Judge, Violation, damaged_messages, durable_promises
 from sim.campaign.world import CampaignWorld
 
 ROUNDING_S = 1e-3
@@ -331,7 +332,7 @@ class PartitionJudge(Judge):
                                           "answered within its lease time")
 
     def check_final_state(self) -> None:
-        """Check L2, R9 and R10."""
+        """Check L2, R9, R10 and R11."""
         machines = self.world.machines
         if len(machines) == 1:
             return
@@ -341,6 +342,10 @@ class PartitionJudge(Judge):
             if len(serving) != 1:
                 raise Violation("L2", f"{serving} are active primaries of partition {index} in the end: "
                                       f"{ {name: hosted.machine.role.name for name, hosted in all_hosted.items()} }")
+            for name, hosted in all_hosted.items():
+                damaged = [guid.hex() for guid in damaged_messages([hosted])]
+                if damaged:
+                    raise Violation("R11", f"partition {index}: {name} has damaged data of {damaged}")
             logs = {name: hosted.summary.last for name, hosted in all_hosted.items()}
             if len(set(logs.values())) != 1:
                 raise Violation("R10", f"partition {index} ends with different logs: {logs}")

@@ -29,6 +29,7 @@ from kit.storage_kit import (
 
 from bmqtwist.storage.memory import MemoryDisk
 from bmqtwist.storage.partition import Partition, PartitionUnavailable, PayloadDamaged
+from bmqtwist.storage.payloads import Repair
 from bmqtwist.storage.recovery import RecoveredPartition, recover
 
 URI = "bmq://d/q"
@@ -428,9 +429,13 @@ def test_data_damaged_at_run_time_is_not_delivered() -> None:
     partition, recovered = start(disk, lease=2)
     message = next(iter(recovered.queues[KEY].messages.values()))
     change_in_place(disk, "data", message.data_offset * 8 + 20)
-    with pytest.raises(PayloadDamaged):
-        partition.payloads.read(message)
-    assert [kind.category for kind, _ in partition.take_alarms()] == ["STORAGE"]
+    found = list[Repair]()
+    partition.payloads.on_damaged = found.append
+    for _ in range(2):
+        with pytest.raises(PayloadDamaged):
+            partition.payloads.read(message)
+    assert [each.message for each in found] == [message], "one repair"
+    assert "bmq_data" in found[0].where and str(message.data_offset * 8) in found[0].where
 
 
 def change_in_place(disk: MemoryDisk, kind: str, offset: int) -> None:
