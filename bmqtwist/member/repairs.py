@@ -34,9 +34,9 @@ from bmqtwist.peers.handshake import supports_record_copies
 from bmqtwist.peers.links import ClusterLinks
 from bmqtwist.queue.root import RootQueue, discard_damaged, route_again
 from bmqtwist.report import LineLimiter, Report
+from bmqtwist.storage.damage import PayloadDamaged, Repair
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import Partition
-from bmqtwist.storage.payloads import PayloadDamaged, Repair
 from bmqtwist.wire.cluster_schema import Copy, Fetch
 
 IN_FLIGHT_MAX = 8  # requests without an answer, each of one message

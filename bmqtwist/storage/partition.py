@@ -21,11 +21,12 @@ from bmqtwist import alarms
 from bmqtwist.alarms import AlarmKind
 from bmqtwist.errors import LocalError
 from bmqtwist.storage.availability import WriterEvent
+from bmqtwist.storage.damage import PayloadDamaged
 from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.gate import COMMITTED_ALL, CopyMarks, Gated
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition_log import Batch, PartitionLog
-from bmqtwist.storage.payloads import PayloadDamaged, PayloadReader
+from bmqtwist.storage.payloads import PayloadReader
 from bmqtwist.storage.queue_records import QueueRecords
 from bmqtwist.storage.records import (
     CONFIRM_HEAD,

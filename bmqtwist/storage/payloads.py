@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 from crc32c import crc32c
 
+from bmqtwist.storage.damage import PayloadDamaged, Repair
 from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.records import (
@@ -29,40 +30,9 @@ from bmqtwist.storage.records import (
     pack_data_header,
 )
 from bmqtwist.storage.rollover import Rollover
-from bmqtwist.storage.store import BEGINNING_BYTES, PartitionUnavailable
+from bmqtwist.storage.store import BEGINNING_BYTES
 
 _HEADER_BYTES = DATA_HEADER.size
-
-
-class Repair:
-    """Repair of one damaged message.
-
-    where: file and offset. unreadable: the disk reports an error instead of other data; the message is never discarded then.
-    asking: the other members are being asked for a copy for the first time; deliveries wait. listeners: called once, at the
-    end of the repair and when `asking` ends; by listener, so that each is called once.
-    """
-
-    __slots__ = ("asking", "listeners", "message", "unreadable", "where")
-
-    def __init__(self, message: Message, where: str, unreadable: bool) -> None:
-        self.message, self.where, self.unreadable = message, where, unreadable
-        self.asking = True
-        self.listeners: dict[object, Callable[[], None]] = {}
-
-    def notify(self) -> None:
-        """Call the listeners; they may add new ones."""
-        listeners, self.listeners = self.listeners, {}
-        for listener in listeners.values():
-            listener()
-
-
-class PayloadDamaged(PartitionUnavailable):
-    """The stored application data of a message is damaged and must not be delivered. `repair`: in progress; None: there is
-    none, because the partition is being replaced."""
-
-    def __init__(self, text: str, repair: Repair | None = None) -> None:
-        super().__init__(text)
-        self.repair = repair
 
 
 class PayloadReader:

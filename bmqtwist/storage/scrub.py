@@ -13,9 +13,10 @@ from collections.abc import Iterator
 
 from crc32c import crc32c
 
+from bmqtwist.storage.damage import PayloadDamaged
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import Partition
-from bmqtwist.storage.payloads import PayloadDamaged, pack_head, record_bytes
+from bmqtwist.storage.payloads import pack_head, record_bytes
 from bmqtwist.storage.records import PADS
 from bmqtwist.storage.state import Live
 from bmqtwist.storage.store import File

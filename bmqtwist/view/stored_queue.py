@@ -20,9 +20,9 @@ from bmqtwist.errors import LocalError, PeerError
 from bmqtwist.ids import InvalidUri, parse_uri
 from bmqtwist.limits import INFLATE_STEP_BYTES, INFLATED_BYTES_MAX
 from bmqtwist.steps import Steps
+from bmqtwist.storage.damage import PayloadDamaged
 from bmqtwist.storage.long_dict import LongDict
 from bmqtwist.storage.message import Message
-from bmqtwist.storage.payloads import PayloadDamaged
 from bmqtwist.storage.records import CONFIRM, FLAGS_MASK, FLAGS_SHIFT, ConfirmReason
 from bmqtwist.storage.replica import ReplicatedPartition
 from bmqtwist.storage.store import BEGINNING_BYTES, PartitionUnavailable

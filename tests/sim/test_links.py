@@ -155,7 +155,7 @@ def test_an_accepted_member_receives_the_identity_of_the_other_member() -> None:
     assert answer is not None and answer.result.category == 0
     identity = answer.broker_identity
     assert (identity.cluster_name, identity.cluster_node_id, identity.client_type) == (CLUSTER, 2, ClientType.E_TCPBROKER)
-    assert "BMQTWIST:DURABLE_VOTE,METADATA_LOG" in identity.features.split(";")
+    assert "BMQTWIST:DURABLE_VOTE,METADATA_LOG,RECORD_COPIES" in identity.features.split(";")
     assert peers(nodes.node("n2")) == {1: False, 3: True}
 
 

@@ -56,7 +56,8 @@ def test_every_extension_in_the_schema_is_on_the_page() -> None:
 
 
 def test_every_feature_is_on_the_page_with_its_group() -> None:
-    for group, names in ((handshake.MEMBER_EXTENSION, handshake.MEMBER_FEATURES), (RELAY_EXTENSION, RELAY_FEATURES)):
+    for group, names in ((handshake.MEMBER_EXTENSION, handshake.MEMBER_FEATURES),
+                         (handshake.MEMBER_EXTENSION, (handshake.RECORD_COPIES,)), (RELAY_EXTENSION, RELAY_FEATURES)):
         assert f"| `{group}` | {', '.join(f'`{name}`' for name in names)} |" in PAGE
     assert f"| `{handshake.CLUSTER_EXTENSION}` |" in PAGE and f"| `{handshake.CONSOLE_EXTENSION}` |" in PAGE
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from kit.storage_kit import DEFAULT, KEY, SMALL, WALL, make_message, path_of, reread, start, stored
 
+from bmqtwist.storage.damage import Repair
 from bmqtwist.storage.memory import MemoryDisk
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import Partition, PayloadDamaged
-from bmqtwist.storage.payloads import Repair
 from bmqtwist.storage.scrub import BATCH_BYTES, BATCH_RECORDS, DAMAGED_MAX, Batch, ScrubPass
 
 

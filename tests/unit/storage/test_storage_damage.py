@@ -27,9 +27,9 @@ from kit.storage_kit import (
     stored,
 )
 
+from bmqtwist.storage.damage import Repair
 from bmqtwist.storage.memory import MemoryDisk
 from bmqtwist.storage.partition import Partition, PartitionUnavailable, PayloadDamaged
-from bmqtwist.storage.payloads import Repair
 from bmqtwist.storage.recovery import RecoveredPartition, recover
 
 URI = "bmq://d/q"
