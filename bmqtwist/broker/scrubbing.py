@@ -14,7 +14,7 @@ from functools import partial
 
 from bmqtwist.loop.loop import Loop
 from bmqtwist.storage.partition import Partition
-from bmqtwist.storage.scrub import Batch, ScrubPass
+from bmqtwist.storage.scrub import ScrubBatch, ScrubPass
 
 PAUSE_S = 0.05  # at least, between two batches
 
@@ -62,10 +62,10 @@ class Scrubbing:
             batch = self._pass.next_batch()
         self._loop.run_in_thread(batch.read, partial(self._on_read, batch), lambda error, now: self._pause(batch, now))
 
-    def _on_read(self, batch: Batch, now: float) -> None:
+    def _on_read(self, batch: ScrubBatch, now: float) -> None:
         self._loop.isolation.run("scrub", batch.confirm)
         self._pause(batch, now)
 
-    def _pause(self, batch: Batch, now: float) -> None:
+    def _pause(self, batch: ScrubBatch, now: float) -> None:
         self.bytes += batch.cost
         self._loop.timers.at(now + max(PAUSE_S, batch.cost / self._rate), self._next)

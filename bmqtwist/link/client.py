@@ -225,22 +225,14 @@ class ClientSession(SessionKind):
             self._converting.append((handle, sub_id, message, redelivered))
             repair.listeners[self] = self._deliver_deferred
         else:
-            repair.listeners[handle, sub_id] = partial(self._push_late, handle, sub_id, message)
+            repair.listeners[handle, sub_id] = partial(_push_late, self, handle, sub_id, message)
 
     def _deliver_deferred(self) -> None:
         """Deliver the deferred messages, except those that were discarded or returned."""
         waiting, self._converting = self._converting, deque()
         for handle, sub_id, message, redelivered in waiting:
-            if self._is_unconfirmed(handle, message):
+            if self.handles.get(handle.q_id) is handle and _is_unconfirmed(handle, message):
                 self.push(handle, sub_id, message, redelivered)
-
-    def _push_late(self, handle: Handle, sub_id: int, message: Message) -> None:
-        if self._is_unconfirmed(handle, message):
-            self.push(handle, sub_id, message, True)
-
-    def _is_unconfirmed(self, handle: Handle, message: Message) -> bool:
-        return self.handles.get(handle.q_id) is handle and any(
-            message.guid in substream.unconfirmed for substream in handle.substreams.values())
 
     def _alarm_unconvertible(self, message: Message, error: PeerError) -> None:
         self.context.report.alarm(alarms.CLIENT_INVALID_PUSH, f"{self.description}: properties of message "
@@ -400,6 +392,17 @@ class ClientSession(SessionKind):
         if whole != end:
             self.session.log("#CORRUPTED_EVENT", "Invalid %s event [rc: -2]", what)
         return buffer[position:whole]
+
+
+def _push_late(session: ClientSession, handle: Handle, sub_id: int, message: Message) -> None:
+    """Deliver a message after its repair, out of order."""
+    if session.handles.get(handle.q_id) is handle and _is_unconfirmed(handle, message):
+        session.push(handle, sub_id, message, True)
+
+
+def _is_unconfirmed(handle: Handle, message: Message) -> bool:
+    """Return whether a consumer of the handle still has the message: it was not discarded or returned."""
+    return handle.queue.broadcast or any(message.guid in substream.unconfirmed for substream in handle.substreams.values())
 
 
 LIFECYCLE = negotiated_lifecycle(ClientSession, {

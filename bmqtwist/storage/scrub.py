@@ -1,8 +1,8 @@
 """Scrub of one partition: a pass over the DATA records of its live messages that detects damage before they are read.
 
 A pass consists of batches of up to BATCH_BYTES. The event loop lists the records of a batch (`ScrubPass.next_batch`), a
-thread reads them from the disk and compares (`Batch.read`), and the event loop reads the suspects again (`Batch.confirm`): a
-rollover or a deletion may have moved or removed them meanwhile. JOURNAL and QLIST have no checksums.
+thread reads them from the disk and compares (`ScrubBatch.read`), and the event loop reads the suspects again
+(`ScrubBatch.confirm`): a rollover or a deletion may have moved or removed them meanwhile. JOURNAL and QLIST have no checksums.
 
 Called by `broker/scrubbing.py`, which determines interval and rate; `payloads.py` compares and repairs.
 """
@@ -28,7 +28,7 @@ RECORD_COST_MIN = 4096  # bytes that a shorter record counts as: its processing 
 DAMAGED_MAX = 1024  # repairs in progress in a partition, above which a pass waits
 
 
-class Batch:
+class ScrubBatch:
     """Records of one batch. cost: bytes, for the rate; suspects: messages whose record differs, set by `read`."""
 
     def __init__(self, partition: Partition, file: File) -> None:
@@ -87,12 +87,12 @@ class ScrubPass:
         self._slices: Iterator[list[Live]] = partition.state.live.slices()
         self._items: Iterator[Live] = iter(())
 
-    def next_batch(self) -> Batch | None:
+    def next_batch(self) -> ScrubBatch | None:
         """Return the next batch, which may be empty; None at the end of the pass, or if the partition was replaced."""
         partition = self.partition
         if partition.payloads.closed:
             return None
-        batch = Batch(partition, partition.files.current.data.file)
+        batch = ScrubBatch(partition, partition.files.current.data.file)
         if len(partition.payloads.damaged) >= DAMAGED_MAX:
             return batch
         for _ in range(BATCH_RECORDS):

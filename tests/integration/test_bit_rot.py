@@ -50,7 +50,7 @@ def test_a_damaged_byte_is_repaired_before_the_delivery_and_by_the_scrub(tmp_pat
     app = {"bmqtwist": {"payloadCacheBytes": 0, "scrubIntervalSeconds": 2}}
     with ClusterProcess(tmp_path, app=app) as cluster:
         leader = cluster.leader
-        with Session(cluster.urls[leader]) as session:
+        with Session(cluster[leader].url) as session:
             writer = session.open(URI, write=True)
             for payload in PAYLOADS:
                 writer.post(payload)

@@ -9,7 +9,7 @@ from bmqtwist.storage.damage import Repair
 from bmqtwist.storage.memory import MemoryDisk
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import Partition, PayloadDamaged
-from bmqtwist.storage.scrub import BATCH_BYTES, BATCH_RECORDS, DAMAGED_MAX, Batch, ScrubPass
+from bmqtwist.storage.scrub import BATCH_BYTES, BATCH_RECORDS, DAMAGED_MAX, ScrubBatch, ScrubPass
 
 
 def filled(count: int = 10, size: int = 100, cache: bool = False) -> tuple[MemoryDisk, Partition, list[Message]]:
@@ -27,9 +27,9 @@ def filled(count: int = 10, size: int = 100, cache: bool = False) -> tuple[Memor
     return disk, partition, messages
 
 
-def scrub(partition: Partition) -> tuple[int, list[Batch]]:
+def scrub(partition: Partition) -> tuple[int, list[ScrubBatch]]:
     """Run a whole pass; return the number of damaged messages and the batches."""
-    scrub_pass, damaged, batches = ScrubPass(partition), 0, list[Batch]()
+    scrub_pass, damaged, batches = ScrubPass(partition), 0, list[ScrubBatch]()
     while (batch := scrub_pass.next_batch()) is not None:
         batch.read()
         damaged += batch.confirm()
