@@ -2,7 +2,8 @@
 
 A pass consists of batches of up to BATCH_BYTES. The event loop lists the records of a batch (`ScrubPass.next_batch`), a
 thread reads them from the disk and compares (`ScrubBatch.read`), and the event loop reads the suspects again
-(`ScrubBatch.confirm`): a rollover or a deletion may have moved or removed them meanwhile. JOURNAL and QLIST have no checksums.
+(`ScrubBatch.confirm`): a rollover or a deletion may have moved or removed them meanwhile. JOURNAL and QLIST have no
+checksums.
 
 Called by `broker/scrubbing.py`, which determines interval and rate; `payloads.py` compares and repairs.
 """

@@ -54,6 +54,7 @@ def test_a_damaged_byte_is_repaired_before_the_delivery_and_by_the_scrub(tmp_pat
             writer = session.open(URI, write=True)
             for payload in PAYLOADS:
                 writer.post(payload)
+            writer.close()
             names = sorted(cluster.names)
             wait_for("all nodes store the messages", lambda: all(
                 len(data_files(tmp_path / name)) == 1 and DAMAGED in data_files(tmp_path / name)[0].read_bytes()

@@ -75,7 +75,7 @@ def test_damage_at_the_primary_is_repaired_before_the_delivery(place: str) -> No
     if place == "primary":  # the proxy receives the data of any member
         assert is_stored_intact(nodes, primary) and counts(nodes, primary) == (1, 1, 0)
         assert len(raised(primary, alarms.PAYLOAD_DAMAGED)) == 1 and STRONG in raised(primary, alarms.PAYLOAD_DAMAGED)[0]
-    nodes.judge_partitions()
+        nodes.judge_partitions()
 
 
 def test_damage_at_a_replica_is_repaired_before_its_consumer_receives_the_message() -> None:
