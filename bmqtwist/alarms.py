@@ -325,6 +325,14 @@ LEDGER_NOT_WRITTEN = _declare(
     "The change is refused. A member that is the leader ceases to lead; in a cluster of one node, queues cannot be created "
     "or deleted until a write succeeds.",
     "Check space and permissions of `location`.")
+NODE_CANNOT_WRITE = _declare(
+    "node-cannot-write", "CLUSTER",
+    "This node cannot write its files: its disk is full, read-only or fails. The alarm is repeated every minute, with the "
+    "number of failed writes.",
+    "Leadership and partitions move to members that can write. The node takes none again until it can write.",
+    "Free space on the disk of `location`, or correct its permissions or its mount: see A disk is full in "
+    "docs/operations.md.",
+    clears="the node can write")
 LEDGER_RECORD_SKIPPED = _declare(
     "ledger-record-skipped", "CLUSTER",
     "A record of the metadata ledger does not fit to the state before it.",

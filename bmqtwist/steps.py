@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from bmqtwist.limits import FREED_AT_ONCE
 
@@ -19,6 +19,18 @@ _T = TypeVar("_T")
 Steps = Generator[None, None, _T]  # a job of loop/scheduler.py: pauses after each step, and returns a result
 _U = TypeVar("_U")
 _END = object()
+
+
+class Awaited(Generic[_T]):
+    """Result of a command that depends on other nodes. `begin(done)` starts the command; `done(result)` is called once, now
+    or later."""
+
+    def __init__(self, begin: Callable[[Callable[[_T], None]], None]) -> None:
+        self.begin = begin
+
+    def map(self, change: Callable[[_T], _U]) -> Awaited[_U]:
+        """Return this command with the result `change(result)`."""
+        return Awaited(lambda done: self.begin(lambda result: done(change(result))))
 
 
 def in_steps(items: Iterable[_U], make: Callable[[_U], _T], pause_after: int = ITEMS_AT_ONCE) -> Steps[list[_T]]:

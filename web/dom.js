@@ -95,6 +95,7 @@ const LEVELS = {
   bad: "bad",
   down: "bad",
   unreachable: "bad",
+  "cannot write": "bad",
   error: "bad",
   failed: "bad",
   disconnected: "bad",

@@ -7,6 +7,7 @@ commands are in `operations.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -19,7 +20,7 @@ from bmqtwist.admin.table import DONE, ERROR
 from bmqtwist.errors import LocalError, Refused
 from bmqtwist.link.admin import AdminAnswer
 from bmqtwist.report import shown, traceback_text
-from bmqtwist.steps import Steps
+from bmqtwist.steps import Awaited, Steps
 from bmqtwist.view.events import NodeHistory
 from bmqtwist.view.snapshot import ProcessState
 from bmqtwist.view.statistics import Statistics
@@ -43,34 +44,43 @@ class AdminExecutor:
         history = history or NodeHistory("", lambda: float(broker.loop.wall(broker.loop.now)))
         self.context = AdminContext(broker, statistics, history, process, intervals)
 
-    def execute(self, text: str, source: str) -> Steps[AdminAnswer]:
+    def execute(self, text: str, source: str) -> Steps[AdminAnswer | Awaited[AdminAnswer]]:
         """Run one command in steps; any text gets an answer. `source`: the sender, for the log."""
         report = self.context.broker.report
-        logged, failed = shown(text, COMMAND_CHARS_MAX), True
+        logged = shown(text, COMMAND_CHARS_MAX)
         report.info("Received command '%s' [source: %s]", logged, source)
         try:
             command, encoding = parse(text)
         except CommandError as error:
-            answer = error.answer
-        else:
-            try:
-                kind, result = yield from self.run(command, source)
-                answer = (kind.text(result) if encoding is AnswerEncoding.TEXT
-                          else dump({kind.name: kind.tree(result)}, encoding is AnswerEncoding.JSON_PRETTY))
-                failed = kind is ERROR
-            except Exception as error:
-                report.alarm(alarms.INTERNAL_ERROR, "Command '%s' [source: %s]: %s", logged, source, traceback_text(error))
-                answer = f"Internal error: {type(error).__name__}. See the broker's log.\n"
-        report.info("Send response message to '%s': %d characters", source, len(answer))
-        answer = answer.encode("utf-8", "replace").decode()  # JSON may contain half a surrogate pair
-        return AdminAnswer(answer, failed)
+            return self._answer(source, error.answer, True)
+        try:
+            result = yield from self.run(command, source)
+            if isinstance(result, Awaited):
+                return result.map(partial(self._encoded, source, encoding))
+            return self._encoded(source, encoding, result)
+        except Exception as error:
+            report.alarm(alarms.INTERNAL_ERROR, "Command '%s' [source: %s]: %s", logged, source, traceback_text(error))
+            return self._answer(source, f"Internal error: {type(error).__name__}. See the broker's log.\n", True)
 
-    def run(self, command: Command, source: str = "") -> Steps[tuple[AnswerKind, Any]]:
-        """Run a parsed command and return the kind of its answer, and the result; a refusal is an ERROR."""
+    def _encoded(self, source: str, encoding: AnswerEncoding, result: tuple[AnswerKind, Any]) -> AdminAnswer:
+        kind, value = result
+        return self._answer(source, kind.text(value) if encoding is AnswerEncoding.TEXT else dump(
+            {kind.name: kind.tree(value)}, encoding is AnswerEncoding.JSON_PRETTY), kind is ERROR)
+
+    def _answer(self, source: str, text: str, failed: bool) -> AdminAnswer:
+        self.context.broker.report.info("Send response message to '%s': %d characters", source, len(text))
+        return AdminAnswer(text.encode("utf-8", "replace").decode(), failed)  # JSON may contain half a surrogate pair
+
+    def run(self, command: Command, source: str = ""
+            ) -> Steps[tuple[AnswerKind, Any] | Awaited[tuple[AnswerKind, Any]]]:
+        """Run a parsed command and return the kind of its answer, and the result; a refusal is an ERROR. The reason that an
+        `Awaited` results in is a refusal, too."""
         try:
             result = command.entry.run(replace(self.context, source=source), *command.arguments)
             if isinstance(result, Generator):
                 result = yield from result
+            if isinstance(result, Awaited):
+                return result.map(lambda reason: (ERROR, reason) if reason else (DONE, None))
             return (DONE if result is None else command.entry.answer), result
         except Refused as refused:
             return ERROR, refused.message

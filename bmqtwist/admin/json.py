@@ -156,7 +156,8 @@ def _nodes(nodes: Iterable[seen.NodeState]) -> Tree:
         row: Tree = {"description": node.description}
         if node.connected != "self":
             row["isAvailable"] = node.connected == "true"
-        rows.append(row | {"status": node.status, "primaryForPartitionIds": list(node.primary_for)})
+        rows.append(row | {"status": node.status, "primaryForPartitionIds": list(node.primary_for)}
+                    | ({"unable": node.unable} if node.unable else {}))
     return {"nodes": rows}
 
 

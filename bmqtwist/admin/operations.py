@@ -6,6 +6,7 @@ Refused with a text for the operator. State is read through `view/`.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -18,7 +19,7 @@ from bmqtwist.errors import LocalError, Refused
 from bmqtwist.ids import InvalidUri, parse_uri
 from bmqtwist.member.appointments import Appointments
 from bmqtwist.report import LogLine
-from bmqtwist.steps import Steps
+from bmqtwist.steps import Awaited, Steps
 from bmqtwist.storage.partition import PartitionUnavailable
 from bmqtwist.view import cluster_facts, queue_facts, replicas, snapshots, stopping, stored_queue, subscriptions
 from bmqtwist.view.alarms import AlarmState
@@ -302,11 +303,12 @@ def show_stored_queues(context: AdminContext, name: str, domain: str) -> Steps[l
     return stored
 
 
-def move_partition(context: AdminContext, name: str, number: int, node: str) -> None:
+def move_partition(context: AdminContext, name: str, number: int, node: str) -> Awaited[str]:
+    """Move a partition; the result is the reason why it did not move, "" = it moved."""
     cluster = find_cluster(context, name)
     _partition(cluster, number)
     node_id = _node_id(cluster, node)
-    _raise_if_refused(_appointments(cluster).move(number, node_id))
+    return Awaited(partial(_appointments(cluster).move, number, node_id))
 
 
 def rebalance(context: AdminContext, name: str) -> None:
@@ -327,9 +329,13 @@ def show_elector_history(context: AdminContext, name: str) -> commands.Transitio
     return commands.Transitions(context.broker.loop.now, elector.transition_log.transitions)
 
 
-def transfer_leadership(context: AdminContext, name: str, node: str) -> None:
+def transfer_leadership(context: AdminContext, name: str, node: str) -> Awaited[str]:
+    """Transfer the leadership; the result is the reason why the node does not lead, "" = it leads."""
     cluster = find_cluster(context, name)
-    _raise_if_refused(cluster.leadership.transfer(_node_id(cluster, node)))
+    node_id = _node_id(cluster, node)
+    if cluster.members is not None and node_id in cluster.members.statuses.unable:
+        raise LocalError(f"node {node} {cluster.members.statuses.unable[node_id]}")
+    return Awaited(partial(cluster.leadership.transfer_and_wait, node_id))
 
 
 def set_election_mode(context: AdminContext, name: str, word: str) -> None:

@@ -265,7 +265,8 @@ def cluster_list(clusters: Iterable[seen.ClusterSnapshot]) -> str:
 def _nodes(nodes: Iterable[seen.NodeState]) -> Lines:
     lines = ["Nodes", "-----"]
     for node in nodes:
-        lines += [node.description, f"    IsConnected: {node.connected}", f"    Node Status: {node.status}"]
+        lines += [node.description, f"    IsConnected: {node.connected}", f"    Node Status: {node.status}"
+                  f"{f' ({node.unable})' if node.unable else ''}"]
         if node.primary_for:
             lines.append(f"    Primary for partitions: [ {', '.join(map(str, node.primary_for))} ]")
     return lines

@@ -1,7 +1,9 @@
 """Active primaries of a cluster, as known to one member from their reports.
 
 A report counts if the metadata have the same primary and lease. A report of a newer lease, which may arrive before the
-change of the metadata, is stored until then. Called by `member/partition_runner.py`.
+change of the metadata, is stored until then. While this node cannot write its ledger, its metadata are out of date: then the
+report of the newest lease counts (`trusts_reports`), so that its clients reach the primaries. Called by
+`member/partition_runner.py`.
 """
 
 from __future__ import annotations
@@ -15,10 +17,16 @@ class ActivePrimaries:
     def __init__(self) -> None:
         self._appointed: dict[int, Primary] = {}  # partition -> its primary in the metadata
         self._active: dict[int, Primary] = {}  # partition -> its primary if that is active
+        self.trusts_reports = False
         self._early_reports: dict[tuple[int, int], Primary] = {}  # (partition, node) -> report of a newer lease
 
     def find(self, index: int) -> Primary | None:
         """Return the active primary of a partition, or None."""
+        if self.trusts_reports and self._early_reports:
+            newest = max((early for key, early in self._early_reports.items() if key[0] == index), default=None,
+                         key=lambda early: early.lease)
+            if newest is not None:
+                return newest
         return self._active.get(index)
 
     def appoint(self, index: int, primary: Primary) -> bool:

@@ -67,9 +67,11 @@ def abort_stop(context: api.OperationContext, call: api.ApiCall) -> Document:
 @inlineCallbacks
 def move(context: api.OperationContext, call: api.ApiCall) -> Any:
     """Move a partition to another primary."""
-    yield context.run_admin(call, admin.move_partition, context.own_cluster().name,
-                            call.arguments["partition"], context.check_node(call.arguments["to"]))
-    return {"ok": True}
+    reason = yield context.run_admin(call, admin.move_partition, context.own_cluster().name,
+                                     call.arguments["partition"], context.check_node(call.arguments["to"]))
+    if reason:
+        raise Refusal(409, reason)
+    return _ok(context)
 
 
 @api.post("partitions/<int:partition>/rollover", UserRole.OPERATOR, api.OPTIONAL_REASON, place=api.at_partition_primary)

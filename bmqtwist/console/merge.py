@@ -75,12 +75,13 @@ def merge_nodes(parts: Parts, missing: Mapping[str, str], last_stops: Mapping[st
     for name in dict.fromkeys((*reported, *(name for name, part in parts.items() if not part.get("proxy")))):
         views, part = reported.get(name, []), parts.get(name)
         member: Document = views[0] if views else {"id": part["id"] if part else 0, "dataCenter": ""}
-        row: Document = {"name": name, "id": member["id"], "dataCenter": member["dataCenter"], "problem": ""}
+        row: Document = {"name": name, "id": member["id"], "dataCenter": member["dataCenter"],
+                         "problem": next((view["unable"] for view in views if view.get("unable")), "")}
         if part is not None:
             row.update({key: part[key] for key in _OWN}, state=part["state"], sampledAt=part["at"])
         else:
             row.update(dict.fromkeys(_OWN), sampledAt=None, url=next((view["url"] for view in views if view["url"]), ""),
-                       state=_reported_state(views), problem=missing.get(name, ""), stop=last_stops.get(name))
+                       state=_reported_state(views), problem=missing.get(name, row["problem"]), stop=last_stops.get(name))
         rows.append(row)
     return sorted(rows, key=lambda row: (row["id"], row["name"]))
 
@@ -347,6 +348,11 @@ def _not_up(cluster: Mapping[str, Any]) -> list[str]:
     return found
 
 
+def _unable(cluster: Mapping[str, Any]) -> list[str]:
+    return [f"Node {node['name']} {node['problem']}" for node in cluster["nodes"]
+            if node["state"] == "up" and node["problem"]]
+
+
 def _replicas(cluster: Mapping[str, Any]) -> list[str]:
     down = set(_in(cluster["nodes"], "down"))
     found = []
@@ -386,7 +392,7 @@ def _overloaded_nodes(cluster: Mapping[str, Any]) -> list[str]:
 
 _Rule = Callable[[Mapping[str, Any]], list[str]]
 _BAD: tuple[_Rule, ...] = (_no_nodes, _no_quorum, _no_leader, _no_primary)
-_WARNINGS: tuple[_Rule, ...] = (_not_up, _stopped_partitions, _replicas, _alarms, _quotas, _overloaded_nodes)
+_WARNINGS: tuple[_Rule, ...] = (_not_up, _unable, _stopped_partitions, _replicas, _alarms, _quotas, _overloaded_nodes)
 
 
 def _in(nodes: Sequence[Mapping[str, Any]], state: str) -> list[str]:

@@ -39,13 +39,15 @@ from bmqtwist.member.metadata import ClusterMetadata
 from bmqtwist.member.node_status import NodeStatuses
 from bmqtwist.member.proposals import Proposals
 from bmqtwist.member.replication import Replication
+from bmqtwist.member.role_release import RoleRelease
 from bmqtwist.peers.handshake import Identity
 from bmqtwist.peers.links import ClusterLinks
 from bmqtwist.report import Report
 from bmqtwist.security.authenticators import build_security
-from bmqtwist.steps import Steps
+from bmqtwist.steps import Awaited, Steps
 from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.ledger_file import LedgerFile
+from bmqtwist.storage.probe import probe_directory
 from bmqtwist.storage.slot_file import PromiseFile, VoteFile
 from bmqtwist.storage.store import Disk, FileSizes
 from bmqtwist.textformat import timestamp_text
@@ -112,6 +114,8 @@ class Node:
         self.broker.start(now)
         for cluster in self.broker.clusters.values():
             cluster.leadership.start(now)
+            if cluster.release is not None:
+                cluster.release.start(now)
         Housekeeping(self.broker, self.alarms).start(now)
         self._started = True
         if self._executor is not None:
@@ -181,7 +185,9 @@ class Node:
         proposals = Proposals(node_id, metadata, links, broker.loop, leadership.active_leader, self.clock.timer_ns,
                               definition.queue_operations.assignment_timeout_ms / 1000)
         cluster.repairs.connect(links, replication.primary_of, replication.is_active_primary)
-        cluster.join(leadership, replication, proposals, relays)
+        probe = partial(probe_directory, self.disk, definition.partition_config.location)
+        release = RoleRelease(probe, statuses, leadership, replication, broker.loop)
+        cluster.join(leadership, replication, proposals, relays, release)
         links.user = MemberDispatch(leadership, replication, proposals, relays, links, broker.loop)
 
     def _open_ledger_file(self, definition: ClusterDefinition) -> LedgerFile:
@@ -227,7 +233,7 @@ class Node:
                 self._sample_regularly()
         return self._executor.context.statistics
 
-    def _begin_command(self, command: str, source: str) -> Steps[AdminAnswer]:
+    def _begin_command(self, command: str, source: str) -> Steps[AdminAnswer | Awaited[AdminAnswer]]:
         return self._admin_executor().execute(command, source)
 
     @property

@@ -93,14 +93,14 @@ class PeerContext(Protocol):
 class PeerSession(ClientSession):
     """Kind of a peer's session. `dialled`: this broker dialled the peer; `node_id`: -1 for a proxy; `sender`: renews this
     broker's credential; `accepts_requests`: the peer is a downstream broker; `is_member`: it is a replica and may become
-    primary (other peers receive PSNs in PUSHes if they support PLACES); `receipts`: send the confirm receipts of this
-    peer, None = it has not requested receipts."""
+    primary (other peers receive PSNs in PUSHes if they support PLACES); `can_store`: a member can write its copies;
+    `receipts`: send the confirm receipts of this peer, None = it has not requested receipts."""
 
     output_bytes_max = PEER_OUTPUT_BYTES_MAX  # above this the connection is closed; the peer catches up on a new connection
     unread_text = "#PEER_SEND_FAILURE %s: the broker does not read"
     is_broker = True
-    __slots__ = ("dialled", "role", "node_id", "accepts_requests", "upstream_batch", "receipts", "confirm_count",
-                 "uncommitted", "_peers", "_credential_sender", "_early_acks", "_newest_acked")
+    __slots__ = ("dialled", "role", "node_id", "accepts_requests", "can_store", "upstream_batch", "receipts",
+                 "confirm_count", "uncommitted", "_peers", "_credential_sender", "_early_acks", "_newest_acked")
 
     def __init__(self, session: Session, queues: QueueRequestsContext, peers: PeerContext, dialled: bool,
                  sender: CredentialSender | None = None) -> None:
@@ -108,7 +108,7 @@ class PeerSession(ClientSession):
         self.dialled, self._peers, self._credential_sender = dialled, peers, sender
         self.role = PeerRole.MEMBER
         self.node_id: int = session.remote.identity.cluster_node_id
-        self.accepts_requests = False
+        self.accepts_requests, self.can_store = False, True
         self.upstream_batch: UpstreamBatch | None = None
         self.receipts: ConfirmReceipts | None = None
         self.confirm_count = 0

@@ -35,6 +35,7 @@ from bmqtwist.member.queue_changes import QueueChanges
 from bmqtwist.member.repairs import Repairs
 from bmqtwist.member.replication import Replication
 from bmqtwist.member.retirement import Retirement
+from bmqtwist.member.role_release import RoleRelease
 from bmqtwist.queue import handover
 from bmqtwist.queue.mode import QueueMode
 from bmqtwist.queue.restored_messages import RestoredMessages
@@ -62,9 +63,10 @@ class Cluster:
         self.timer_ns = timer_ns  # feeds storage keys
         self.metadata: ClusterMetadata
         self.leadership: Leadership
-        self.replication: Replication | None = None  # this and the next two: None in a cluster of one node
+        self.replication: Replication | None = None  # this and the next three: None in a cluster of one node
         self.proposals: Proposals | None = None
         self.members: MemberRelays | None = None
+        self.release: RoleRelease | None = None
         self.partitions: list[Partition] = []
         self.receipts = ConfirmReceipts(loop.call_later, self.partitions)  # for downstream brokers
         self.queues: dict[str, RootQueue] = {}
@@ -83,14 +85,15 @@ class Cluster:
     # -- start ------------------------------------------------------------------------------------------------------
 
     def join(self, leadership: Leadership, replication: Replication | None = None,
-             proposals: Proposals | None = None, members: MemberRelays | None = None) -> None:
+             proposals: Proposals | None = None, members: MemberRelays | None = None,
+             release: RoleRelease | None = None) -> None:
         """Recover the metadata. The leader is elected after `Leadership.start`; `replication` is opened before that."""
         self.leadership, self.metadata = leadership, leadership.metadata
         self.metadata.open()
         leadership.open()
         if replication is not None:
             self.replication = leadership.replication = replication
-            self.proposals, self.members = proposals, members
+            self.proposals, self.members, self.release = proposals, members, release
             replication.leadership = replication.appointments.leadership = leadership
             leadership.on_state_changed = self._on_state_changed
         if proposals is not None:
@@ -325,6 +328,8 @@ class Cluster:
         if self.members is not None and self.replication is not None:
             self.members.on_statuses_changed()
             self.replication.appointments.check(self.loop.now)
+            if self.release is not None:
+                self.release.check(self.loop.now)
 
     def begin_hand_over(self) -> None:
         """Begin the handover of leadership and partitions: report to the other nodes that this node stops."""
@@ -418,6 +423,8 @@ class Cluster:
         """The reason why the cluster is not ready: that of `unavailable`, or the members that have not connected since the
         start; empty if it is ready."""
         awaited = self.members.awaited_members() if self.members is not None else ""
+        if self.release is not None and self.release.health.reason:
+            return f"{self.name} (this node {self.release.health.reason})"
         return self.unavailable or awaited and f"{self.name} (not connected with {awaited} yet)"
 
     # -- helpers ----------------------------------------------------------------------------------------------------

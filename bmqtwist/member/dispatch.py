@@ -113,7 +113,7 @@ CLUSTER_MESSAGES: dict[str, Callable[[MemberDispatch, PeerSession, ControlMessag
     **dict.fromkeys(("request", "answer"), MemberDispatch.on_proposal),
     "partition": MemberDispatch.on_partition_message,
     "primaryStatusAdvisory": lambda to, peer, message, about: to.replication.on_primary_status(peer.node_id, about),
-    "nodeStatusAdvisory": lambda to, peer, message, about: to.statuses.on_announced(peer.node_id, about.value.status),
+    "nodeStatusAdvisory": lambda to, peer, message, about: to.statuses.on_advisory(peer.node_id, about.value),
     "stopRequest": lambda to, peer, message, about: to.statuses.on_stop_request(peer, message),
     "stopResponse": lambda to, peer, message, about: to.statuses.stop_awaited.discard(peer.node_id),
     "confirmReceipt": lambda to, peer, message, about: to.relays.relays.on_receipt(peer, about.value.count),

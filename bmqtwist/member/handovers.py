@@ -4,11 +4,12 @@
     drained      all records are committed, and durable at the successor
     declined     the primary declines its lease in favour of the successor, and repeats that until the leader has appointed
                  the successor under a newer lease
-    cancelled    the successor was not up to date in time: the queues are activated again; if this node stops, the leader
-                 chooses another successor
+    cancelled    the successor was not up to date in time: the queues are activated again. A forced handover, of a node that
+                 stops or cannot write, declines instead
 
-`partition_runner.py` creates it and advances it with each step; `replication.py` begins a handover for a move or a stop. The
-target is chosen in `appointments.py`; the first steps of the next primary are in `cluster/take_over.py`.
+While this node cannot write, records that are not in its files do not count: no effect of them was released.
+`partition_runner.py` creates it and advances it with each step; `replication.py` begins a handover for a move, a stop or a
+failed disk. The target is chosen in `appointments.py`; the first steps of the next primary are in `cluster/take_over.py`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from bmqtwist.cluster.partition_events import SetActive
 from bmqtwist.cluster.partition_machine import PartitionMachine
 from bmqtwist.loop.loop import Loop
 from bmqtwist.member.partition_logs import HostedPartition
+from bmqtwist.storage.availability import WriterState
 from bmqtwist.wire.cluster_schema import Decline, Yield
 
 CHECK_S = 0.05  # interval of the checks of timeouts
@@ -31,20 +33,21 @@ class Handover:
     """The handover of one partition."""
 
     wanted: Yield
-    node_stops: bool
+    forced: bool  # it ends with the declined lease, even if the successor lacks records
     until: float  # time of the cancellation, or of the next repetition
     declined: bool = False
 
 
 class Handovers:
-    """Handovers of one cluster at one node. `patience`: seconds until the successor must have stored all records.
+    """Handovers of one cluster at one node. `patience`: seconds until the successor must have stored all records;
     `set_serving(partition, output, now)`: activate or retire its queues; `end_lease(partition, now)`: append the sync point;
-    `decline(partition, output, now)`: report to the leader that this node gives the lease up."""
+    `decline(partition, output, now)`: report to the leader that this node gives the lease up; `give_up(partition, reason)`:
+    report that it stays primary."""
 
     def __init__(self, hosted: list[HostedPartition], loop: Loop, patience: float,
                  set_serving: Callable[[int, SetActive, float], None], end_lease: Callable[[int, float], None],
-                 decline: Callable[[int, Decline, float], None]) -> None:
-        self._hosted, self._loop, self._patience = hosted, loop, patience
+                 decline: Callable[[int, Decline, float], None], give_up: Callable[[int, str], None]) -> None:
+        self._hosted, self._loop, self._patience, self._give_up = hosted, loop, patience, give_up
         self._set_serving, self._end_lease, self._decline = set_serving, end_lease, decline
         self._in_progress: dict[int, Handover] = {}
 
@@ -52,7 +55,7 @@ class Handovers:
         """Return whether a partition is being handed over."""
         return index in self._in_progress
 
-    def begin(self, index: int, wanted: Yield, node_stops: bool, now: float) -> None:
+    def begin(self, index: int, wanted: Yield, now: float, forced: bool = False, patience: float | None = None) -> None:
         """Begin to hand over a partition of which this node is active primary; ignored if already begun."""
         if index in self._in_progress:
             return
@@ -60,7 +63,7 @@ class Handovers:
         self._loop.report.info(f"{machine.name}: it is handed over to node {wanted.successor}")
         if not self._in_progress:
             self._loop.timers.at(now + CHECK_S, self._check_all)
-        self._in_progress[index] = Handover(wanted, node_stops, now + self._patience)
+        self._in_progress[index] = Handover(wanted, forced, now + (self._patience if patience is None else patience))
         self._set_serving(index, SetActive(machine.lease, False, f"handed over to node {wanted.successor}"), now)
         self._end_lease(index, now)
         self.advance(index, now)
@@ -78,24 +81,24 @@ class Handovers:
         if found.declined:
             if now >= found.until:
                 self._decline_lease(index, found, machine, now)
-        elif self._is_drained(machine, found.wanted.successor):
+        elif self._is_drained(self._hosted[index], found.wanted.successor):
             self._decline_lease(index, found, machine, now)
-        elif now >= found.until and found.node_stops:
+        elif now >= found.until and found.forced:
             self._decline_lease(index, found, machine, now)
         elif now >= found.until:
             del self._in_progress[index]
-            self._loop.report.warn(f"{machine.name}: node {found.wanted.successor} did not store all records within "
-                                   f"{self._patience:g} s: this node stays its primary")
             self._set_serving(index, SetActive(machine.lease, True, "the handover was given up"), now)
+            self._give_up(index, f"node {found.wanted.successor} did not store all records within {self._patience:g} s")
 
-    def _is_drained(self, machine: PartitionMachine, successor: int) -> bool:
-        target, last = machine.targets.by_node.get(successor), machine.log.summary.last
+    def _is_drained(self, hosted: HostedPartition, successor: int) -> bool:
+        machine, writes_fail = hosted.machine, hosted.partition.log.availability.has_reason(WriterState.FAILING)
+        target, last = machine.targets.by_node.get(successor), hosted.written if writes_fail else hosted.summary.last
         return machine.committed >= last and target is not None and target.durable >= last
 
     def _decline_lease(self, index: int, found: Handover, machine: PartitionMachine, now: float) -> None:
         found.declined, found.until = True, now + REPEAT_S
         successor = found.wanted.successor
-        self._decline(index, Decline(machine.lease, not found.node_stops, machine.standing.used_lease,
+        self._decline(index, Decline(machine.lease, not found.forced, machine.standing.used_lease,
                                           f"it is handed over to node {successor}", successor), now)
 
     def _check_all(self, now: float) -> None:

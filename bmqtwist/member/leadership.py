@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Protocol, assert_never
 
+from bmqtwist import alarms
 from bmqtwist.cluster.changes import PrimaryRules
 from bmqtwist.cluster.election_events import (
     ElectionChanged,
@@ -62,10 +63,13 @@ from bmqtwist.config.clusters import ClusterDefinition, ElectorConfig
 from bmqtwist.loop.loop import Loop
 from bmqtwist.member.metadata import ClusterMetadata, MetadataUnavailable
 from bmqtwist.peers.links import ClusterLinks
-from bmqtwist.report import Report
+from bmqtwist.report import RepeatLimiter, Report
 from bmqtwist.storage.slot_file import Vote, VoteFile
 from bmqtwist.wire import control
 from bmqtwist.wire.cluster_schema import Lsn
+
+TRANSFER_SECONDS_MAX = 20.0  # until a command to transfer the leadership is answered
+TRANSFER_CHECK_S = 0.1
 
 
 class LeaderUser(Protocol):
@@ -104,6 +108,9 @@ class Leadership:
         self._stepping = False
         self._refused: NotDone | None = None  # the reason why the log did not become leader
         self.on_state_changed: Callable[[Changes], None] = lambda changes: None  # a change of the metadata is applied
+        self.on_write_failed: Callable[[str, str], None] = lambda what, error: None  # for `disk_health`
+        self._repeats = RepeatLimiter()
+        self._mode, self._able = ElectionMode.NORMAL, True
         self._stored: tuple[Vote, bool] = ((0, None), False)  # in the file: (term, vote), True if damaged
 
     # -- start and stop ---------------------------------------------------------------------------------------------
@@ -187,9 +194,40 @@ class Leadership:
         self.step(now, Transfer(node_id))
         return ""
 
+    def transfer_and_wait(self, node_id: int, done: Callable[[str], None]) -> None:
+        """Transfer leadership to another node; `done(reason)`: it leads (""), or the transfer was refused or has failed."""
+        reason = self.transfer(node_id)
+        until = self._loop.now + TRANSFER_SECONDS_MAX
+
+        def check(now: float) -> None:
+            leader = self.elector.leader
+            ended = self.elector.support.successor is None  # at the present leader
+            if leader == node_id and self.active:
+                done("")
+            elif leader not in (None, node_id) and (leader != self.elector.node_id or ended):
+                done(f"node {leader} leads the cluster: node {node_id} lacks metadata, does not answer, or is no candidate")
+            elif now >= until:
+                done(f"node {node_id} has not become leader within {TRANSFER_SECONDS_MAX:g} s")
+            else:
+                self._loop.timers.at(now + TRANSFER_CHECK_S, check)
+        if reason:
+            done(reason)
+        else:
+            check(self._loop.now)
+
     def set_mode(self, mode: ElectionMode) -> None:
         """Set whether this node stands for election; ignored in a cluster of one node."""
-        if self._links is not None:
+        self._mode = mode
+        self._apply_mode()
+
+    def set_able(self, able: bool) -> None:
+        """Set whether this node can lead; if not, it stands for no election in any mode."""
+        self._able = able
+        self._apply_mode()
+
+    def _apply_mode(self) -> None:
+        mode = self._mode if self._able or self._mode is ElectionMode.LEAVING else ElectionMode.NEVER
+        if self._links is not None and mode is not self.elector.mode:
             self.step(self._loop.now, SetMode(mode))
 
     def set_quorum(self, quorum: int) -> None:
@@ -254,7 +292,9 @@ class Leadership:
             case ElectionChanged():
                 self._on_election_changed(output, wall)
             case Alarm():
-                self._loop.report.alarm(output.kind, "%s", output.text)
+                times = self._repeats.suffix(output.kind.id, now) if output.kind is alarms.VOTE_NOT_WRITTEN else ""
+                if times is not None:
+                    self._loop.report.alarm(output.kind, "%s", output.text + times)
             case _:
                 assert_never(output)
 
@@ -268,6 +308,7 @@ class Leadership:
 
     def _on_vote_failed(self, number: int, error: OSError, now: float) -> None:
         self.step(now, WriteFailed(number, str(error)))
+        self.on_write_failed("its vote", str(error))
 
     def _on_election_changed(self, change: ElectionChanged, wall: int) -> None:
         """Pass a change of leader to the metadata log."""

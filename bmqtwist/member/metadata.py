@@ -39,7 +39,7 @@ from bmqtwist.cluster.log_events import (
 from bmqtwist.cluster.metadata_log import MetadataLog
 from bmqtwist.cluster.state import ClusterState
 from bmqtwist.errors import LocalError
-from bmqtwist.report import Report, traceback_text
+from bmqtwist.report import RepeatLimiter, Report, traceback_text
 from bmqtwist.storage.ledger_file import LedgerFile
 
 OnDecided = Callable[[Outcome, int], None]  # outcome of a change, wall clock
@@ -73,6 +73,8 @@ class ClusterMetadata:
         self.proposals = 0  # count; the number of a proposal is its token
         self._job: FileJob | None = None  # not started yet
         self.user: LogUser | None = None
+        self._repeats, self._fails = RepeatLimiter(), False
+        self.on_write_failed: Callable[[str, str], None] = lambda what, error: None  # for `disk_health`
         self.flush_due = False  # an input has come since the last Flush: call `next_job`
 
     @property
@@ -142,13 +144,16 @@ class ClusterMetadata:
 
     def on_written(self, job: FileJob, wall: int) -> None:
         """Handle a completed file job: its data are durable."""
+        self._fails = False
         if isinstance(job, ReplaceFile) and job.replaces:
             self._report.info("Rolled over to log with logId '%s'", job.log_id.hex().upper())
         self.step(Written(job.number), wall)
 
     def on_failed(self, job: FileJob, error: OSError, wall: int) -> None:
         """Handle a failed file job."""
+        self._fails = True
         self.step(WriteFailed(job.number, str(error)), wall)
+        self.on_write_failed("its metadata ledger", str(error))
 
     def perform_jobs(self, wall: int) -> None:
         """Perform file jobs until none is left."""
@@ -170,13 +175,16 @@ class ClusterMetadata:
                     self._job = output
                 case ReplaceFile():
                     self._job = output
-                    if output.replaces:
+                    if output.replaces and not self._fails:
                         self._report.info("Rolling over from log with logId '%s' to log with logId '%s' of %d bytes",
                                           output.replaces.hex().upper(), output.log_id.hex().upper(), len(output.data))
                 case Decided():
                     self._on_decided(output, wall)
                 case Alarm():
-                    self._report.alarm(output.kind, "%s", output.text)
+                    repeats = output.kind is alarms.LEDGER_NOT_WRITTEN
+                    times = self._repeats.suffix(output.kind.id, wall) if repeats else ""
+                    if times is not None:
+                        self._report.alarm(output.kind, "%s", output.text + times)
                 case Send():
                     if user is not None:
                         user.send(output.node_id, output.message)

@@ -52,6 +52,7 @@ from bmqtwist.storage.replay import RecordMismatch
 from bmqtwist.storage.replica import ReplicatedPartition
 from bmqtwist.wire.cluster_schema import ImagePart
 
+REREAD_S = 2.0  # from a failed attempt to read a log again to the next one
 PAUSE_S = 0.001  # after a message with records that were read from files
 
 
@@ -214,7 +215,11 @@ class PartitionLogs:
             if install is not None:
                 install()
             made.append(self._make_partition(old.files, find_log(old.files, known, clock, index, wall, limit)))
-        self._loop.run_in_thread(work, partial(self._on_reread, hosted, made), partial(self._on_reread_failed, hosted))
+        done = partial(self._on_reread, hosted, made)
+        if install is not None:
+            self._loop.run_in_thread(work, done, partial(self._on_install_failed, hosted))
+        else:
+            self._loop.run_in_thread(work, done, partial(self._on_reread_failed, hosted, work, done))
 
     def follow(self, hosted: HostedPartition, clean: bool, now: float) -> None:
         """Use the log of a former primary as a replica's; it is read again unless `clean`. The partition is busy until
@@ -238,7 +243,15 @@ class PartitionLogs:
         self._replaced(hosted)
         self._step(hosted, now, LogReady())
 
-    def _on_reread_failed(self, hosted: HostedPartition, error: OSError, now: float) -> None:
+    def _on_reread_failed(self, hosted: HostedPartition, work: Callable[[], None], done: Callable[[float], None],
+                          error: OSError, now: float) -> None:
+        """Read the log again later: the disk is full or read-only, for example. The partition stays busy."""
+        hosted.partition.files.reports.on_write_failed(error)
+        self._step(hosted, now, LogFailed(f"its files cannot be read: {error}"))
+        failed = partial(self._on_reread_failed, hosted, work, done)
+        self._loop.timers.at(now + REREAD_S, lambda now: self._loop.run_in_thread(work, done, failed))
+
+    def _on_install_failed(self, hosted: HostedPartition, error: OSError, now: float) -> None:
         hosted.busy = False
         hosted.partition.on_exception()
         self._step(hosted, now, LogFailed(f"its files cannot be read: {error}"))

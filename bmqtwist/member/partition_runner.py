@@ -69,12 +69,13 @@ DELAY_S = 0.005  # longest delay of records that no client waits for
 
 class PartitionRunner:
     """The state machines of one cluster's partitions at one node. `decline(partition, output, now)`: report to the leader
-    that this node cannot be primary, or gives the lease up."""
+    that this node cannot be primary, or gives the lease up; `give_up(partition, reason)`: that it stays primary."""
 
     def __init__(self, name: str, cluster: ReplicatedCluster, loop: Loop, links: ClusterLinks,
                  promise_file: PromiseFile, statuses: NodeStatuses, decline: Callable[[int, Decline, float], None]) -> None:
         self._name, self._cluster, self._loop, self._links, self._statuses = name, cluster, loop, links, statuses
         self._decline = decline
+        self.give_up: Callable[[int, str], None] = lambda index, reason: None
         self.hosted: list[HostedPartition] = []
         self.primaries = KnownPrimaries(name, links, loop.report)
         self.handovers: Handovers
@@ -89,7 +90,8 @@ class PartitionRunner:
              wall: int) -> None:
         """Read promises and partitions; raises OSError."""
         node_id, members = self._links.node_id, [node.id for node in self._links.definition.nodes]
-        self.handovers = Handovers(self.hosted, self._loop, timing.retry, self.set_serving, self._end_lease, self._decline)
+        self.handovers = Handovers(self.hosted, self._loop, timing.retry, self.set_serving, self._end_lease, self._decline,
+                                   lambda index, reason: self.give_up(index, reason))
         self.promises.read(len(files))
         for partition in self._logs.open(files, durability, cache_bytes, self.promises, now, wall):
             hosted = HostedPartition(partition)
@@ -275,7 +277,10 @@ class PartitionRunner:
             self._report_event(index, f"this node is no longer active: {output.cause}", lease=output.lease)
             self._cluster.retire_queues(index, output.cause, now, wall)
             hosted.partition.drop_effects()
-        self.primaries.advise(hosted.machine.other_nodes, primary, index, status)
+        stays = hosted.machine.leads and hosted.machine.lease == output.lease and not self.handovers.is_leaving(index)
+        reason = output.cause if stays and not output.active else ""
+        self.primaries.set_obstacle(index, primary, reason)
+        self.primaries.advise(hosted.machine.other_nodes, primary, index, status, reason)
         self._loop.performer.request_turn()
 
     def set_active(self, index: int, primary: Primary, active: bool) -> None:
@@ -304,6 +309,7 @@ class KnownPrimaries:
         self.partitions = 0  # their number
         self._appointed: dict[int, Primary] = {}  # by partition
         self.active = ActivePrimaries()
+        self._obstacles: dict[int, tuple[Primary, str]] = {}  # partition -> its passive primary, the reason it reported
         self._lines = LineLimiter()
         self._was_available = self._has_been_available = False
 
@@ -336,9 +342,21 @@ class KnownPrimaries:
             self._log_active(index, primary)
         return True
 
-    def advise(self, nodes: Iterable[int], primary: Primary, index: int, status: PrimaryStatus) -> None:
+    def set_obstacle(self, index: int, primary: Primary, reason: str) -> None:
+        """Record the reason why a primary stays passive; "" = there is none."""
+        if reason and 0 <= index < self.partitions:
+            self._obstacles[index] = primary, reason
+        else:
+            self._obstacles.pop(index, None)
+
+    def obstacle(self, index: int, primary: Primary) -> str:
+        """Return the reason why a primary stays passive, as it reported; "" if it reported none."""
+        known, reason = self._obstacles.get(index, (primary, ""))
+        return reason if known == primary else ""
+
+    def advise(self, nodes: Iterable[int], primary: Primary, index: int, status: PrimaryStatus, reason: str = "") -> None:
         """Send the status of this node as primary of a partition to other nodes."""
-        event = cluster_event(PrimaryStatusAdvisory(index, primary.lease, status))
+        event = cluster_event(PrimaryStatusAdvisory(index, primary.lease, status, reason or None))
         for node_id in nodes:
             self._links.send(node_id, event)
 

@@ -13,6 +13,7 @@ from functools import partial
 
 from bmqtwist import alarms
 from bmqtwist.loop.loop import Loop
+from bmqtwist.report import RepeatLimiter
 from bmqtwist.storage.slot_file import PromiseFile, StoredPromise
 
 RETRY_S = 1.0  # from a failed write to the next attempt
@@ -29,6 +30,8 @@ class Promises:
         self.wanted: list[StoredPromise] = []
         self._durable: list[StoredPromise] = []
         self._saving = self.lost = False
+        self._repeats = RepeatLimiter()
+        self.on_write_failed: Callable[[str, str], None] = lambda what, error: None  # for `disk_health`
 
     def read(self, partitions: int) -> None:
         """Read the file; raises OSError."""
@@ -67,5 +70,9 @@ class Promises:
 
     def _on_failed(self, error: OSError, now: float) -> None:
         self._saving = False
-        self._loop.report.alarm(alarms.PROMISE_NOT_WRITTEN, "%s", f"{self._title}: a promise cannot be written: {error}")
+        self.on_write_failed("its promises", str(error))
+        times = self._repeats.suffix("", now)
+        if times is not None:
+            self._loop.report.alarm(alarms.PROMISE_NOT_WRITTEN, "%s",
+                                    f"{self._title}: a promise cannot be written: {error}{times}")
         self._loop.timers.at(now + RETRY_S, self._write)

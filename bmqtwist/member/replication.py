@@ -31,10 +31,11 @@ from bmqtwist.loop.loop import Loop
 from bmqtwist.member.appointments import AppointmentRules, Appointments
 from bmqtwist.member.interfaces import ReplicatedCluster
 from bmqtwist.member.leadership import Leadership, timing
-from bmqtwist.member.node_status import NodeStatuses
+from bmqtwist.member.node_status import REASON_CHARS_MAX, NodeStatuses
 from bmqtwist.member.partition_runner import PartitionRunner
 from bmqtwist.peers.links import ClusterLinks
-from bmqtwist.storage.fileset import FileSets
+from bmqtwist.report import shown
+from bmqtwist.storage.fileset import FileSets, Reports
 from bmqtwist.storage.partition import Durability
 from bmqtwist.storage.psn import Psn
 from bmqtwist.storage.slot_file import PromiseFile
@@ -65,10 +66,9 @@ class Replication:
         self._members = [node.id for node in definition.nodes]
         self._cluster, self._loop, self._links, self._statuses = cluster, loop, links, statuses
         self.runner = PartitionRunner(self.name, cluster, loop, links, promise_file, statuses, self._decline)
+        self.runner.give_up = self._refuse_to_yield
         self.hosted, self.known_primaries = self.runner.hosted, self.runner.primaries
-        active = self.known_primaries.active
-        self.appointments = Appointments(statuses, loop, rules, lambda index, primary: active.find(index) == primary,
-                                         self._ask_to_yield)
+        self.appointments = Appointments(statuses, loop, rules, self.known_primaries, self._ask_to_yield)
 
     def open(self, files: list[FileSets], durability: Durability, cache_bytes: int, now: float, wall: int) -> None:
         """Read promises and partitions; raises OSError."""
@@ -103,20 +103,24 @@ class Replication:
                 self._cluster.on_primary_changed(index)
         self.runner.check_availability()
 
-    def hand_over_all(self, now: float) -> None:
-        """Hand over all partitions of this node before it stops, if another node can take them."""
+    def hand_over_all(self, now: float, cause: str = "stops", patience: float | None = None) -> None:
+        """Hand over all partitions of this node, which stops or cannot write (`cause`), if another node can take them.
+        `patience`: seconds until the successors must have stored all records. A node that cannot write keeps partitions with
+        messages of queues in memory."""
         if self.appointments.successor() is None:
             return
         for index, primary in self.leadership.metadata.state.partitions.items():
             if primary.node_id != self.node_id or index >= len(self.hosted):
                 continue
             machine = self.hosted[index].machine
+            if machine.lease > primary.lease or not self._statuses.is_stopping and self._cluster.count_in_memory(index):
+                continue  # a newer primary, which the metadata of this node do not have yet; messages of queues in memory
             durable = {node_id: target.durable for node_id, target in machine.targets.by_node.items()}
             successor = self.appointments.successor_of(durable) if self.is_active_primary(index) else None
             if successor is not None:
-                self.runner.handovers.begin(index, Yield(machine.lease, successor), True, now)
+                self.runner.handovers.begin(index, Yield(machine.lease, successor), now, True, patience)
             elif not self.runner.handovers.is_leaving(index):
-                self._decline(index, Decline(primary.lease, False, machine.standing.used_lease, "this node stops"), now)
+                self._decline(index, Decline(primary.lease, False, machine.standing.used_lease, f"this node {cause}"), now)
 
     def _ask_to_yield(self, node_id: int, index: int, wanted: Yield) -> None:
         if node_id == self.node_id:
@@ -130,10 +134,19 @@ class Replication:
         if not self.is_active_primary(index) or machine.lease != wanted.lease or wanted.successor not in machine.other_nodes:
             return
         if held:
-            self._loop.report.warn(f"{machine.name}: is not moved: queues in memory hold {held} messages that no other "
-                                   "node has")
+            self._refuse_to_yield(index, f"queues in memory hold {held} messages that no other node has")
             return
-        self.runner.handovers.begin(index, wanted, False, now)
+        self.runner.handovers.begin(index, wanted, now)
+
+    def _refuse_to_yield(self, index: int, reason: str) -> None:
+        """Report to the leader that this node stays primary."""
+        leader, machine = self.leadership.standing.leader, self.hosted[index].machine
+        self._loop.report.warn(f"{machine.name}: is not moved: {reason}")
+        primary = Primary(self.node_id, machine.lease)
+        if leader == self.node_id:
+            self.appointments.on_move_refused(index, primary, reason)
+        elif leader is not None:
+            self.known_primaries.advise([leader], primary, index, PrimaryStatus.E_ACTIVE, reason)
 
     def _decline(self, index: int, output: Decline, now: float) -> None:
         """Report to the leader that this node cannot be primary, or gives the lease up."""
@@ -154,6 +167,11 @@ class Replication:
             if self.is_active_primary(hosted.index):
                 primary = Primary(self.node_id, hosted.machine.lease)
                 self.known_primaries.advise([node_id], primary, hosted.index, PrimaryStatus.E_ACTIVE)
+            elif hosted.machine.leads:
+                primary = Primary(self.node_id, hosted.machine.lease)
+                reason = self.known_primaries.obstacle(hosted.index, primary)
+                if reason:
+                    self.known_primaries.advise([node_id], primary, hosted.index, PrimaryStatus.E_PASSIVE, reason)
             self.runner.step(hosted, now, PeerUp(node_id))
 
     def on_peer_down(self, node_id: int, now: float) -> None:
@@ -207,13 +225,19 @@ class Replication:
                 self._cluster.on_records(now)
 
     def on_primary_status(self, sender: int, message: ClusterMessage) -> None:
-        """Handle a primary's status advisory."""
+        """Handle a primary's status advisory; raises PeerError."""
         advisory = message.value
         if isinstance(advisory, PrimaryStatusAdvisory):
             self._loop.report.info(f"Cluster ({self.name}): received primary status advisory: {bracketed(advisory)}, from: "
                                    f"{self._links.name(sender)}")
-            self.runner.set_active(advisory.partition_id, Primary(sender, advisory.primary_lease_id),
-                             advisory.status is PrimaryStatus.E_ACTIVE)
+            index, primary = advisory.partition_id, Primary(sender, advisory.primary_lease_id)
+            if not 0 <= index < len(self.hosted):
+                raise PeerError(f"there is no partition {index}", "partitionId", 0)
+            active, reason = advisory.status is PrimaryStatus.E_ACTIVE, shown(advisory.reason or "", REASON_CHARS_MAX)
+            self.runner.set_active(index, primary, active)
+            self.known_primaries.set_obstacle(index, primary, "" if active else reason)
+            if active and reason:
+                self.appointments.on_move_refused(index, primary, reason)
 
     def set_replication_factor(self, factor: int, now: float) -> None:
         """Set the number of nodes that must store a record before it is committed."""
@@ -221,6 +245,16 @@ class Replication:
             hosted.machine.standing.replication_factor = factor
             hosted.update_pair_commits()
             self.runner.step(hosted, now, LogAdvanced())
+
+    def trust_reports(self, trusted: bool) -> None:
+        """Set whether reports of primaries count that the metadata of this node lack: its ledger cannot be written."""
+        self.known_primaries.active.trusts_reports = trusted
+        for hosted in self.hosted:
+            self._cluster.on_primary_changed(hosted.index)
+
+    def write_reports(self) -> list[Reports]:
+        """Return the reports of all partitions, which have their failed writes."""
+        return [hosted.partition.files.reports for hosted in self.hosted]
 
     # -- queries --------------------------------------------------------------------------------------------------------
 

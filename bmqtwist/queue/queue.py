@@ -71,7 +71,9 @@ class Client(Protocol):
 
 
 class MemberClient(Client, Protocol):
-    """A client with `is_member`, which accepts early acknowledgements."""
+    """A client with `is_member`, which accepts early acknowledgements if it `can_store` the records."""
+
+    can_store: bool
 
     def ack_early(self, handle: Handle, message: Message, partition_id: int) -> None:
         """Send an early acknowledgement, which the member releases once its own copy of the record is durable."""

@@ -449,7 +449,8 @@ class Uncommitted:
 
     def _ack_early(self, put: Put, now: float) -> None:
         message, handle, queue = put.message, put.handle, self._queue
-        if put.wants_ack and handle is not None and handle.client.is_member:
+        if (put.wants_ack and handle is not None and handle.client.is_member
+                and cast(MemberClient, handle.client).can_store):
             put.wants_ack, put.acknowledged_early = False, True
             queue.stats.count_ack(now - message.arrived)
             try:

@@ -56,6 +56,7 @@ class Reports:
         self.subject = f"Partition [{partition_id}]"
         self.on_line: Callable[[str], None] = lambda text: None  # receives log lines
         self._alarms: list[tuple[AlarmKind, str]] = []
+        self._write_failure = ""
 
     def info(self, text: str) -> None:
         self.on_line(f"{self.subject}: {text}")
@@ -63,6 +64,15 @@ class Reports:
     def alarm(self, kind: AlarmKind, text: str) -> None:
         """Raise an alarm; `text` follows the name of the partition."""
         self._alarms.append((kind, self.subject + text))
+
+    def on_write_failed(self, error: OSError) -> None:
+        """Record a failed write or sync, or that a file could not be created."""
+        self._write_failure = str(error)
+
+    def take_write_failure(self) -> str:
+        """Return the last failure since the last call; "" = there was none."""
+        failure, self._write_failure = self._write_failure, ""
+        return failure
 
     def take_alarms(self) -> list[tuple[AlarmKind, str]]:
         """Return the alarms since the last call as (kind, text)."""

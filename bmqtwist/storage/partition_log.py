@@ -144,6 +144,8 @@ class PartitionLog:
     def close(self, event: WriterEvent, error: BaseException | None = None) -> None:
         """Refuse all records and writes until a restart."""
         self.on_event(event, str(error or ""))
+        if isinstance(error, OSError):
+            self.reports.on_write_failed(error)
         if event is WriterEvent.SYNC_FAILS:
             self.reports.alarm(
                 alarms.SYNC_FAILED,
@@ -165,6 +167,7 @@ class PartitionLog:
         try:
             self.files.append(tail.journal, tail.data, tail.qlist)
         except OSError as error:
+            self.reports.on_write_failed(error)
             if not self._write_failing:
                 self._write_failing = True
                 self.reports.alarm(alarms.WRITE_FAILED,

@@ -436,6 +436,7 @@ def _log_usage(log: PartitionLog, what: str) -> None:
 
 
 def _report_failure(log: PartitionLog, what: str, error: OSError, retry_s: int) -> None:
+    log.reports.on_write_failed(error)
     log.reports.alarm(alarms.ROLLOVER_FAILED, f": {what}: {error}. Next attempt in {retry_s} s at the earliest.")
 
 

@@ -257,6 +257,11 @@ def _is_led(broker: Broker, alarm: AlarmState, wall: float) -> bool:
         for cluster, partition in found)
 
 
+def _can_write(broker: Broker, alarm: AlarmState, wall: float) -> bool:
+    return not any(cluster.release is not None and cluster.release.health.reason for cluster in broker.clusters.values()
+                   if alarm.subject == f"Cluster ({cluster.name})")
+
+
 def _has_upstream(broker: Broker, alarm: AlarmState, wall: float) -> bool:
     return all(proxy.selector.active is not None for proxy in broker.proxies.values()
                if alarm.subject in ("", f"ClusterProxy ({proxy.name})"))
@@ -276,6 +281,7 @@ CONDITIONS: dict[str, Callable[[Broker, AlarmState, float], bool]] = {
     kinds.PARTITION_AVAILABLESPACE_SOFTLIMIT.id: _has_space,
     **dict.fromkeys((kinds.PAYLOAD_DAMAGED.id, kinds.PAYLOAD_NOT_REPAIRED.id), _is_repaired),
     kinds.PRIMARY_NOT_ACTIVE.id: _is_led,
+    kinds.NODE_CANNOT_WRITE.id: _can_write,
     kinds.CLUSTER_ACTIVE_NODE_UNKNOWN.id: _has_upstream,
     kinds.DISPATCHER.id: lambda broker, alarm, wall: wall - alarm.last_at >= MOMENTARY_S,
 }

@@ -106,7 +106,8 @@ def node_states(cluster: Cluster) -> tuple[state.NodeState, ...]:
             status = statuses.own if ours else statuses.other_nodes[node.id]
         connected = "self" if ours else str(cluster.leadership.is_up(node.id)).lower()
         found.append(state.NodeState(names[node.id], node.name, node.id, node.data_center, connected, status.name,
-                                     tuple(primaries.get(node.id, ()))))
+                                     tuple(primaries.get(node.id, ())),
+                                     statuses.unable.get(node.id, "") if statuses is not None else ""))
     return tuple(found)
 
 
@@ -119,7 +120,8 @@ def members(cluster: Cluster, urls: dict[str, str]) -> list[MemberRow]:
     """Return the members of a cluster. `urls`: of their consoles, by name."""
     return [MemberRow(name=node.name, id=node.node_id, data_center=node.data_center,
                       state=_STATES[NodeStatus[node.status]], connected=node.connected != "false",
-                      primary_for=list(node.primary_for), url=urls.get(node.name, "")) for node in node_states(cluster)]
+                      primary_for=list(node.primary_for), unable=node.unable, url=urls.get(node.name, ""))
+            for node in node_states(cluster)]
 
 
 def own_state(broker: Broker, cluster: Cluster | None) -> str:

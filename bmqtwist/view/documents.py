@@ -14,7 +14,8 @@ from bmqtwist.view.snapshot import FileState
 
 
 class MemberRow(Struct, frozen=True, kw_only=True, rename="camel"):
-    """Member of a cluster. `primary_for`: numbers of partitions; `url`: of its console, "" = unknown."""
+    """Member of a cluster. `primary_for`: numbers of partitions; `unable`: why it cannot be leader or primary, "" = it can;
+    `url`: of its console, "" = unknown."""
 
     name: str
     id: int
@@ -22,6 +23,7 @@ class MemberRow(Struct, frozen=True, kw_only=True, rename="camel"):
     state: str
     connected: bool
     primary_for: list[int]
+    unable: str
     url: str
 
 

@@ -257,7 +257,8 @@ class PartitionSnapshot(Struct, frozen=True):
 
 
 class NodeState(Struct, frozen=True):
-    """Member of the cluster. `connected`: self, true or false; `primary_for`: partition ids."""
+    """Member of the cluster. `connected`: self, true or false; `primary_for`: partition ids; `unable`: why the member cannot
+    be leader or primary, "" = it can."""
 
     description: str
     name: str
@@ -266,6 +267,7 @@ class NodeState(Struct, frozen=True):
     connected: str
     status: str
     primary_for: tuple[int, ...] = ()
+    unable: str = ""
 
 
 class ElectorState(Struct, frozen=True):

@@ -154,9 +154,13 @@ class LeaderAdvisoryCommit(Advisory):
 
 
 class NodeStatusAdvisory(SchemaType):
-    """The status of the sender has changed."""
+    """The status of the sender has changed. Extensions: `unable`: the reason why it cannot be leader or primary; `reach`:
+    the number of members that it is connected to, itself included."""
 
+    EXTENSIONS: ClassVar[tuple[str, ...]] = ("unable", "reach")
     status: NodeStatus = NodeStatus.E_UNKNOWN
+    unable: str | None = None
+    reach: U32 | None = None
 
 
 class StopRequest(SchemaType):
@@ -236,11 +240,14 @@ class CatchUp(LogMessage):
 
 
 class PrimaryStatusAdvisory(SchemaType):
-    """The primary of a partition is active or passive."""
+    """The primary of a partition is active or passive. Extension `reason`: why a passive primary cannot serve, or why an
+    active one did not hand over the partition as the leader asked."""
 
+    EXTENSIONS: ClassVar[tuple[str, ...]] = ("reason",)
     partition_id: I32 = 0
     primary_lease_id: U32 = 0
     status: PrimaryStatus = PrimaryStatus.E_UNDEFINED
+    reason: str | None = None
 
 
 class LeaseEnd(NamedTuple):

@@ -16,9 +16,12 @@ _ITEMS_MAX = 16  # shown of a list
 _CHARS_MAX = 512  # shown of a text or of bytes
 
 def bracketed(message: Any) -> str:
-    """Return a schema message as one line; absent optionals are NULL, bytes upper-case hexadecimal."""
+    """Return a schema message as one line; absent optionals are NULL, absent extensions are omitted, bytes are upper-case
+    hexadecimal."""
     kind: type = type(message)
-    parts = [f"{field.wire_name} = {_value(getattr(message, field.attribute))}" for field in fields_of(kind)]
+    added = getattr(kind, "EXTENSIONS", ())
+    parts = [f"{field.wire_name} = {_value(getattr(message, field.attribute))}" for field in fields_of(kind)
+             if field.attribute not in added or getattr(message, field.attribute) is not None]
     if choice_of(kind) is not None:
         parts.append(f"choice = [ {message.choice or 'UNDEFINED'} = {_value(message.value)} ]")
     return f"[ {' '.join(parts)} ]" if parts else "[ ]"

@@ -18,3 +18,13 @@ def fill_disk(node: SimulatedNode, spare: int) -> None:
 def fail_syncs(node: SimulatedNode) -> None:
     """Let all later syncs fail."""
     node.disk.fail = lambda operation, path: errno.EIO if operation == "sync" else None
+
+
+def fail_file(node: SimulatedNode, part: str, code: int = errno.EIO) -> None:
+    """Let writes to files whose path contains `part` fail."""
+    node.disk.fail = lambda operation, path: code if operation == "write" and part in path else None
+
+
+def make_read_only(node: SimulatedNode) -> None:
+    """Let all operations that change the disk fail, as on a file system that is mounted read-only."""
+    node.disk.fail = lambda operation, path: errno.EROFS if operation != "sync" else None

@@ -38,6 +38,7 @@ class Client:
         self.got: list[tuple[bytes, int, bool]] = []  # payload, subscription id, out of order
         self.acks: list[tuple[bytes, int]] = []
         self.acks_ahead: list[bytes] = []  # GUIDs
+        self.can_store = True
 
     def push(self, handle: Handle, sub_id: int, message: Any, redelivered: bool) -> None:
         self.got.append((payload_of(message), sub_id, redelivered))

@@ -5,6 +5,7 @@ Used by `test_assignment.py`, `test_moves.py`, `test_moves_many.py` and `test_qu
 
 from __future__ import annotations
 
+from bmqtwist.broker.commands import BEGUN
 from bmqtwist.testing.simulated_node import SimulatedNode
 from sim.replicated import ReplicatingCluster
 
@@ -19,7 +20,7 @@ def number(node: SimulatedNode) -> int:
 def transfer(nodes: ReplicatingCluster, node: SimulatedNode) -> None:
     """Transfer the lead to a node and wait until all running members follow it."""
     if nodes.leader is not node:
-        assert nodes.admin(nodes.leader, f"CLUSTERS CLUSTER c3 STATE ELECTOR TRANSFER {node.name}") == "SUCCESS"
+        assert nodes.admin(nodes.leader, f"CLUSTERS CLUSTER c3 STATE ELECTOR TRANSFER {node.name}") == BEGUN
         nodes.until(lambda: all(nodes.cluster(each.name).leadership.active_leader() == number(node)
                                 for each in nodes.machines if each.up))
 

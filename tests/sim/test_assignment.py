@@ -15,6 +15,7 @@ from kit.client import RequestRefused
 from bmqtwist.cluster.changes import AssignPartitions, AssignQueue, ChangePlanner
 from bmqtwist.cluster.state import ClusterState, Primary
 from bmqtwist.member import dispatch
+from bmqtwist.member.appointments import Appointments
 from bmqtwist.member.proposals import Proposals
 from bmqtwist.testing.config import domain_config
 from bmqtwist.testing.simulated_node import SimulatedNode
@@ -224,7 +225,8 @@ def test_an_unanswered_assignment_is_requested_again_from_the_same_leader_in_its
 
 
 @pytest.mark.spec("cluster", 61)
-def test_a_primary_that_is_not_active_within_max_time_master_is_replaced() -> None:
+def test_a_primary_that_is_not_active_within_max_time_master_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Appointments, "_replace_early", lambda *arguments: False)  # a primary that reports no reason
     nodes = available_cluster(8, 5, masterAssignment=LEAST, members={"clusterMonitorConfig": {
         "maxTimeMaster": 20, "thresholdMaster": 10}})
     nodes.post(5, EVENTUAL)

@@ -13,6 +13,7 @@ import pytest
 from kit.client import RequestRefused
 from kit.disks import fail_syncs
 
+from bmqtwist.broker.commands import BEGUN
 from bmqtwist.cluster import metadata_log
 from bmqtwist.cluster.election_events import ElectionState
 from bmqtwist.member.leadership import Leadership
@@ -298,7 +299,7 @@ def test_admin_commands_transfer_the_lead_and_exclude_a_member_from_leading() ->
     one, two = (node for node in nodes.machines if node is not former)
     assert elector(nodes, one.name, f"STATE ELECTOR TRANSFER {two.name}").endswith("run the command there")
     assert "has no node 'x'" in elector(nodes, former.name, "STATE ELECTOR TRANSFER x")
-    assert elector(nodes, former.name, f"STATE ELECTOR TRANSFER {one.name}") == "SUCCESS"
+    assert elector(nodes, former.name, f"STATE ELECTOR TRANSFER {one.name}") == BEGUN
     nodes.run(1.0)
     assert nodes.leader is one
     assert elector(nodes, two.name, "STATE ELECTOR MODE never") == "SUCCESS"

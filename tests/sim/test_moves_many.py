@@ -14,6 +14,7 @@ import pytest
 from kit import codec
 from kit.client import Client
 
+from bmqtwist.broker.commands import BEGUN
 from bmqtwist.cluster.partition_events import PartitionRole
 from bmqtwist.limits import MOVED_AT_ONCE, MOVED_QUEUE, REOPENING_MAX
 from bmqtwist.loop import scheduler
@@ -209,7 +210,7 @@ def test_a_partition_with_1000_open_queues_moves_in_slices(monkeypatch: pytest.M
     former, target = nodes.primary(0), nodes.replicas(0)[0]
     with counted_steps(monkeypatch, 4) as sizes:
         many.post(10)
-        assert move(nodes, 0, target) == "SUCCESS"
+        assert move(nodes, 0, target) == BEGUN
         many.post(10)
         many.until(lambda: nodes.replication(target).is_active_primary(0))
         many.live(0.3, 50)
@@ -232,7 +233,7 @@ def test_a_partition_can_move_back_while_its_queues_are_converted(seed: int, mon
             many.live(0.1)
             many.post(3)
             before = nodes.primary(0)
-            assert move(nodes, 0, node) == "SUCCESS"
+            assert move(nodes, 0, node) == BEGUN
             nodes.until(lambda: nodes.replication(node).is_active_primary(0), 5.0, SOON_S)  # noqa: B023 - called here
             midway += many.retirement(before).in_progress
         assert midway == 3, "each move must start while queues are converted"
@@ -249,7 +250,7 @@ def test_a_crash_of_either_node_during_a_move_loses_no_message(victim: str, monk
     former, target = nodes.primary(0), nodes.replicas(0)[0]
     with counted_steps(monkeypatch, 1):
         many.post(2)
-        assert move(nodes, 0, target) == "SUCCESS"
+        assert move(nodes, 0, target) == BEGUN
         nodes.until(lambda: many.is_midway(former), 5.0, SOON_S)
         {"former": former, "successor": target}[victim].crash(power=True, down=None)
         for _ in range(300):
@@ -321,7 +322,7 @@ def test_close_configure_and_open_of_a_queue_during_its_conversion_succeed(monke
     place = nodes.machines.index(former)
     client, queues = many.clients[place], [number for number in range(200) if many.reads(place, number)]
     with counted_steps(monkeypatch, 0):  # one step in a turn
-        assert move(nodes, 0, target) == "SUCCESS"
+        assert move(nodes, 0, target) == BEGUN
         nodes.until(lambda: many.is_midway(former), 5.0, SOON_S)
         left = [number for number in queues if many.uris[number] in many.retirement(former)._retired]
         closed, configured, opened = left[-1], left[-2], left[-3]

@@ -86,7 +86,8 @@ def test_a_relayed_queue_has_statistics_and_a_transition_history(place: str) -> 
     nodes = start_cluster(proxies={"p1": ["n1", "n2", "n3"]})
     nodes.writer(EVENTUAL)
     primary = nodes.primary(nodes.cluster("n1").metadata.state.queues[EVENTUAL].partition_id)
-    node = nodes.proxies[0] if place == "proxy" else next(each for each in nodes.machines if each is not primary)
+    node = nodes.proxies[0] if place == "proxy" else next(
+        each for each in nodes.machines if each not in (primary, nodes.machines[0]))  # n1 assigned the queue
     client = nodes.client(node.name)
     queue, reader = client.open(EVENTUAL, write=1), client.consume(EVENTUAL)
     for number in range(3):

@@ -215,7 +215,7 @@ def test_an_image_of_many_parts_is_sent_once(monkeypatch: pytest.MonkeyPatch) ->
     """Once a keepalive from before its first part requested the whole image again."""
     monkeypatch.setattr(replica, "RECENT_BYTES", 0)
     monkeypatch.setattr(image, "MESSAGE_RECORDS_MAX", 4)
-    nodes = stable_cluster(5)
+    nodes = stable_cluster(1025)
     away, _ = roll_over_without_replica(nodes, 100)
     nodes.run(1.0)
     away.boot()
@@ -369,8 +369,9 @@ def test_another_member_becomes_primary_when_the_disk_of_the_primary_fails() -> 
     queue.put(b"unknown")
     nodes.run(10.0)
     assert nodes.primary() is not former
+    former.crash(power=False, down=3.0)
+    nodes.run(1.0)
     nodes.post(5)
-    former.crash(power=False, down=1.0)
     nodes.run_until_stable()
     nodes.judge_partitions()
 

@@ -84,6 +84,7 @@ def test_a_restarted_member_is_ready_when_it_is_connected_with_all_running_membe
             seen.add(nodes.cluster("n3").unready)
             nodes.run(0.01)
         assert nodes.now - begun < 3.1
+        nodes.run(0.01)  # the last message of the negotiation arrives
         for name in ("n1", "n2"):
             assert nodes.node(name).broker.sessions.peers["c3"].is_up(3)
     assert seen & {f"c3 (not connected with [{name}, {name[1:]}] yet)" for name in ("n1", "n2")}, seen

@@ -23,7 +23,10 @@ export function start({ onCluster }) {
         (node) => nodeLink(node.name),
         { head: true },
       ),
-      state("State", (node) => (node.stop && !node.stop.done ? (node.stop.abortable ? "stop scheduled" : "stopping") : node.state)),
+      state("State", (node) => {
+        if (node.stop && !node.stop.done) return node.stop.abortable ? "stop scheduled" : "stopping";
+        return node.state === "up" && node.problem ? "cannot write" : node.state;
+      }),
       text("Role", (node) => (node.leader ? "leader" : "follower")),
       text("Primary for", (node) => (node.primaryFor?.length ? node.primaryFor.join(", ") : "none")),
       text("Data center", (node) => node.dataCenter || "–"),

@@ -10,6 +10,7 @@
     messages.py   invariants D1-D10
     relays.py     invariants P1 and P2
     clients.py    producers and consumers, at members and at proxies
+    liveness.py   invariant L3: failing disks of a minority
     play.py       runs one schedule, ends all faults, and checks the final state (L1)
     shrink.py     reduces a failed schedule to its smallest part that still fails
     canaries.py   deliberate defects; each must be detected by a campaign

@@ -16,6 +16,7 @@ from pathlib import Path
 from bmqtwist import machine
 from sim.campaign.actions import ACTIONS
 from sim.campaign.canaries import CANARIES, PARTITION_CANARIES, inject
+from sim.campaign.liveness import FAULTS
 from sim.campaign.play import STEPS, Run, campaign, play
 from sim.campaign.schedule import Schedule
 from sim.campaign.shrink import shrink
@@ -67,6 +68,7 @@ def _report(runs, shrink_first: bool) -> int:  # type: ignore[no-untyped-def]
                 print(f"smallest failing schedule, after {played} runs, for --replay:\n{smallest.schedule.text()}"
                       f"{smallest.text}", flush=True)
             found.append(run)
+    print("final disks: " + ", ".join(f"{name} {counts['final disk ' + name]}" for name in FAULTS))
     faults = {name: counts[name] for name in ACTIONS if counts[name]}
     print(f"{number} runs, {counts['steps']} steps, {counts['events']} events, {counts['seconds']} simulated seconds, "
           f"{counts['elected']} elections won, {counts['votes']} votes, {counts['commits']} commits, "

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from kit.disks import fill_disk
+from kit.disks import fail_file, fill_disk, make_read_only
 
 from bmqtwist.cluster.changes import AssignPartitions, AssignQueue, UnassignQueue, UpdateApps
 from bmqtwist.cluster.election_events import ElectionMode
@@ -194,6 +194,16 @@ def fail_writes(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode,
     _fail_operations(node, "write")
 
 
+def make_disk_read_only(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
+    make_read_only(node)
+
+
+def fail_one_kind_of_file(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
+    """Let writes to the ledger, the vote, the promises, JOURNAL or DATA fail with EIO or ENOSPC."""
+    kinds = (".bmq_csl", "bmqtwist_vote", "bmqtwist_promises", ".bmq_journal", ".bmq_data")
+    fail_file(node, kinds[int(step.share * len(kinds))], errno.EIO if step.dice < 0.5 else errno.ENOSPC)
+
+
 def limit_disk_space(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
     fill_disk(node, int(step.share * 200))
 
@@ -219,6 +229,8 @@ DISKS = {
     "syncs fail": Action(2, fail_syncs),
     "writes fail": Action(2, fail_writes),
     "full": Action(2, limit_disk_space),
+    "read-only": Action(2, make_disk_read_only),
+    "one file fails": Action(2, fail_one_kind_of_file),
     "slow disk": Action(3, delay_syncs),
     "mend": Action(5, end_disk_faults),
     "vote lost": Action(2, damage_vote_file),

@@ -1,6 +1,6 @@
 """Run of one schedule: its steps, the end of all faults, and the check of the final state.
 
-L1  In the end exactly one node leads, all nodes follow it, and it commits a change.
+L1  In the end exactly one node leads, all nodes follow it, and it commits a change. `liveness.py` has L3.
 
 Called by `campaign/__main__.py`, `shrink.py` and `test_campaign.py`. The steps are drawn by `schedule.py` and performed by
 `actions.py`.
@@ -22,6 +22,7 @@ from sim.campaign.actions import CLIENT_WEIGHTS, WEIGHTS, act, end_faults
 from sim.campaign.clients import create_clients
 from sim.campaign.elections import ElectionJudge
 from sim.campaign.judges import Judge, Violation
+from sim.campaign.liveness import check_liveness
 from sim.campaign.messages import MessageJudge
 from sim.campaign.metadata import MetadataJudge
 from sim.campaign.partitions import PartitionJudge
@@ -100,6 +101,9 @@ def _perform(world: CampaignWorld, schedule: Schedule) -> None:
     _run_to_final_state(world)
     end_faults(world)  # also at nodes that were down before
     _run_to_final_state(world)
+    if check_liveness(world):
+        end_faults(world)
+        _run_to_final_state(world)
     believed = world.believed()
     if len(believed) != 1:
         raise Violation("L1", f"{[node.name for node in believed]} lead in the end: "
