@@ -1,7 +1,7 @@
 """Measurements: counters shared by the processes of a run, CPU and memory of a process, latency percentiles.
 
-Used by `load.py` and the clients (`bmqtwist_worker.py`, `raw_worker.py`, `sdk_worker.py`); pauses of the machine are
-measured by `machine.py`.
+`rabbit_client.c` has the same slots. Used by `load.py`, the clients (`bmqtwist_worker.py`, `raw_worker.py`,
+`sdk_worker.py`), and other benchmarks (`Samples`, CPU, memory); pauses of the machine are measured by `machine.py`.
 """
 
 from __future__ import annotations

@@ -2,10 +2,11 @@
 
     python -m bench.proxy [--cells 1q1p1c-1k,10q10p10c-1k,1q1p1c-x20-1k] [--seconds 4] [--repeat 3]
 
-A proxy does the work of client sessions (frames, flow control, ACKs and PUSHes) and sends the messages of its clients in
-fewer events. For each cell the benchmark prints the CPU time per message of each process, and the messages per second that
-one core of the node could process: whether a further core for a proxy would help. One JSON object per line, of the median
-run. Cells run in `load.py`. Nodes without a proxy are measured by `run.py`.
+A proxy does the work of client sessions (frames, flow control, ACKs and PUSHes) and sends the messages of its clients
+in fewer events. For each cell the benchmark prints the CPU time per message of each process, and the messages per
+second that one core of the node could process, which tells whether a further core for a proxy would help. One JSON
+object per line, of the median run. Cells are declared in `cells.py` and run by `load.py`. Nodes without a proxy are
+measured by `run.py`.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """Sync batching for durability `group` and write coalescing for durability `none`. Pure.
 
-**Syncs**. A sync costs about the same for one message as for a hundred. If messages arrived during the last sync, the next
-one is delayed by SYNC_DELAY_S. If no message arrives in the second halves of such delays, the producers block on their ACKs,
-and the delay is suspended (`link/batching.py: DelaySuspension`). Records stored during a delay are written at its end, in
-one write.
+**Syncs**. A sync costs about the same for one message as for a hundred. If messages arrived during the last sync, the
+next one is delayed by SYNC_DELAY_S. A delay was useless if no message arrived in its second half: the producers block
+on their ACKs. After several useless delays the delay is suspended (`link/batching.py: DelaySuspension`). Records stored
+during a delay are written at its end, in one write.
 
-**Writes**. Delayed ACKs of a producer (`link/batching.py`) leave BATCH_MIN_S or more after its PUT; its messages are written
-shortly before, in one write for several turns. Consumers receive them earlier: a message that a crash loses was not
-acknowledged, and its producer posts it again. If another client waits for an answer of the partition, all records are
-written in the same turn.
+**Writes**. Delayed ACKs of a producer (`link/batching.py`) leave BATCH_MIN_S or more after its PUT; its messages are
+written shortly before, in one write for several turns. Consumers may receive a message before it is written; if a crash
+then loses it, it was not acknowledged, and its producer posts it again. If another client waits for an answer of the
+partition, all records are written in the same turn.
 
 `storage_turn.py` asks it for each partition.
 """

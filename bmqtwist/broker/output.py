@@ -1,10 +1,12 @@
 """Output of a turn: one write for each session that has output, for at most TURN_WRITE_S.
 
 The connections of ended sessions are closed. If a client does not read its output, the broker stops reading from it. It
-disconnects a client above the limit of unsent output, or after UNREAD_SECONDS_MAX without progress above the lagging limit.
+disconnects a client whose unsent output exceeds its limit, or exceeds the lagging limit (`queue/window.py`) while the
+client reads nothing for UNREAD_SECONDS_MAX (`limits.py`).
 
-Called by `broker.py` at the end of a turn. The bytes of a session come from `link/outbox.py`; the limit of what one turn
-delivers is in `queue/window.py`.
+Called by `broker.py` at the end of a turn, by `periodic_jobs.py` (`check_unread`), and by `link/session.py` and
+`link/client.py` (`flush_*`). The bytes of a session come from `link/outbox.py`; `queue/window.py` limits the output of
+one turn.
 
 docs/architecture.md, "A message's way", shows when this module is called.
 """

@@ -3,7 +3,8 @@
     add_accepted, on_received, on_drained, on_lost    called by the connections, any number of times; a turn follows
     on_authenticated                                  called with the outcome of an authenticator
 
-Input beyond a slice, or late in a turn, is deferred: jobs of the scheduler process it, and the connection is not read
+Input beyond a slice, or late in a turn, is deferred. `link/session.py` cuts it into slices (`SLICE_BYTES` in
+`limits.py`); `start_input` and `add_input` pass the rest to `loop/scheduler.py`, and the connection is not read
 meanwhile. An exception closes only the session that raised it (`loop/error_isolation.py`).
 
 Called by `reactor/performer.py`; one session is in `link/session.py`.

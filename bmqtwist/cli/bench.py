@@ -1,8 +1,9 @@
 """`bmq bench`: throughput and latency of one queue, measured by a client.
 
-Each message contains the id of the run and a time: with --rate its scheduled time, so that latencies include stalls of the
-producer. Messages of other producers are neither counted nor confirmed. Started by `main.py`; `latencies.py` has the
-histogram. Benchmarks of the project, next to RabbitMQ, are in `bench/run.py`.
+Each message contains the id of the run and a time: with --rate its scheduled time, so that latencies include stalls of
+the producer. Messages of other producers are neither counted nor confirmed. Started by `main.py`; `latencies.py` has
+the histogram and the choice of the percentiles shown (`figures_ms`). Benchmarks of the project, next to RabbitMQ, are
+in `bench/run.py`.
 """
 
 from __future__ import annotations

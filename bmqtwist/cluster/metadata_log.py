@@ -1,8 +1,9 @@
 """Metadata log of a cluster: a replicated log with one record for each change. A state machine without files and sockets.
 
-docs/internals.md, "The metadata log", lists its rules. An LSN is (term, sequence number): the changes and COMMITs of a term
-are numbered together, from 1 on. A term begins with a SNAPSHOT of the leader's whole state. A record of the leader's own
-term is committed, with all records before it, once a quorum has synced it; a COMMIT record reports that to the followers.
+docs/internals.md, "The metadata log", lists its rules. An LSN is (term, sequence number): the changes and COMMITs of a
+term are numbered together, from 1 on. A term begins with a SNAPSHOT of the leader's whole state. When a quorum has
+synced a record of the leader's own term, it is committed, with all records before it; the leader reports this to the
+followers with a COMMIT record.
 
 `TABLE` has the action for every role and input. `leader_term.py` has the proposals of a leader and the progress of its
 followers. `member/metadata.py` calls `MetadataLog.step` and performs the outputs.

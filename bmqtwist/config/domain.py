@@ -1,6 +1,7 @@
 """Members of `domains/<name>.json`: a redirect, or a definition with location and parameters.
 
-Loaded by `provider.py`; `engine_settings.py` converts it for the queues. The validation rules are in `provider.py`.
+`provider.py` loads them and has the validation rules; `engine_settings.py` converts them to `DomainSettings`
+(`queue/domain.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Direct output of one TCP connection: the output of a turn is written to the socket, without the transport.
 
-`reactor/tcp.py` creates it for each connection; `reactor/performer.py` writes with it. Events of a turn are collected in
-`outbox.py`.
+`reactor/tcp.py` creates it for each connection; `reactor/performer.py` writes with it; `reactor/incoming.py` reads its
+flags of TCP acknowledgements. Events of a turn are collected in `outbox.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Results of requests and posts, errors, acknowledgements and session events.
 
-`_core/` creates them, the fronts raise or return them; `_core/requests.py` reads the statuses of the broker with
-`result_of`.
+`_core/` creates them, the fronts raise or return them. `_core/requests.py` and `_core/connection.py` convert statuses
+of the broker with `result_of`, `_core/posts.py` with ACK_RESULTS. The names equal those of `Category` and `AckStatus`
+in `errors.py`: a new status there needs a `Result` here.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@
 | `guid` | 16 bytes, the GUID of the message; optional |
 | `dedupKey` | string or binary from which the GUID is derived; optional |
 
-Created by `source.py`; the sessions and GUIDs are in `producers.py`.
+Created by `source.py`; posts (`Producer.post`), sessions and GUIDs are in `producers.py`.
 """
 
 from __future__ import annotations

@@ -1,15 +1,16 @@
 """Copy of the live records into the next file set, in slices, while the partition takes new records.
 
-PSNs and timestamps stay; DATA and QLIST offsets are those of the new files. Adjacent DATA records are read with one call.
+PSNs and timestamps stay; DATA and QLIST offsets are those of the new files. Adjacent DATA records are read with one
+call (`_copy_message`).
 
     first                  records live at the start of the copy, in journal order, except those deleted before their copy
     then                   records that became live since, in journal order, merged by PSN with the DELETIONs of copied
                            messages and queues (`on_deletion`)
-    copy_slice() is True   the copy is complete: the next set has the present state
+    at last                `copy_slice` returns True: the next set has the present state
 
-`rollover.py` runs the copy. After the switch to the next set, `Relocation` gives the new DATA offset of each message until
-the offset in its `Message` is updated. PSNs in the next set ascend, as recovery requires for the records before the first
-sync point.
+`rollover.py` runs the copy and has the size of a slice. After the switch to the next set, `Relocation` gives the new
+DATA offset of each message until the offset in its `Message` is updated. In the next set the PSNs before the first sync
+point ascend with gaps; recovery requires that they ascend.
 """
 
 from __future__ import annotations

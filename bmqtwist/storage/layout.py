@@ -1,8 +1,8 @@
 """Layouts of the storage files: the declarations of all their bytes; docs/layouts.md draws them.
 
-The structs of `records.py` are derived from these declarations, and the headers of files are parsed with them
-(see `wire/declare.py`). All numbers are big-endian, a *word* is 4 bytes, a *dword* 8. Reserved bytes are
-written 0 and ignored.
+`records.py` derives its structs from these declarations (see `wire/declare.py`), `spark/records.py` its columns.
+`journal.py`, `ledger_file.py`, `slot_file.py` and `storagetool/` parse with them, `store.py` has sizes of headers. All
+numbers are big-endian, a *word* is 4 bytes, a *dword* 8. Reserved bytes are written 0 and ignored.
 """
 
 from __future__ import annotations

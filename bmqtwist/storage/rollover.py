@@ -3,10 +3,11 @@
 A small partition rolls over in one step, when a record does not fit. A large one begins early and copies in slices
 between its turns; blocking disk operations are a `RolloverJob` for another thread:
 
-    IDLE        until a file is so full that a rollover is worthwhile
+    IDLE        until a file is ROLLOVER_BEGIN_PERCENT full (`partition_log.py`; at a replica REPLICA_BEGIN_PERCENT) and a
+                rollover would free GAIN_PERCENT of it
     CREATING    job: create the next file set
     COPYING     slices of live records (compaction.LiveCopy); jobs: a sync of the next set after each 16 MiB
-                at the end: a sync point of kind ROLLOVER in the old set, one with the same PSN in the next set
+                at the end, in both sets: a sync point of kind ROLLOVER with the same PSN
     MARKING     every batch is written to both sets; job: sync the next set and mark it as complete
     SWITCHING   the next set becomes the current one when no record is unwritten
     RETIRING    job: archive the old set; slices: update the DATA offsets of messages (compaction.Relocation)
@@ -14,8 +15,8 @@ between its turns; blocking disk operations are a `RolloverJob` for another thre
 Until the mark is durable, recovery uses the old set; afterwards either set is valid, as both hold the same records. If a
 file is full before the copy is complete, the rest is copied in one step.
 
-Called by `partition.py`; `broker/storage_turn.py` runs the slices and, in a thread, the jobs. The copy is in
-`compaction.py`, the files in `fileset.py`.
+Called by `partition.py`, `replica.py`, `room.py` and `image.py`; `broker/storage_turn.py` runs the slices and, in a
+thread, the jobs. The copy is in `compaction.py`, the files in `fileset.py`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Creation of snapshots (`snapshot.py`) from the live broker: the whole broker, domains, clusters, partitions, counters.
 
-All functions only read. Functions that may take long return `Steps`.
+All functions only read. Functions that may take long return `Steps`. Called by `admin/operations.py`,
+`daemon/service.py` (console, metrics, statistics log) and `daemon/assemble.py` (`sources`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Data events of clients as objects: PUT, ACK, CONFIRM, REJECT, for code off the hot path.
 
-A decoder returns the valid messages of one event up to the first malformed one, and the PeerError of that one; later
-messages are lost, since their position is unknown. Offsets count from the start of the given buffer. `walk.py` finds the
-messages of a PUT. The SDK and the relays (`relay/messages.py`) call it; the hot path uses `fast.py`.
+A decoder returns the messages before the first malformed one, and a PeerError for the malformed one; later messages are
+lost, since their position is unknown. Offsets count from the start of the given buffer. Fields are declared in
+`layout.py`, options in `options.py`; `walk.py` finds the messages of a PUT. Called by the SDK, which packs old PUTs
+again, by `relay/messages.py`, `member/member_relays.py` and `bmqtwist.testing`; the hot path uses `fast.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Layouts of the binary headers, most significant bit first; docs/layouts.md draws them.
 
-`fast.py` derives the structs of the hot path from these declarations (see `declare.py`); other code parses with them. A
-*word* is 4 bytes, a *dword* 8. Reserved bits are written 0 and ignored by readers.
+`fast.py` derives the structs of the hot path from these declarations (see `declare.py`); `options.py`, `properties.py`,
+`walk.py`, `cluster_schema.py` and `cluster/partition_events.py` derive further ones. A *word* is 4 bytes, a *dword* 8.
+Reserved bits are written 0 and ignored by readers.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Call path of a message through the broker: its functions in order.
 
-docs/make_pictures.py prints it; tests/unit/docs/test_pictures.py sends a message and compares the calls.
+docs/make_pictures.py prints it; tests/unit/docs/test_pictures.py sends a message and compares the calls. Only `WAY` and
+`WAY_OF_THREE` are edited.
 """
 
 from __future__ import annotations

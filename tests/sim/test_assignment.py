@@ -1,6 +1,7 @@
 """Assignment of primaries to partitions and of queues to partitions, while members and leaders change.
 
-Tests `bmqtwist/member/appointments.py` and `bmqtwist/member/queue_changes.py`; planned moves are in `test_moves.py`.
+Tests `bmqtwist/member/appointments.py` and `bmqtwist/member/queue_changes.py`; the choice itself is in
+`bmqtwist/cluster/changes.py`, planned moves are in `test_moves.py`.
 """
 
 from __future__ import annotations

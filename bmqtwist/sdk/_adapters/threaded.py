@@ -1,7 +1,9 @@
-"""Session core with an I/O thread and blocking calls from other threads, for `sdk.blazingmq`, the kombu transport and Spark.
+"""Session core with an I/O thread and blocking calls from other threads, for `blazingmq/session.py`, `kombu/link.py`
+and `spark/receiver.py`.
 
-`on_effect` receives the effects that complete no waiting call, under the lock and usually in the thread. The thread
-references this object but not its owner: when the owner is garbage-collected, it calls `end_thread`.
+An effect that completes a waiting call ends the wait of its thread; `on_effect` receives all other effects, under the
+lock and usually in the I/O thread. The I/O thread does not reference the owner of this object, so that the owner can be
+garbage-collected; its finalizer calls `end_thread`. Producers of Spark use `simple.py`.
 """
 
 from __future__ import annotations
