@@ -12,7 +12,7 @@ Steps of a turn, each once for all input since the last turn:
     partitions            storage_turn.py
     queues                deliveries.py
     sessions with output  output.py
-    rollovers             continued within their budget
+    rollovers             continued within their budget (`loop/scheduler.py: BUDGETS`)
 
 Exceptions of sessions, queues, partitions and timers do not leave these calls (loop/error_isolation.py).
 

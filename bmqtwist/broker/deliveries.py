@@ -1,9 +1,10 @@
 """Deliveries of a turn: release the PUTs of in-memory queues, then deliver from each queue that has requested it.
 
-The deliveries of a turn end after BUDGETS[Priority.DELIVERY] seconds; the remaining queues deliver in later turns. This
-module also raises the alarms about poison messages and about the meters of a queue, and starts the long work of queues in
-slices. An exception disables only the queue, or closes only the client, that caused it (`loop/error_isolation.py`). Called
-by `broker.py` in each turn; the delivery from one queue is in `queue/delivery.py`.
+The deliveries of a turn end after BUDGETS[Priority.DELIVERY] seconds (`loop/scheduler.py`); the remaining queues
+deliver in later turns. This module also raises the alarms about poison messages and about the meters of a queue, and
+starts the long work of queues in slices. An exception disables only the queue, or closes only the client, that caused
+it (`loop/error_isolation.py`). Called by `broker.py` in each turn; the delivery from one queue is in
+`queue/delivery.py`.
 """
 
 from __future__ import annotations

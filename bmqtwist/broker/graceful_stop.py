@@ -4,8 +4,9 @@ Deliveries end, except of broadcasts. The broker sends StopRequest to its proxie
 partitions and its leadership, and waits for the CONFIRMs of delivered messages and the responses to pending requests.
 `TABLE` has the action of each stage, which runs at every check, and the stages that may follow.
 
-Started by `Broker.stop` and advanced by a timer; `view/stopping.py` shows its progress, `daemon/service.py` ends the process
-after it. The consequences of a stop are predicted by `cluster/stop_preflight.py`.
+The timeouts of CONFIRMs and answers are configured (`config/clusters.py: QueueOperations`); STOP_ANSWER_S is in
+`peers/downstreams.py`. Started by `Broker.stop` and advanced by a timer; `view/stopping.py` shows its progress,
+`daemon/service.py` ends the process after it. The consequences of a stop are predicted by `cluster/stop_preflight.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Periodic jobs of a broker: sync points, expiry, checks of partition space and sessions, heartbeats.
 
-The check of a session expires its requests and credentials, ends an accepted connection without a negotiation in time, and
-disconnects a client that does not read its output (`Output.check_unread`). Started by `broker.py`. Alarms for stuck queues
-and the deletion of unused queues are in `daemon/housekeeping.py`.
+The check of a session expires its requests and credentials, ends an accepted connection without a negotiation in time,
+and disconnects a client that does not read its output (`Output.check_unread`). The limits of a session are configured
+(`config/broker.py`) or declared by its kind (`link/peer.py`). Started by `broker.py`. Alarms for stuck queues and the
+deletion of unused queues are in `daemon/housekeeping.py`.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ A pass covers the partitions of all clusters, one after the other, at primaries 
 after the beginning of the last one, or at its end if that is later; the first one `interval` seconds after the start, which
 has verified all messages. After each batch the scrub pauses until its average rate is at most `rate` bytes per second.
 
-`Broker` creates and starts it; `storage/scrub.py` compares, `member/repairs.py` repairs.
+`config/broker.py` declares interval and rate. `Broker` creates and starts it; `storage/scrub.py` compares,
+`member/repairs.py` repairs.
 """
 
 from __future__ import annotations

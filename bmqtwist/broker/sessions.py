@@ -4,8 +4,8 @@
     on_authenticated                                  called with the outcome of an authenticator
 
 Input beyond a slice, or late in a turn, is deferred. `link/session.py` cuts it into slices (`SLICE_BYTES` in
-`limits.py`); `start_input` and `add_input` pass the rest to `loop/scheduler.py`, and the connection is not read
-meanwhile. An exception closes only the session that raised it (`loop/error_isolation.py`).
+`bmqtwist/limits.py`); `start_input` and `add_input` pass the rest to `loop/scheduler.py`, and the connection is not
+read meanwhile. An exception closes only the session that raised it (`loop/error_isolation.py`).
 
 Called by `reactor/performer.py`; one session is in `link/session.py`.
 

@@ -1,7 +1,7 @@
 """Sessions of clients: PUT and CONFIRM events, queue requests, and output of PUSHes and ACKs.
 
-CONFIRM events are decoded here; `link/puts.py` handles PUT events, `link/requests.py` control messages. ACKs and PUSHes are
-delayed by the rules of `link/batching.py`.
+CONFIRM events are decoded here; `link/puts.py` handles PUT events, `link/requests.py` control messages. ACKs and PUSHes
+are delayed by the rules of `link/batching.py`. Sizes of slices are in `bmqtwist/limits.py`.
 
 A kind of session: `negotiation.py` sets it for clients, `session.py` calls it. Its subclass for brokers is in `peer.py`.
 

@@ -3,8 +3,9 @@
 PUSH and ACK messages are collected into one event each; any other event completes these events first, so that a configure
 response comes after every PUSH of the old subscriptions and before every PUSH of the new ones.
 
-Sessions (`client.py`, `peer.py`) append to it; `session.py` takes the chunks, `broker/output.py` writes them at the end of
-the turn. Limits of unsent output are in `broker/output.py`, direct writes to the socket in `outgoing.py`.
+Sessions (`client.py`, `peer.py`) append to it; `session.py` takes the chunks, `broker/output.py` writes them at the end
+of the turn. The size of an event is limited in `bmqtwist/limits.py`, unsent output in `broker/output.py`; direct writes
+to the socket are in `outgoing.py`.
 
 docs/architecture.md, "A message's way", shows when this module is called.
 """

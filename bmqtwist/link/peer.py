@@ -1,8 +1,8 @@
 """Sessions of peers, that is, other brokers: nodes and proxies of a cluster.
 
 The protocol `PeerContext` admits peers and processes their events: `peers/links.py` implements it for the nodes of a
-cluster, `peers/downstreams.py` for proxies. The session declares the limits of missed heartbeats and of unsent output;
-`broker/periodic_jobs.py` and `broker/output.py` enforce them.
+cluster, `peers/downstreams.py` for proxies. The session declares the limits of missed heartbeats (`config/broker.py:
+Heartbeats`) and of unsent output (`bmqtwist/limits.py`); `broker/periodic_jobs.py` and `broker/output.py` enforce them.
 
 A downstream broker (`accept_requests`) is a client. One handle may represent many clients of the downstream broker: its
 counts are their sums, and each app sees one consumer. PUSH messages contain the remaining delivery attempts. A REJECT

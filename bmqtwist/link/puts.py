@@ -3,7 +3,8 @@
 Large events are processed in slices, and so are messages that take long to inflate or go to very many apps or consumers. A
 PUT after an unanswered open is deferred in the line of its queue id (`link/requests.py`).
 
-Called by `client.py` for each PUT event; `queue/root.py` and `queue/relay.py` take the messages.
+Called by `client.py` for each PUT event; `queue/root.py` and `queue/relay.py` take the messages. Sizes of messages,
+slices and deferred PUTs are limited in `bmqtwist/limits.py`, quotas in `queue/meter.py`.
 
 docs/architecture.md, "A message's way", shows when this module is called.
 """

@@ -4,10 +4,11 @@ Requests of each queue id are answered in order of arrival, in the same turn unl
 a request is unanswered, until its deadline, later requests of its queue id are pending; they start after it, in order. Queue
 ids are independent of each other. Later answers to a FINISHED request are ignored.
 
-The effects of a request are in force when its answer is appended to the output, so that the answer precedes every PUSH that
-it allows. A disconnect cancels all pending requests, and its answer is the last message. Called by `client.py` for each
-control message of a client or downstream broker; `broker/access.py` finds and creates the queues. Requests that this node
-sends upstream are in `relay/relays.py`.
+The effects of a request are in force when its answer is appended to the output, so that the answer precedes every PUSH
+that it allows. A disconnect cancels all pending requests, and its answer is the last message. Called by `client.py` for
+each control message of a client or downstream broker; `broker/access.py` finds and creates the queues. Requests that
+this node sends upstream are in `relay/relays.py`. The numbers of pending requests, closed ids and subscriptions are
+limited in `bmqtwist/limits.py`.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ The kind of a session is its role: first negotiation (`link/negotiation.py`), th
 Invalid input never raises out of `receive`. The broker implements `SessionContext` for sessions; kinds that need more
 declare a protocol of their own.
 
-Input above one slice (`SLICE_BYTES`) is processed as a job of the scheduler, one slice per step; later input of the session
-is processed after that job.
+Input above one slice (`SLICE_BYTES`) is processed as a job of the scheduler, one slice per step; later input of the
+session is processed after that job. Limits are in `bmqtwist/limits.py`.
 
 Called by `broker/sessions.py`, for chunks that `reactor/tcp.py` has received.
 

@@ -1,7 +1,8 @@
 """Limits for unauthenticated connections, that is, connections that have not completed their negotiation.
 
-Each may send NEGOTIATION_BYTES_MAX bytes before its negotiation is complete. Further limits apply to their number, to the
-sum of their bytes, to their number per address, and to new connections per second and address. `broker/sessions.py` admits
+Each may send NEGOTIATION_BYTES_MAX bytes (`bmqtwist/limits.py`) before its negotiation is complete. Further limits
+apply to the sum of their bytes (UNAUTHENTICATED_BYTES_MAX), and, as configured in `config/broker.py: BmqtwistConfig`,
+to their number, to their number per address, and to new connections per second and address. `broker/sessions.py` admits
 connections by them, `session.py` counts the bytes. The number of all connections is limited in `reactor/admission.py`.
 """
 

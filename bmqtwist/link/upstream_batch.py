@@ -1,6 +1,7 @@
 """Output to the upstream broker: PUT, CONFIRM and REJECT messages of one turn, collected into events.
 
-Filled by `relay/messages.py`, sealed by `peer.py` at the end of the turn. Output to clients is collected in `outbox.py`.
+Filled by `relay/messages.py`, sealed by `peer.py` at the end of the turn. Output to clients is collected in
+`outbox.py`. Limits are in `bmqtwist/limits.py`.
 
 docs/architecture.md, "A message's way", shows when this module is called.
 """

@@ -9,7 +9,7 @@ Queues, delivery and sessions count; the modules of `view` read. Attributes are 
 those ending in `_max` are maxima since the last `take_maxima`. Times are seconds; a mean is the `_sum` divided by the number
 of events. The present content of a queue (stored messages, readers, GUID history) is read from the queue, not from here.
 
-`view/statistics.py` and `view/snapshots.py` read them.
+`view/statistics.py` and `view/snapshots.py` read them; `view/metrics.py` declares the metrics that show them.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ expressions, and for redeliveries and rechecks of put-aside messages, it examine
 groups) messages of an app, because each one may evaluate every expression. Delivery continues in the next turn, in the same
 order.
 
-Called by `RootQueue.deliver` and `RelayQueue.deliver`, when `broker/deliveries.py` runs the deliveries of a turn. The choice
-of a consumer is `Router.choose` in `queue.py`.
+Called by `RootQueue.deliver` and `RelayQueue.deliver`, when `broker/deliveries.py` runs the deliveries of a turn. The
+choice of a consumer is `Router.choose` in `queue.py`. Limits are in `bmqtwist/limits.py`.
 
 docs/architecture.md, "A message's way", shows when this module is called.
 """

@@ -21,7 +21,8 @@ Message Payload:
 Without readable properties, it is `Application Data:` and one hexdump. The payload is decompressed, and properties are
 converted to version 1 (with lengths).
 
-`broker/deliveries.py` (poison messages, full queues) and `daemon/housekeeping.py` (stuck queues) raise the alarms.
+`broker/deliveries.py` (poison messages, full queues) and `daemon/housekeeping.py` (stuck queues) raise the alarms,
+which `bmqtwist/alarms.py` declares.
 """
 
 from __future__ import annotations

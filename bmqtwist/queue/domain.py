@@ -1,8 +1,8 @@
 """Settings of a domain in terms of the queue engine, and the state that its queues share: quota, compiled conditions.
 
-`config/engine_settings.py` makes `DomainSettings` from the domain configuration. `DomainRules` is a domain at a relay;
-`root.Domain` extends it at primaries. The limits are applied by `Meter` (messages, bytes) and by `handles.open_queue`
-(producers, consumers).
+`config/engine_settings.py` makes `DomainSettings` from the domain configuration, whose members and defaults are
+declared in `config/domain.py`. `DomainRules` is a domain at a relay; `root.Domain` extends it at primaries. The limits
+are applied by `Meter` (messages, bytes) and by `handles.open_queue` (producers, consumers).
 """
 
 from __future__ import annotations

@@ -13,8 +13,9 @@ Values have four types without conversions: int (64 bits, overflow wraps around)
 An evaluation error (property missing or of another type, division by zero) makes the whole expression false for the
 message; `&&` and `||` evaluate their right side only if necessary.
 
-An expression is compiled to nested closures. `compile_expression` limits its length, operators and properties. Error texts
-are those of BlazingMQ: offsets count bytes, and the end of the text has the offset of the last token, blanks included.
+An expression is compiled to nested closures. `compile_expression` limits its length, operators and properties
+(`bmqtwist/limits.py`). Error texts are those of BlazingMQ: offsets count bytes, and the end of the text has the offset
+of the last token, blanks included.
 
 `link/requests.py` and `handles.py` compile the expressions of consumers, `domain.py` those of the domain's subscriptions;
 `Router` in `queue.py` evaluates them.

@@ -1,8 +1,9 @@
 """Open, configure and close of handles at a queue, and the return of a lost consumer's messages.
 
-Every function either completes or raises Refused, with BlazingMQ's error text, and changes nothing. `link/requests.py` calls
-`open_queue`, `broker/access.py` the other operations, for queues at primaries and relays. Creating a queue in the cluster is
-in `member/queue_changes.py`.
+Every function either completes or raises Refused, with BlazingMQ's error text, and changes nothing. `link/requests.py`
+calls `open_queue`, `broker/access.py` the other operations, for queues at primaries and relays. Creating a queue in the
+cluster is in `member/queue_changes.py`. Limits of subscriptions are in `bmqtwist/limits.py`, those of producers and
+consumers in `DomainSettings` (`domain.py`).
 """
 
 from __future__ import annotations

@@ -7,10 +7,11 @@ be exceeded once: a limit of N admits N + 1 messages. The limits of the queue ar
             ^                               |      ^                                |
             +------- value <= low ----------+      +-------- value <= high ---------+
 
-Messages and bytes have a state each; the state of the meter is the worse of the two. A change upwards raises an alarm, a
-change to NORMAL is logged as information, a change from FULL to HIGH_WATERMARK is not reported. high = floor(ratio * limit),
-low = floor(ratio / 2 * limit). A limit of 0 is always FULL. `root.py` adds and removes messages, `broker/deliveries.py`
-raises the alarms of `take_events`. Space in the files is in `storage/room.py`.
+Messages and bytes have a state each; the state of the meter is the worse of the two. A change upwards raises an alarm,
+a change to NORMAL is logged as information, a change from FULL to HIGH_WATERMARK is not reported. high = floor(ratio *
+limit), low = floor(ratio / 2 * limit). A limit of 0 is always FULL. Limits and ratios are declared in
+`config/domain.py: LimitsConfig`. `root.py` adds and removes messages, `broker/deliveries.py` raises the alarms of
+`take_events`. Space in the files is in `storage/room.py`.
 """
 
 from __future__ import annotations

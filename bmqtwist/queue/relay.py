@@ -8,7 +8,8 @@ After the loss of the upstream, `suspend_posts` and `suspend_confirms` keep PUTs
 `resume_posts` send them to the next upstream, in order of arrival and once per generation of the upstream. The primary
 recognizes a repeated PUT by its GUID.
 
-Called by sessions as any queue; `relay/relays.py` creates it, and its `Uplink` is in `relay/messages.py`.
+Called by sessions as any queue; `relay/relays.py` creates it, and its `Uplink` is in `relay/messages.py`. The number of
+kept CONFIRMs is limited in `bmqtwist/limits.py`.
 
 docs/architecture.md, "A message's way", shows when this module is called.
 """

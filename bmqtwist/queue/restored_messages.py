@@ -1,6 +1,7 @@
 """Messages of a queue being activated: numbered in order of arrival and sorted by app, RESTORED_AT_ONCE messages per step.
 
-`member/activation.py` runs the steps; `RootQueue.restore` takes over the result.
+`member/activation.py` runs the steps; `RootQueue.restore` takes over the result. RESTORED_AT_ONCE is in
+`bmqtwist/limits.py`.
 """
 
 from __future__ import annotations

@@ -10,6 +10,8 @@ empty. The slices free memory and, for one app, append a DELETION for each messa
 of the purge receives its answer after the last slice.
 
 Called by sessions (`link/puts.py`, `link/client.py`) and by `broker/deliveries.py`; `member/cluster.py` creates it.
+Quotas are checked by `meter.py`, GUIDs by `storage/history.py`; sizes of slices are in `bmqtwist/limits.py`, statuses
+of ACKs in `bmqtwist/errors.py`.
 
 docs/architecture.md, "A message's way", shows when this module is called.
 """

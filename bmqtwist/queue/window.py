@@ -1,10 +1,10 @@
 """Delivery window of a client: a limit on unsent output, in addition to the limits of unconfirmed messages.
 
-All subscriptions of a client share one window. It closes when a turn has delivered TURN_PUSH_BYTES_MAX bytes, and when more
-than LAGGING_BYTES remain unsent; both are lower if the configured limit of unsent output is. Subscriptions receive nothing
-while it is closed. The session reports written and drained output; routing reads `open`. `link/client.py` and
-`broker/local_producer.py` have one each; the limits of unconfirmed messages are in `queue.py`, that of unsent output in
-`broker/output.py`.
+All subscriptions of a client share one window. It closes when a turn has delivered TURN_PUSH_BYTES_MAX bytes, and when
+more than LAGGING_BYTES remain unsent; both are in `bmqtwist/limits.py`, and lower if the configured limit of unsent
+output is. Subscriptions receive nothing while it is closed. The session reports written and drained output; routing
+reads `open`. `link/client.py` and `broker/local_producer.py` have one each; the limits of unconfirmed messages are in
+`queue.py`, that of unsent output in `broker/output.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Admission of connections: limits of their number, and a reserve of file descriptors for storage.
 
-Called by `performer.py` for each accepted connection. `link/unauthenticated.py` has the limits per address and of
-unauthenticated connections.
+Called by `performer.py` for each accepted connection. The number is configured (`maxConnections`); `daemon/service.py`
+lowers it to the number of file descriptors. `link/unauthenticated.py` has the limits per address and of unauthenticated
+connections.
 """
 
 from __future__ import annotations

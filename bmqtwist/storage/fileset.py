@@ -15,8 +15,8 @@ is no other.
 This module deletes files of a failed creation and the next set of an abandoned rollover; all other sets move to the archive,
 where the oldest ones beyond `keep` are deleted. Damaged sets get a prefix and are never deleted.
 
-`daemon/assemble.py` makes one `FileSets` for each partition; `partition_log.py` writes to them, `rollover.py` creates the
-next set.
+`daemon/assemble.py` makes one `FileSets` for each partition, with sizes and `keep` from `config/clusters.py`;
+`partition_log.py` writes to them, `rollover.py` creates the next set.
 
 docs/architecture.md, "A message's way", shows when this module is called.
 """

@@ -8,8 +8,9 @@
 Positions count the records of this process without gaps. A sync covers the records written before it began; later ones
 need the next sync. An effect is any object with an attribute `position`; effects of the hot path derive from `Gated`.
 
-Used by `partition_log.py` (effects) and `partition.py` (replication marks). The gates of `cluster/gates.py` are unrelated:
-they limit the message types between two members.
+Used by `partition_log.py` (effects) and `partition.py` (replication marks). Durability is configured in
+`config/broker.py`, the number of copies in `config/domain.py`. The gates of `cluster/gates.py` are unrelated: they
+limit the message types between two members.
 
 docs/architecture.md, "A message's way", shows when this module is called.
 """

@@ -22,7 +22,8 @@ earlier GUIDs are held, a client id seen again starts at least there, so that a 
 A tick above all earlier ticks of a client also proves that the GUID was never added, at any time: a queue with a million
 messages needs no lookup of the GUID among them.
 
-`state.py` has one for each stored queue; `queue/root.py` asks it for each PUT.
+`state.py` has one for each stored queue; `queue/root.py` asks it for each PUT. `config/domain.py` declares the window
+(`deduplicationTimeMs`).
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@
 After a rollover the image is the copied part of the files, up to its sync point. With the records that follow, which are
 sent as usual, the replica's files become equal to those of the primary.
 
-Called by `member/partition_logs.py` at both ends. A replica that lacks few records receives them by `replica.py`.
+Called by `member/partition_logs.py` at both ends. A replica that lacks few records receives them by `replica.py`. The
+size of a part is READ_BYTES in `exchange.py`.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ an alarm.
 
 A new file is written under a temporary name, synced and renamed, so the newest file is always complete. One older file
 stays for the operator. `cluster/record_log.py` decides when records are appended and when the file is replaced.
+`layout.py` declares the header of the file.
 """
 
 from __future__ import annotations

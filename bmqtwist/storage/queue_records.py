@@ -1,7 +1,8 @@
 """Queue records of a primary: CREATION, ADDITION, PURGE and DELETION of queues and apps.
 
 `member/cluster.py` and `member/queue_changes.py` (creation, deletion) and `queue/root.py` (purges) call it through
-`Partition.queues`. Message records are appended by `partition.py`.
+`Partition.queues`. Message records are appended by `partition.py`. `layout.py` declares the bytes of the records,
+`records.py` their kinds (`QueueOp`).
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ records to a new set, and the old set stays in the archive for inspection.
 Recovered messages are of three kinds: pending for apps, to be delivered; pending for no app, since every app has confirmed
 them but their DELETION was not written; and `quarantined`, whose stored data differs from the data that the producer sent.
 
-Called by `member/cluster.py` for a single broker and by `found_log.py` for a member of several; `bmq storage verify` calls
-it, too. `journal.py` finds the records, `replay.py` applies them.
+Called by `member/cluster.py` for a single broker and by `found_log.py` for a member of several; `bmq storage verify`
+calls it, too. `journal.py` finds the records, `replay.py` applies them. Alarms are declared in `bmqtwist/alarms.py`.
 """
 
 from __future__ import annotations

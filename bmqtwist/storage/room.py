@@ -5,7 +5,8 @@
     add_pending   keeps a CONFIRM or DELETION that cannot be appended now
     check_usage   soft alarm when 60 % of a file are outstanding, at most every 15 minutes
 
-Called by `partition.py` and `queue_records.py`. Quotas of queues are in `queue/meter.py`.
+Called by `partition.py` and `queue_records.py`. AVAILABLE_PERCENT_MIN and reserves are in `store.py`, alarms are
+declared in `bmqtwist/alarms.py`. Quotas of queues are in `queue/meter.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Files of a node's vote and of its promises: two slots, written alternately and synced before the value takes effect.
 
 After a torn write the other slot holds the previous value. If both slots are damaged, the value is lost.
-`member/leadership.py` writes votes, `member/promises.py` promises.
+`member/leadership.py` writes votes, `member/promises.py` promises. `layout.py` declares the bytes of both.
 """
 
 from __future__ import annotations

@@ -28,7 +28,8 @@ A purge, or the removal of an app, may affect a million messages: its record is 
 steps, by an iterator that yields the messages of each step. Until it ends, messages of a purged queue are in no queue, but
 still live: a rollover may copy them, before the PURGE.
 
-`partition.py` applies the records of a primary, `replay.py` those of recovery and replicas.
+`partition.py` applies the records of a primary, `replay.py` those of recovery and replicas. The size of a step is
+MESSAGES_AT_ONCE in `bmqtwist/limits.py`.
 
 docs/architecture.md, "A message's way", shows when this module is called.
 """

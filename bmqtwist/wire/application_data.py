@@ -9,7 +9,8 @@ Compressed data are one complete zlib stream, inflated up to a size limit, at on
 | schema id not 0 | v2, offsets | the payload only |
 
 `link/puts.py` inflates PUTs with it, `link/client.py` converts messages for clients of an older protocol,
-`sdk/_core/posts.py` packs them. The properties area itself is in `properties.py`.
+`sdk/_core/posts.py` packs them. The properties area itself is in `properties.py`. Sizes are limited in
+`bmqtwist/limits.py`.
 """
 
 from __future__ import annotations

@@ -9,9 +9,10 @@ the message.
  SEQUENCE field 0   field 1 selection 10 of the anonymous choice that is field 1
 ```
 
-Every input gives a value or a PeerError. Nesting is limited to BER_DEPTH_MAX, the number of values by `Budget`. Enumerations
-and choices: an unknown enum value fails the message, an unknown selection leaves the choice unset. Called by `control.py`,
-and by `cluster_schema.py` for records of the metadata log; the other encoding is `jsoncodec.py`.
+Every input gives a value or a PeerError. Nesting is limited to BER_DEPTH_MAX (`bmqtwist/limits.py`), the number of
+values by `Budget`, whose size the caller passes. Enumerations and choices: an unknown enum value fails the message, an
+unknown selection leaves the choice unset. Called by `control.py`, and by `cluster_schema.py` for records of the
+metadata log; the other encoding is `jsoncodec.py`.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ Types with a `sender` or `partition_id` are also inputs of state machines: the r
 partition. "Extension" marks messages of this broker alone; the optional fields of the elector's messages are extensions,
 too, which the original omits and skips.
 
-Used by `cluster/` (state machines) and `member/dispatch.py`; `control.py` encodes the messages. Messages between clients and
-brokers are in `schema.py`.
+Used by `cluster/` (state machines) and `member/dispatch.py`, whose table CLUSTER_MESSAGES has the handler of each
+message; `control.py` encodes the messages. Messages between clients and brokers are in `schema.py`.
 """
 
 from collections.abc import Sequence

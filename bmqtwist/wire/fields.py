@@ -1,9 +1,10 @@
 """Declaration of schema types: a subclass of `SchemaType` is a dataclass, and the annotations of its fields are their wire
 types.
 
-Both codecs (`ber.py`, `jsoncodec.py`) use only these declarations. The wire ids are 0, 1, ... in the order of the fields.
-The wire name of a field in camelCase follows from its attribute in snake_case. Annotated[X, W] is an X that is encoded as a
-W. A small record may be a named tuple: any tuple of the same values is encoded like it.
+Both codecs (`ber.py`, `jsoncodec.py`) use only these declarations. The wire ids are 0, 1, ... in the order of the
+fields. The wire name of a field in camelCase follows from its attribute in snake_case. Annotated[X, W] is an X that is
+encoded as a W. A small record may be a named tuple: any tuple of the same values is encoded like it. Messages are
+declared with it in `schema.py` and `cluster_schema.py`, headers with `declare.py`.
 """
 
 from __future__ import annotations

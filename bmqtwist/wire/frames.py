@@ -1,9 +1,10 @@
 """Framing: divides the TCP chunks of a connection into whole events.
 
-`layout.py` has the header of an event. A chunk of whole events, the usual case, is returned without a copy. An incomplete
-event is collected in one buffer, which is returned without a copy once complete. The declared length of an event is checked
-before its bytes are stored. Memory for all of a large event is allocated when 1/64 has arrived, since a growing buffer is
-copied repeatedly: 0.1 s for 40 MiB.
+`layout.py` has the header of an event. A chunk of whole events, the usual case, is returned without a copy. An
+incomplete event is collected in one buffer, which is returned without a copy once complete. The declared length of an
+event is checked before its bytes are stored; the caller passes the limit, EVENT_BYTES_MAX (`bmqtwist/limits.py`) or the
+configured one. Memory for all of a large event is allocated when 1/64 has arrived, since a growing buffer is copied
+repeatedly: 0.1 s for 40 MiB.
 
 Called by `link/session.py` for connections of the broker, and by `sdk/_core/connection.py` for the client.
 

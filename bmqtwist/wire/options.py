@@ -12,7 +12,8 @@ Extension, between brokers of this kind: items of SUB_QUEUE_INFOS that continue 
 
 An unknown type, a repeated type or an option without content makes the whole area invalid.
 
-`relay/messages.py` and the SDK read the options of PUSHes with it; `fast.py` packs those that the broker sends.
+`relay/messages.py` and the SDK read the options of PUSHes with it; `fast.py` packs those that the broker sends. Numbers
+of types 1 and 3 are in `fast.py`, the maximum of delivery attempts is in `bmqtwist/limits.py`.
 """
 
 from __future__ import annotations

@@ -4,10 +4,11 @@
 | PROPERTIES_HEADER | PROPERTY_V1 or _V2 of each | name1 value1 name2 value2 ... | padding, 1 to 4 bytes |
 ```
 
-`layout.py` has the headers. They differ in one number, the *X* of this module: the length of the value (v1), or the offset
-of the name from the first name (v2). The padding fills the words of the whole area. A reader accepts every consistent area,
-also with larger headers; a writer validates names. `application_data.py` packs and converts areas with it, `queue/queue.py`
-decodes them for subscription expressions.
+`layout.py` has the headers. They differ in one number, the *X* of this module: the length of the value (v1), or the
+offset of the name from the first name (v2). The padding fills the words of the whole area. A reader accepts every
+consistent area, also with larger headers; a writer validates names. `application_data.py` packs and converts areas with
+it, `queue/queue.py` decodes them for subscription expressions. Number and names of properties are limited in
+`bmqtwist/limits.py`.
 """
 
 from __future__ import annotations

@@ -5,6 +5,9 @@ between brokers.
 
 A type that holds a choice has the attributes `choice` (wire name of the selection, e.g. "openQueue"; "" = unset, also
 for unknown selections) and `value` (the selection's dataclass, None if unset).
+
+`link/requests.py` handles the requests of queues, `link/negotiation.py` and `link/authentication.py` the messages
+before them; the order of fields is their wire id (`fields.py`).
 """
 
 from enum import IntEnum
