@@ -201,12 +201,16 @@ class Cluster:
         """Cut the link from one node to another, and (`both`) back."""
         self._network.cut(one, two, both)
 
-    def slow(self, one: str, two: str, seconds: float) -> None:
-        """Delay data from one node to another by additional seconds."""
-        self._network.slow(one, two, seconds)
+    def slow(self, one: str, two: str, seconds: float, jitter: float = 0.0) -> None:
+        """Delay data from one node to another by additional seconds, each packet by up to `jitter` more or less."""
+        self._network.slow(one, two, seconds, jitter)
+
+    def limit(self, one: str, two: str, bytes_per_second: int, both: bool = True) -> None:
+        """Limit the bandwidth from one node to another, and (`both`) back; 0 = unlimited."""
+        self._network.limit(one, two, bytes_per_second, both)
 
     def heal(self) -> None:
-        """Restore all cut and slow links; waiting data arrives."""
+        """Restore all cut, slow and limited links; waiting data arrives."""
         self._network.heal_all()
 
     # -- inspection -----------------------------------------------------------------------------------------------------

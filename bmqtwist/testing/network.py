@@ -3,12 +3,12 @@
     place                the host of an end: the name of a node, or the address of a client's machine
     connect, dial        connect from a place to the node at an address; `dial` takes time and can fail late
     ConnectionEnd        one end: send, read, finish, drop; its `handler` handles received data
-    cut, heal, slow      faults of the link from one place to another
+    cut, heal, slow, limit    faults of the link from one place to another
 
 Data arrives in order, split at random positions, each slice with its own delay. On a cut link, data and the end of
-connections wait until it is healed, as with TCP retransmission: the other end is half-open until then. `cluster.py` creates
-the network; clients connect with `simulated_pump.py`, nodes with `simulated_node.py`. Faults of single events are in
-`faults.py`.
+connections wait until it is healed, as with TCP retransmission: the other end is half-open until then. A limited link sends
+the data of all its connections one packet after the other, in the order in which it was written. `cluster.py` creates the
+network; clients connect with `simulated_pump.py`, nodes with `simulated_node.py`. `faults.py` has faults of single events.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Protocol
 from bmqtwist.testing.simulation import Simulation
 
 KERNEL_BYTES = 65536  # capacity of the kernel's buffers of a connection whose other end does not read
+PACKET_SECONDS_MAX = 0.01  # duration of a packet on a limited link
 CONNECT_SECONDS_MAX = 5.0  # timeout of a dial into a cut link
 LOOPBACK = "127.0.0.1"  # default place of clients
 
@@ -33,7 +34,7 @@ class ConnectionHandler:
         """Handle the end of the connection."""
 
     def on_drained(self) -> None:
-        """Handle the end of a congestion: the other end has received all sent data."""
+        """Handle the end of a congestion: the kernel's buffers hold all sent data that has not arrived."""
 
 
 class ConnectionEnd:
@@ -59,9 +60,10 @@ class ConnectionEnd:
 
     def send(self, data: bytes) -> int:
         """Send data in slices; return the number of bytes that exceed the kernel's buffers."""
-        simulation, latency = self._simulation, self._network.latency(self)
-        for piece in simulation.split_randomly(data):
-            self._arrives_at = max(self._arrives_at, simulation.now + simulation.delay() + latency)
+        simulation = self._simulation
+        for piece in self._network.split(self, data):
+            sent_at = self._network.transmit(self, len(piece))
+            self._arrives_at = max(self._arrives_at, sent_at + simulation.delay() + self._network.latency(self))
             self._schedule_at_other_end(self._arrives_at, lambda piece=piece: self._arrive(piece))  # type: ignore[misc]
         self._in_flight += len(data)
         self._congested = self._congested or self._in_flight > KERNEL_BYTES
@@ -143,7 +145,7 @@ class ConnectionEnd:
             return
         self._in_flight -= len(piece)
         self.arrived += len(piece)
-        if self._congested and not self._in_flight and self.open:
+        if self._congested and self._in_flight <= KERNEL_BYTES and self.open:
             self._congested = False
             self.read(True)
             self.handler.on_drained()
@@ -181,7 +183,9 @@ class Network:
         self.abrupt = False  # a close ends both ends at once and discards data in flight
         self._nodes: dict[str, NetworkNode] = {}  # by address
         self._cut: dict[tuple[str, str], list[Callable[[], None]]] = {}  # (from, to) -> events that wait for `heal`
-        self._slow: dict[tuple[str, str], float] = {}
+        self._slow: dict[tuple[str, str], tuple[float, float]] = {}  # (from, to) -> additional delay and its jitter, seconds
+        self._limits: dict[tuple[str, str], int] = {}  # (from, to) -> bytes per second
+        self._free_at: dict[tuple[str, str], float] = {}  # (from, to) -> time at which a limited link has sent everything
         self._ports = 40000
 
     def add(self, node: NetworkNode) -> None:
@@ -224,18 +228,45 @@ class Network:
                 action()
 
     def heal_all(self) -> None:
-        """Restore all cut and slow links."""
+        """Restore all cut, slow and limited links."""
         self._slow.clear()
+        self._limits.clear()
         for source, target in list(self._cut):
             self.heal(source, target, both=False)
 
-    def slow(self, source: str, target: str, seconds: float) -> None:
-        """Delay data from one place to another by additional seconds."""
-        self._slow[source, target] = seconds
+    def slow(self, source: str, target: str, seconds: float, jitter: float = 0.0) -> None:
+        """Delay data from one place to another by additional seconds, each packet by up to `jitter` more or less."""
+        self._slow[source, target] = seconds, jitter
+
+    def limit(self, source: str, target: str, bytes_per_second: int = 0, both: bool = True) -> None:
+        """Limit the bandwidth from one place to another, and (`both`) back; 0 = unlimited. Data already sent keeps its time
+        of arrival."""
+        for link in ((source, target), (target, source))[:1 + both]:
+            self._limits.pop(link, None)
+            if bytes_per_second:
+                self._limits[link] = bytes_per_second
 
     def latency(self, end: ConnectionEnd) -> float:
-        """From an end: the additional delay of its data, in seconds."""
-        return self._slow.get((end.place, end.other.place), 0.0)
+        """From an end: the additional delay of its next packet, in seconds."""
+        seconds, jitter = self._slow.get((end.place, end.other.place), (0.0, 0.0))
+        return seconds + jitter * (2 * self.simulation.random.random() - 1) if jitter else seconds
+
+    def split(self, end: ConnectionEnd, data: bytes) -> list[bytes]:
+        """From an end: the packets of its data; on a limited link each takes PACKET_SECONDS_MAX at most."""
+        limit = self._limits.get((end.place, end.other.place))
+        if limit is None:
+            return self.simulation.split_randomly(data)
+        size = max(1, int(limit * PACKET_SECONDS_MAX))
+        return [data[at:at + size] for at in range(0, len(data), size)]
+
+    def transmit(self, end: ConnectionEnd, size: int) -> float:
+        """From an end: the time at which a packet of `size` bytes has left its place."""
+        link, now = (end.place, end.other.place), self.simulation.now
+        limit = self._limits.get(link)
+        if limit is None:
+            return now
+        self._free_at[link] = max(now, self._free_at.get(link, 0.0)) + size / limit
+        return self._free_at[link]
 
     def deliver_or_defer(self, end: ConnectionEnd, action: Callable[[], None]) -> None:
         """From an end: run the arrival of data or of a close, or defer it while the link is cut."""

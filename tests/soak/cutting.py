@@ -1,17 +1,22 @@
-"""TCP relays between the nodes of a cluster that can block traffic, in one direction or both.
+"""TCP relays between the nodes of a cluster that can block traffic or limit its bandwidth, in one direction or both.
 
 Data sent into a blocked direction wait in the socket buffers, then at their sender, without an error; they arrive when
-`heal` ends the block. Connections opened meanwhile are accepted and forward no data. Used by `failover.py`. Faults in tests
-of applications are in `bmqtwist/testing/faults.py`.
+`heal` ends the block. Connections opened meanwhile are accepted and forward no data. A limited direction forwards the bytes
+of all its connections at this rate; at most about 256 KiB of each connection are in the relay. Used by `failover.py` and
+`test_slow_links_processes.py`. Faults in tests of applications are in `bmqtwist/testing/faults.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import copy
+import socket
 import threading
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
+
+from bmqtwist.testing import ClusterProcess
 
 _CHUNK_BYTES = 1 << 16
 _HOST = "127.0.0.1"
@@ -24,6 +29,8 @@ class Direction:
         self._open = asyncio.Event()
         self._open.set()
         self.cuts = 0
+        self.bytes_per_second = 0  # 0 = unlimited
+        self._free_at = 0.0  # time at which a limited direction has forwarded everything
 
     def cut(self) -> None:
         """Block the direction."""
@@ -39,10 +46,24 @@ class Direction:
         with suppress(OSError):
             while data := await reader.read(_CHUNK_BYTES):
                 await self._open.wait()
+                await self._transmit(len(data))
                 writer.write(data)
                 await writer.drain()
         await self._open.wait()
         writer.close()
+
+
+    async def _transmit(self, size: int) -> None:
+        if self.bytes_per_second:
+            now = asyncio.get_running_loop().time()
+            self._free_at = max(now, self._free_at) + size / self.bytes_per_second
+            await asyncio.sleep(self._free_at - now)
+
+
+def _listening_socket() -> socket.socket:
+    made = socket.create_server((_HOST, 0))
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _CHUNK_BYTES)  # of accepted connections
+    return made
 
 
 class CuttingRelays:
@@ -64,14 +85,32 @@ class CuttingRelays:
             except OSError:
                 writer.close()
                 return
+            there = listener_writer.get_extra_info("socket")
+            there.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _CHUNK_BYTES)
             await asyncio.gather(forth.forward(reader, listener_writer), back.forward(listener_reader, writer))
 
         async def serve() -> asyncio.Server:
-            return await asyncio.start_server(accepted, _HOST, 0)
+            return await asyncio.start_server(accepted, sock=_listening_socket())
 
         server = asyncio.run_coroutine_threadsafe(serve(), self._loop).result()
         self._servers.append(server)
         return int(server.sockets[0].getsockname()[1])
+
+    def insert(self, cluster: ClusterProcess) -> None:
+        """Let the nodes of a stopped cluster reach each other through relays."""
+        for dialler in cluster.names:
+            config = cluster[dialler].config
+            config.clusters["myClusters"] = copy.deepcopy(config.clusters["myClusters"])
+            for node in config.clusters["myClusters"][0]["nodes"]:
+                if node["name"] != dialler:
+                    port = self.relay(dialler, node["name"], cluster[node["name"]].port)
+                    node["transport"]["tcp"]["endpoint"] = f"tcp://127.0.0.1:{port}"
+            config.write()
+
+    def limit(self, bytes_per_second: int) -> None:
+        """Limit all directions to this bandwidth; 0 = unlimited."""
+        for direction in self._directions.values():
+            direction.bytes_per_second = bytes_per_second
 
     def _direction(self, source: str, target: str) -> Direction:
         return self._directions.setdefault((source, target), Direction())

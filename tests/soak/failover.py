@@ -23,7 +23,6 @@ files and logs remain; the result has their directory. Called by `command.py`. T
 from __future__ import annotations
 
 import argparse
-import copy
 import json
 import shutil
 import subprocess
@@ -72,23 +71,13 @@ class Run:
             for domain, options in (("p", {}), ("f", {"mode": "fanout", "app_ids": list(APPS)}), ("probe", {})):
                 self.cluster[name].domain(domain, consistency="strong", **options)
         if relays is not None:
-            self._use_relays(relays)
+            relays.insert(self.cluster)
         self.clients: dict[str, subprocess.Popen[bytes]] = {}
         self.faults: Counter[str] = Counter()
         self.fault_starts: list[tuple[float, str, bool]] = []  # time, kind, whether the node was the primary
         self.slowest_recovery_s = 0.0
         self.slowest: list[tuple[float, int]] = []  # acknowledgements: s after the start, duration in ms
         self.started = time.monotonic()
-
-    def _use_relays(self, relays: CuttingRelays) -> None:
-        for dialler in self.cluster.names:
-            config = self.cluster[dialler].config
-            config.clusters["myClusters"] = copy.deepcopy(config.clusters["myClusters"])
-            for node in config.clusters["myClusters"][0]["nodes"]:
-                if node["name"] != dialler:
-                    port = relays.relay(dialler, node["name"], self.cluster[node["name"]].port)
-                    node["transport"]["tcp"]["endpoint"] = f"tcp://127.0.0.1:{port}"
-            config.write()
 
     # -- clients ----------------------------------------------------------------------------------------------------
 

@@ -33,6 +33,7 @@ from sim.campaign.schedule import LEADER, Step
 from sim.campaign.world import CampaignWorld
 
 DOWN_S, PAUSED_S, SLOW_S, SLOW_DISK_S, JUMP_S = 8.0, 8.0, 1.5, 3.0, 4.0  # longest duration, delay or clock jump
+BANDWIDTH_MIN, BANDWIDTH_MAX = 10_000, 1_000_000  # of a narrow link, bytes per second
 ROLLING_S = 9.0  # longest time between the stops of two nodes in a rolling restart
 _SEQUENCE_AT = 7  # offset of the last byte of the sequence number in a record
 OLD_S = SYNC_POINTS + 2  # age of a message whose record was durable by its sync points
@@ -158,13 +159,21 @@ def reset_connection(world: CampaignWorld, node: SimulatedNode, other: Simulated
 
 def slow_link(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
     if node is not other:
-        world.network.slow(node.name, other.name, step.share * SLOW_S)
+        world.network.slow(node.name, other.name, step.share * SLOW_S, step.dice * step.share * SLOW_S)
+
+
+def limit_link(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
+    """Limit the bandwidth of a link, in one direction or both."""
+    if node is not other:
+        rate = int(BANDWIDTH_MIN * (BANDWIDTH_MAX / BANDWIDTH_MIN) ** step.share)
+        world.network.limit(node.name, other.name, rate, both=step.dice < 0.5)
 
 
 def end_link_delays(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
     for one in world.machines:
         for two in world.machines:
             world.network.slow(one.name, two.name, 0.0)
+            world.network.limit(one.name, two.name, both=False)
 
 
 NETWORK = {
@@ -175,6 +184,7 @@ NETWORK = {
     "heal": Action(12, heal_links),
     "reset": Action(8, reset_connection),
     "slow": Action(4, slow_link),
+    "narrow": Action(4, limit_link),
     "fast": Action(2, end_link_delays),
 }
 
