@@ -20,6 +20,7 @@ from functools import partial
 
 from bmqtwist.limits import PUT_MESSAGE_BYTES_MAX, UNREAD_SECONDS_MAX
 from bmqtwist.link.batching import BATCH_MAX_S, BATCH_MIN_S
+from bmqtwist.link.data_lane import DataLane
 from bmqtwist.link.session import Session
 from bmqtwist.loop.loop import Loop
 from bmqtwist.queue.window import lagging_bytes
@@ -73,19 +74,37 @@ class Output:
                 self._loop.performer.request_turn()
                 return
             try:
-                self._write(session)
+                self._write(session, until)
             except Exception as error:
                 self._loop.isolation.isolate_output(session, error)
 
-    def _write(self, session: Session) -> None:
-        performer = self._loop.performer
-        unsent = performer.write(session, session.take_output())
+    def _write(self, session: Session, until: float) -> None:
+        performer, lane = self._loop.performer, session.outbox.lane
+        parts = session.take_output()
+        unsent = performer.write(session, parts) if parts or lane is None else 0
+        if lane is not None:
+            unsent = self._write_lane(session, lane, unsent, until)
         if session.kind.on_written(unsent):
             self._loop.timers.at(self._loop.now, partial(self._resume, session))
         if session.closing:
             performer.close_when_sent(session)
         elif unsent:
             self._slow_down(session, unsent)
+
+    def _write_lane(self, session: Session, lane: DataLane, unsent: int, until: float) -> int:
+        """Write the data of a lane until the connection is congested, all of it if the session ends. Return the unsent
+        bytes, those in the lane included."""
+        performer = self._loop.performer
+        lane.blocked = lane.blocked or unsent > 0
+        while lane.bytes and (session.closing or not lane.blocked):
+            if not session.closing and performer.clock() >= until:
+                self.flush_at_turn_end(session)
+                performer.request_turn()
+                break
+            lane.sent_at = self._loop.now
+            unsent = performer.write(session, lane.next_fragment())
+            lane.blocked = unsent > 0
+        return unsent + lane.bytes
 
     def _slow_down(self, session: Session, unsent: int) -> None:
         """Stop reading from a client that does not read its output; disconnect it above the limit of unsent output."""
@@ -95,9 +114,15 @@ class Output:
         elif session.kind.may_pause_reading:
             self._loop.performer.set_reading(session, False)  # slows down a producer that does not read its ACKs
 
+    def unsent_output(self, session: Session) -> tuple[int, int]:
+        """Return the unsent bytes of a session, and the total of the bytes that were sent after a wait."""
+        waiting, drained = self._loop.performer.unsent_output(session)
+        lane = session.outbox.lane
+        return waiting + (lane.bytes if lane is not None else 0), drained
+
     def check_unread(self, session: Session, now: float) -> None:
         """Close a session above its lagging limit that has read none of its output for UNREAD_SECONDS_MAX."""
-        waiting, drained = self._loop.performer.unsent_output(session)
+        waiting, drained = self.unsent_output(session)
         limit = session.kind.output_bytes_max or self._outbox_max
         if not limit or waiting <= lagging_bytes(limit) or drained != session.channel.drained_bytes or session.closing:
             session.channel.drained_bytes, session.channel.drained_at = drained, now

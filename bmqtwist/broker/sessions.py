@@ -165,10 +165,10 @@ class Sessions:
                 performer.set_reading(session, True)
 
     def enforce_input_limit(self) -> None:
-        session = max(self.open, key=lambda each: each.frames.incomplete_bytes)
+        session = max(self.open, key=lambda each: each.frames.held_bytes)
         total = self.incomplete_input
         session.close("#TCP_READ_ERROR %s: it has the largest of the incomplete events, %d of %d bytes (limit: %d)",
-                      session.description, session.frames.incomplete_bytes, total.bytes, total.bytes_max)
+                      session.description, session.frames.held_bytes, total.bytes, total.bytes_max)
 
     def authenticate(self, session: Session, effect: Authenticate) -> None:
         self.loop.performer.authenticate(session, effect)

@@ -28,6 +28,7 @@ from bmqtwist.wire.cluster_schema import (
     Prepare,
     Promise,
     Pull,
+    Renewal,
     Stale,
     Yield,
 )
@@ -51,11 +52,13 @@ class PartitionRole(Enum):
 @dataclass(frozen=True, slots=True)
 class ReplicationTiming:
     """Times in seconds. `lease`: without answers of a quorum, after which a primary becomes passive; `keepalive`: between
-    two requests for receipts; `retry`: without progress of a healing, after which it restarts."""
+    two requests for receipts; `retry`: without progress of a healing, after which it restarts; `lease_max`: of a lease on
+    slow links."""
 
     lease: float = 15.0
     keepalive: float = 2.0
     retry: float = 10.0
+    lease_max: float = 20.0
 
 
 class LogView(Protocol):
@@ -119,7 +122,7 @@ class ReplicaReceipt:
         self.durable, self.parts, self.stamp = durable, parts, stamp
 
 
-PartitionMessage = Prepare | Promise | Stale | Pull | Records | ImagePart | ReplicaReceipt | Keepalive
+PartitionMessage = Prepare | Promise | Stale | Pull | Records | ImagePart | ReplicaReceipt | Keepalive | Renewal
 
 
 def summary_of(promise: Promise) -> LogSummary:
@@ -219,6 +222,7 @@ class PartitionEvent(Enum):
     IMAGE_PART = "ImagePart"
     RECEIPT = "ReplicaReceipt"
     KEEPALIVE = "Keepalive"
+    RENEWAL = "Renewal"
 
 
 # -- outputs -------------------------------------------------------------------------------------------------------------

@@ -234,14 +234,14 @@ class PartitionMachine:
         if not self.check_files(event):
             return
         if standing.role is HEALED and not self.targets.is_supported:
-            standing.goal = self.log.summary.last
+            standing.goal, standing.progressed_at = self.log.summary.last, standing.now  # the last progress may be long ago
             cause = f"no majority has answered for {standing.timing.lease:g} s"
             standing.outputs.append(SetActive(standing.lease, False, cause))
             standing.change_role(STG2, standing.node_id, cause)
         if standing.tick_at is not None and standing.now >= standing.tick_at:
             standing.tick_at = standing.now + standing.timing.keepalive
             self.take_over.query_nodes()
-        stalled, retry = standing.now - standing.progressed_at, standing.timing.retry
+        stalled, retry = standing.now - max(standing.progressed_at, self.take_over.data_moved_at), standing.timing.retry
         if standing.role is HEALED or stalled < retry:
             return
         if self.take_over.source is not None:
@@ -297,7 +297,7 @@ _ANY_ROLE: _Row = {
     _E.LOG_FAILED: to(_M.on_log_failed),
     _E.STOP: to(_M.on_stop, STOPPED),
     _E.PREPARE: to(_M.on_prepare, WAITING, HEALING),
-    **dict.fromkeys((_E.PULL, _E.RECORDS, _E.IMAGE_PART, _E.KEEPALIVE), _REJECT),
+    **dict.fromkeys((_E.PULL, _E.RECORDS, _E.IMAGE_PART, _E.KEEPALIVE, _E.RENEWAL), _REJECT),
     **dict.fromkeys((_E.LOG_ADVANCED, _E.LOG_READY, _E.SEND_COMPLETED, _E.IMAGE_LOST, _E.SEND_FAILED, _E.TICK, _E.PROMISE,
                      _E.STALE, _E.RECEIPT), _IGNORE),
 }
@@ -325,6 +325,7 @@ _REPLICA: _Row = _ANY_ROLE | {
     _E.IMAGE_PART: to(_reception(Reception.on_image_part)),
     _E.RECEIPT: to(_targets(ReplicationTargets.on_receipt)),
     _E.KEEPALIVE: to(_reception(Reception.on_keepalive), FOLLOWING),
+    _E.RENEWAL: to(_reception(Reception.on_renewal)),
 }
 TABLE = table(PartitionRole, PartitionEvent, {
     UNKNOWN: _ANY_ROLE | {_E.TICK: to(_M.decline_lease)},

@@ -22,7 +22,7 @@ from bmqtwist.cluster.partition_events import (
 from bmqtwist.cluster.partition_standing import FOLLOWING, HEALING, PartitionStanding
 from bmqtwist.cluster.replication_targets import ReplicationTargets
 from bmqtwist.storage.psn import NO_PSN, Psn
-from bmqtwist.wire.cluster_schema import ImagePart, Keepalive, Promise
+from bmqtwist.wire.cluster_schema import ImagePart, Keepalive, Promise, Renewal
 
 
 class Reception:
@@ -40,7 +40,7 @@ class Reception:
         self.source, self.matched = source, NO_PSN
         self._appending: Psn | None = None  # last record of the run that is being appended
         self._last_receipt: tuple[Psn, Psn] | None = None  # matched and durable PSN of the last receipt sent
-        self._parts = self._stamp = 0  # received parts of an image; stamp of the newest Keepalive
+        self._parts = self._stamp = 0  # received parts of an image; stamp of the newest request
         self.has_reported = self._report_due = False
 
     # -- from the source ------------------------------------------------------------------------------------------------
@@ -127,6 +127,11 @@ class Reception:
                 self._advance_matched(event.previous)  # heals a replica that lacks no record
             self._update_committed(event.committed)
         self.send_receipt(always=True)
+
+    def on_renewal(self, event: Renewal) -> None:
+        if self._is_accepted(event):
+            self._stamp = max(self._stamp, event.stamp)
+            self.send_receipt(always=True)
 
     # -- from the own log -----------------------------------------------------------------------------------------------
 

@@ -63,6 +63,11 @@ class PartitionStanding:
         return role is HEALED or role is STG2 or role is STG1
 
     @property
+    def stamp(self) -> int:
+        """The present moment in milliseconds of this node's own clock."""
+        return int(self.now * 1000)
+
+    @property
     def has_begun(self) -> bool:
         """True if the log has a record of the present lease."""
         return self.log.summary.last[0] == self.lease

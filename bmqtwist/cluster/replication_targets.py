@@ -73,7 +73,7 @@ class ReplicationTargets:
     def __init__(self, standing: PartitionStanding) -> None:
         self._standing = standing
         self.by_node: dict[int, Target] = {}
-        self._answered: dict[int, float] = {}  # node -> time of the newest Keepalive that it answered
+        self._answered: dict[int, float] = {}  # node -> time from which the lease that it has extended counts
         self._reported = NO_PSN  # PSN of the last Committed
 
     def clear(self) -> None:
@@ -95,7 +95,7 @@ class ReplicationTargets:
         """Return the message that requests a receipt."""
         standing = self._standing
         return Keepalive(standing.node_id, standing.lease, None if target.image else target.sent, target.parts_sent,
-                         standing.committed, int(standing.now * 1000))
+                         standing.committed, standing.stamp)
 
     def send_next(self, node_id: int, target: Target) -> None:
         """Send a node the next records, or the next part of an image, within its limit of unreceived data."""
@@ -187,6 +187,14 @@ class ReplicationTargets:
         needed = standing.majority - 1
         return answered[needed - 1] + standing.timing.lease if needed <= len(answered) else float("-inf")
 
+    def _extend_lease(self, event: ReplicaReceipt) -> None:
+        """Extend the lease from the time of the answered request, on slow links also by half of the round trip: other nodes
+        wait for `lease_max` after a heartbeat that has arrived."""
+        now, timing = self._standing.now, self._standing.timing
+        sent_at = min(event.stamp / 1000, now)
+        counts_from = sent_at + min((now - sent_at) / 2, timing.lease_max - timing.lease)
+        self._answered[event.sender] = max(self._answered.get(event.sender, 0.0), counts_from)
+
     @property
     def is_supported(self) -> bool:
         return self.supported_until > self._standing.now
@@ -196,8 +204,7 @@ class ReplicationTargets:
         standing, target = self._standing, self.by_node.get(event.sender)
         if target is None or event.lease != standing.lease:
             return
-        answered = self._answered.get(event.sender, 0.0)
-        self._answered[event.sender] = max(answered, min(event.stamp / 1000, standing.now))
+        self._extend_lease(event)
         if event.durable > target.durable or event.parts > target.parts_received:
             standing.progressed_at = standing.now
         self.on_receipt(event)

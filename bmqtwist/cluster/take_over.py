@@ -8,21 +8,26 @@ the pulled records; the planned handover to a successor is in `member/handovers.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from bmqtwist.cluster.election_events import PeerDown
 from bmqtwist.cluster.partition_events import BeginLease, PromiseWritten, SavePromise, summary_of
 from bmqtwist.cluster.partition_reception import Reception
 from bmqtwist.cluster.partition_standing import STG1, STG2, PartitionStanding
 from bmqtwist.cluster.replication_targets import ReplicationTargets
 from bmqtwist.storage.psn import common_prefix
-from bmqtwist.wire.cluster_schema import Prepare, Promise, Pull
+from bmqtwist.wire.cluster_schema import Prepare, Promise, Pull, Renewal
 
 
 class TakeOver:
-    """Take-over by one node. `promises`: by node, of the present lease."""
+    """Take-over by one node. `promises`: by node, of the present lease; `data_received_at`, `data_sent_at`: return the time
+    of the last data from, and to, a node."""
 
     def __init__(self, standing: PartitionStanding, targets: ReplicationTargets, reception: Reception) -> None:
         self._standing, self._targets, self._reception = standing, targets, reception
         self.promises: dict[int, Promise] = {}
+        self.data_received_at: Callable[[int], float] = lambda node_id: float("-inf")
+        self.data_sent_at: Callable[[int], float] = lambda node_id: float("-inf")
 
     def start(self, lease: int) -> None:
         """Start the take-over under this lease: request a promise from all connected nodes."""
@@ -39,6 +44,13 @@ class TakeOver:
     def source(self) -> int | None:
         """The node whose log is being pulled."""
         return self._reception.source
+
+    @property
+    def data_moved_at(self) -> float:
+        """Time of the last movement of data that this take-over may wait for: from the source, or to the other nodes."""
+        if self.source is not None:
+            return self.data_received_at(self.source)
+        return max(map(self.data_sent_at, self._standing.connected_nodes), default=0.0)
 
     # -- choice of the log ----------------------------------------------------------------------------------------------
 
@@ -86,6 +98,7 @@ class TakeOver:
         for node_id in sorted(standing.connected_nodes):
             if node_id in targets.by_node:
                 standing.send(node_id, targets.keepalive(targets.by_node[node_id]))
+                standing.send(node_id, Renewal(standing.node_id, standing.lease, standing.stamp))
             elif node_id not in self.promises:
                 standing.send(node_id, Prepare(standing.node_id, standing.lease))
 

@@ -95,7 +95,8 @@ class ElectorConfig(Section):
     leader_sync_delay_ms: Natural = member("wait of a new leader before it synchronises", 80000, unit="ms")
     lease_ms: Natural = member("time without answers of a majority after which a primary becomes inactive; less than "
                                "heartbeatMissCount times heartbeatBroadcastPeriodMs, after which another one may be "
-                               "appointed; 0 = three quarters of that (BlazingMQ: no limit)", 0, unit="ms")
+                               "appointed; 0 = three quarters of that (BlazingMQ: no limit). Half of the round trip is "
+                               "added, at most up to that time", 0, unit="ms")
 
     @property
     def inactivity_ms(self) -> int:

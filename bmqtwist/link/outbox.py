@@ -16,9 +16,11 @@ from struct import Struct
 from typing import Final
 
 from bmqtwist.limits import OUT_EVENT_BYTES_MAX
+from bmqtwist.link.data_lane import DataLane
 from bmqtwist.storage.message import Message
 from bmqtwist.wire.fast import (
     ACK_MESSAGE,
+    EVENT_TYPE_MASK,
     ITEMS_HEADER,
     OPTION_ONE_INFO_HEAD,
     OPTION_ONE_PSN_INFO_HEAD,
@@ -41,16 +43,22 @@ _WORDS: Final = 8  # of a PUSH header
 _PUSH_PARTS: Final = 3  # of a message: header with options, data, padding
 _PUSH: Final = int(EventType.PUSH)
 _ACK: Final = int(EventType.ACK)
+_TYPE_AT: Final = 4  # offset of the event type in an event
+OVERTAKING: Final = frozenset(map(int, (  # event types that overtake data, if the connection has a lane
+    EventType.ELECTOR, EventType.HEARTBEAT_REQ, EventType.HEARTBEAT_RSP, EventType.REPLICATION_RECEIPT,
+    EventType.AUTHENTICATION)))
 ACKS_MAX: Final = OUT_EVENT_BYTES_MAX // ACK_MESSAGE.size
 
 
 class Outbox:
-    """Output collected until the end of the turn. `sends_psns`: PUSHes to this broker contain PSNs."""
+    """Output collected until the end of the turn. `sends_psns`: PUSHes to this broker contain PSNs; `lane`: of a peer that
+    accepts fragments."""
 
-    __slots__ = ("_sealed", "_pushes", "_push_bytes", "_acks", "_merged", "_last_indexes", "sends_psns")
+    __slots__ = ("lane", "_sealed", "_pushes", "_push_bytes", "_acks", "_merged", "_last_indexes", "sends_psns")
 
     def __init__(self) -> None:
-        self._sealed: list[bytes] = []
+        self.lane: DataLane | None = None
+        self._sealed: list[bytes | memoryview] = []
         self._pushes: list[bytes] = []
         self._push_bytes = 0
         self._acks: list[bytes] = []
@@ -147,9 +155,21 @@ class Outbox:
         return count
 
     def event(self, data: bytes) -> None:
-        """Append a complete event."""
+        """Append a complete event. Events of OVERTAKING types overtake data."""
+        lane = self.lane
+        if lane is not None and lane.open and data[_TYPE_AT] & EVENT_TYPE_MASK in OVERTAKING:
+            lane.control.append(data)
+            return
         self._seal()
         self._sealed.append(data)
+
+    def control_event(self, data: bytes) -> None:
+        """Append a complete event that overtakes data."""
+        lane = self.lane
+        if lane is not None and lane.open:
+            lane.control.append(data)
+        else:
+            self.event(data)
 
     def event_parts(self, parts: list[bytes]) -> None:
         """Append a complete event in parts."""
@@ -161,11 +181,11 @@ class Outbox:
         tail = q_id.to_bytes(4, "big")
         self._acks = [ack for ack in self._acks if ack[20:] != tail]
 
-    def take_output(self) -> list[bytes]:
-        """Remove and return all output, in order."""
+    def take_output(self) -> list[bytes | memoryview]:
+        """Remove and return the output to write now, in order: all of it, or as the lane decides."""
         self._seal()
         sealed, self._sealed = self._sealed, []
-        return sealed
+        return sealed if self.lane is None else self.lane.take_output(sealed)
 
     def _seal_pushes(self) -> None:
         sealed = self._sealed

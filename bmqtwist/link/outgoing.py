@@ -11,15 +11,17 @@ from collections.abc import Callable
 
 class Outgoing:
     """`send`: method of the socket; None while earlier output is unsent, and over TLS: then the connection writes.
+    `limit_unsent`: lets the kernel accept UNSENT_KERNEL_BYTES beyond those in flight at most, if the platform supports it.
 
     Two flags control TCP acknowledgements (`reactor/incoming.py`). `answered_at_once`: the last output was written in the
     turn that processed the last input. `sent`: output was written since the last request for a quick acknowledgement.
     """
 
-    __slots__ = ("send", "answered_at_once", "sent")
+    __slots__ = ("send", "limit_unsent", "answered_at_once", "sent")
 
     def __init__(self) -> None:
         self.send: Callable[[bytes], int] | None = None
+        self.limit_unsent: Callable[[], object] = lambda: None
         self.answered_at_once, self.sent = False, True
 
     def write(self, data: bytes) -> int:

@@ -19,14 +19,16 @@ from enum import Enum
 from typing import Protocol
 
 from bmqtwist.config.broker import Heartbeats
+from bmqtwist.errors import PeerError
 from bmqtwist.limits import PEER_OUTPUT_BYTES_MAX
 from bmqtwist.link.client import ClientSession
 from bmqtwist.link.credentials import CredentialSender
-from bmqtwist.link.extensions import PLACES, RELAY_EXTENSION
+from bmqtwist.link.data_lane import DataLane
+from bmqtwist.link.extensions import CONTROL_FIRST, PLACES, RELAY_EXTENSION
 from bmqtwist.link.outbox import ACKS_MAX
 from bmqtwist.link.receipts import ConfirmReceipts
 from bmqtwist.link.requests import QueueRequestsContext, is_of_a_client
-from bmqtwist.link.session import Session, negotiated_lifecycle
+from bmqtwist.link.session import Session, negotiated_lifecycle, process_frames
 from bmqtwist.link.states import ConnectionState
 from bmqtwist.link.upstream_batch import UpstreamBatch
 from bmqtwist.machine import to
@@ -100,7 +102,8 @@ class PeerSession(ClientSession):
     unread_text = "#PEER_SEND_FAILURE %s: the broker does not read"
     is_broker = True
     __slots__ = ("dialled", "role", "node_id", "accepts_requests", "can_store", "upstream_batch", "receipts",
-                 "confirm_count", "uncommitted", "_peers", "_credential_sender", "_early_acks", "_newest_acked")
+                 "confirm_count", "uncommitted", "data_received_at", "_peers", "_credential_sender", "_early_acks",
+                 "_newest_acked")
 
     def __init__(self, session: Session, queues: QueueRequestsContext, peers: PeerContext, dialled: bool,
                  sender: CredentialSender | None = None) -> None:
@@ -112,11 +115,16 @@ class PeerSession(ClientSession):
         self.upstream_batch: UpstreamBatch | None = None
         self.receipts: ConfirmReceipts | None = None
         self.confirm_count = 0
+        self.data_received_at = float("-inf")  # time of the last FRAGMENT event
         self.uncommitted: deque[tuple[int, list[tuple[Partition, int]]]] = deque()
         self.puts.makes_guids = True  # the first broker creates missing GUIDs
         self._early_acks: dict[int, list[bytes]] = {}  # early acknowledgements of this turn, by partition
         self._newest_acked: dict[int, Message] = {}  # newest message of the early acknowledgements, by partition
         session.remote.sends_at_once = RELAY_EXTENSION in session.remote.features
+        if CONTROL_FIRST in session.remote.features.get(RELAY_EXTENSION, ()):
+            self.outbox.lane = DataLane(dialled)
+            if session.outgoing is not None:
+                session.outgoing.limit_unsent()
 
     def missed_heartbeats_max(self, limits: Heartbeats) -> int:
         """Return the limit that is configured for the role of the peer."""
@@ -196,6 +204,17 @@ class PeerSession(ClientSession):
         self._peers.on_event(self, EVENT_TYPES[event], specific, buffer[start:end])
         return None
 
+    def on_fragment(self, event: int, buffer: bytes, specific: int, start: int, end: int) -> Steps[None] | None:
+        """Process the events that a fragment completes."""
+        session = self.session
+        self.data_received_at = session.now
+        try:
+            whole, frames = session.frames.receive_fragment(buffer[start:end])
+        except PeerError as error:
+            session.close("#TCP_READ_ERROR %s: %s", session.description, error)
+            return None
+        return process_frames(session, whole, frames) if frames else None
+
     def send(self, event: bytes, urgent: bool = True) -> None:
         """Append a complete event to the output of the turn; without `urgent`, batch it with the next output. Ignored after
         the end of the session."""
@@ -208,6 +227,22 @@ class PeerSession(ClientSession):
                 session.flush()
             else:
                 session.flush_soon()
+
+    def send_control(self, event: bytes) -> None:
+        """Append a complete event that overtakes data; ignored after the end of the session."""
+        if self.session.state is ConnectionState.SERVING:
+            self.outbox.control_event(event)
+            self.session.flush()
+
+    def on_drained(self) -> None:
+        """Write more of the lane; resume deliveries once it is empty."""
+        lane = self.outbox.lane
+        if lane is not None:
+            lane.blocked = False
+            if lane.bytes:
+                self.session.flush()
+                return
+        super().on_drained()
 
     # -- called by queues -------------------------------------------------------------------------------------------
 
@@ -309,4 +344,6 @@ def _attempts(handle: Handle, sub_id: int, message: Message) -> int:
 
 
 LIFECYCLE = negotiated_lifecycle(PeerSession, {"CONTROL": to(PeerSession.on_frame, ConnectionState.DISCONNECTING),
+                                  "FRAGMENT": to(PeerSession.on_fragment, ConnectionState.DISCONNECTING,
+                                                 ConnectionState.CLOSED),
                                   **dict.fromkeys(FRAMES, to(PeerSession.on_frame, ConnectionState.CLOSED))})

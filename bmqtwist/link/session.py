@@ -224,14 +224,14 @@ class Session:
             self.close("#TCP_READ_ERROR %s: %s", self.description, error)
             return
         if len(buffer) > SLICE_BYTES or len(frames) > _EVENTS_AT_ONCE:
-            self.context.start_input(self, _process_chunk(self, buffer, frames))
+            self.context.start_input(self, process_frames(self, buffer, frames))
             return
         for index in range(len(frames)):
             event, specific, start, end = frames[index]
             kind = self.kind
             work = kind.handlers[event](kind, event, buffer, specific, start, end)
             if work is not None:
-                self.context.start_input(self, _process_chunk(self, buffer, frames[index + 1:], work))
+                self.context.start_input(self, process_frames(self, buffer, frames[index + 1:], work))
                 return
         self.finish_chunk()
 
@@ -255,7 +255,7 @@ class Session:
         """Run a job from the next turn on, before all deferred input."""
         self.context.add_input(self, _in_turns(self, steps), True)
 
-    def take_output(self) -> list[bytes]:
+    def take_output(self) -> list[bytes | memoryview]:
         """Return the chunks to write now, in order."""
         self.flush_due = self._unflushed = False
         self.kind.on_turn_end()
@@ -425,7 +425,7 @@ def _process_later(session: Session, chunk: bytes) -> Steps[None]:
     except PeerError as error:
         session.close("#TCP_READ_ERROR %s: %s", session.description, error)
         return
-    yield from _process_chunk(session, buffer, frames)
+    yield from process_frames(session, buffer, frames)
 
 
 def _in_turns(session: Session, steps: Iterable[None]) -> Steps[None]:
@@ -435,7 +435,8 @@ def _in_turns(session: Session, steps: Iterable[None]) -> Steps[None]:
         session.update_time()
 
 
-def _process_chunk(session: Session, buffer: bytes, frames: Iterable[Span], work: Steps[None] | None = None) -> Steps[None]:
+def process_frames(session: Session, buffer: bytes, frames: Iterable[Span],
+                   work: Steps[None] | None = None) -> Steps[None]:
     """Process events in slices of SLICE_BYTES, after the rest of an event that is in progress."""
     if work is not None:
         yield from _in_turns(session, work)

@@ -51,6 +51,7 @@ class ConnectionEvent(Enum):
     REJECT = EventType.REJECT.value
     REPLICATION_RECEIPT = EventType.REPLICATION_RECEIPT.value
     AUTHENTICATION = EventType.AUTHENTICATION.value
+    FRAGMENT = EventType.FRAGMENT.value
     UNNAMED = EventType.UNDEFINED.value  # every event type without a name
     INVALID = DROPPED  # a frame with an invalid header
     OUTCOME = "the authentication has effects"  # action(kind, effects)

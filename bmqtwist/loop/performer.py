@@ -32,7 +32,7 @@ class Performer(Protocol):
     def authenticate(self, session: Session, effect: Authenticate) -> None:
         """Run an authenticator on a thread, then `session.on_authenticated` and a turn in the event loop."""
 
-    def write(self, session: Session, parts: list[bytes]) -> int:
+    def write(self, session: Session, parts: list[bytes | memoryview]) -> int:
         """Write to the connection of a session; return its unsent bytes."""
 
     def unsent_output(self, session: Session) -> tuple[int, int]:

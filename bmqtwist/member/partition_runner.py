@@ -59,7 +59,7 @@ from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.partition import Durability, Partition
 from bmqtwist.storage.psn import NO_PSN, Psn
 from bmqtwist.storage.slot_file import PromiseFile
-from bmqtwist.wire.cluster_schema import Decline, NodeStatus, PrimaryStatus, PrimaryStatusAdvisory
+from bmqtwist.wire.cluster_schema import Decline, NodeStatus, PrimaryStatus, PrimaryStatusAdvisory, Renewal
 from bmqtwist.wire.control import cluster_event
 
 _HEALED = (PartitionRole.PRIMARY_HEALED, PartitionRole.REPLICA_HEALED)
@@ -98,6 +98,8 @@ class PartitionRunner:
             promise = self.promises.wanted[hosted.index]
             hosted.machine = PartitionMachine(node_id, members, hosted, timing, promise.lease,
                                               f"Cluster ({self._name}) Partition [{hosted.index}]", promise.doubtful)
+            hosted.machine.take_over.data_received_at = self._links.data_received_at
+            hosted.machine.take_over.data_sent_at = self._links.data_sent_at
             self.hosted.append(hosted)
             self._cluster.partitions.append(partition)
             self._attach(hosted)
@@ -176,8 +178,7 @@ class PartitionRunner:
     def _perform(self, hosted: HostedPartition, output: PartitionOutput, now: float) -> None:
         match output:
             case SendMessage():
-                hurry = hosted.is_urgent(output.message)
-                self._links.send(output.node_id, encode_partition_message(hosted.index, output.message), hurry)
+                self._send(hosted, output)
             case SendRecords():
                 self._feeding.send_records(hosted, output, now)
             case Append():
@@ -211,6 +212,13 @@ class PartitionRunner:
                     self._loop.report.alarm(output.kind, "%s", f"{output.text}{times}. Before:\n{before}")
             case _:
                 assert_never(output)
+
+    def _send(self, hosted: HostedPartition, output: SendMessage) -> None:
+        node_id, message = output.node_id, output.message
+        if not isinstance(message, Renewal):
+            self._links.send(node_id, encode_partition_message(hosted.index, message), hosted.is_urgent(message))
+        elif self._links.puts_control_first(node_id):
+            self._links.send_control(node_id, encode_partition_message(hosted.index, message))
 
     def _commit(self, hosted: HostedPartition, psn: Psn, now: float) -> None:
         partition = hosted.partition

@@ -87,7 +87,7 @@ class Proposals:
             request.on_decided(outcome, wall)
 
     def _send(self, node_id: int, value: MetadataRequest | MetadataAnswer) -> None:
-        self._links.send(node_id, cluster_event(MetadataLogMessage.of(value)))
+        self._links.send_control(node_id, cluster_event(MetadataLogMessage.of(value)))
 
     def on_leader_changed(self) -> None:
         """Send all requests to a new leader; requests of an earlier term are lost."""

@@ -126,7 +126,7 @@ class Replication:
         if node_id == self.node_id:
             self._begin_handover(index, wanted, self._loop.now)
         else:
-            self._links.send(node_id, encode_partition_message(index, wanted))
+            self._links.send_control(node_id, encode_partition_message(index, wanted))
 
     def _begin_handover(self, index: int, wanted: Yield, now: float) -> None:
         """Begin to hand a partition over, as the leader asked; an outdated request is ignored."""
@@ -155,7 +155,7 @@ class Replication:
         if leader == self.node_id:
             self.appointments.on_declined(self.node_id, index, output, now)
         elif leader is not None:
-            self._links.send(leader, encode_partition_message(index, output))
+            self._links.send_control(leader, encode_partition_message(index, output))
 
     # -- other nodes ----------------------------------------------------------------------------------------------------
 
@@ -284,4 +284,5 @@ def replication_timing(config: ElectorConfig) -> ReplicationTiming:
     """Return the timing of replication, derived from the elector's configuration."""
     elector = timing(config)
     lease = config.lease_ms / 1000 or elector.inactivity * LEASE_SHARE
-    return ReplicationTiming(lease, min(elector.beat_period, lease / 4), elector.inactivity * RETRY_SHARE)
+    return ReplicationTiming(lease, min(elector.beat_period, lease / 4), elector.inactivity * RETRY_SHARE,
+                             max(lease, elector.inactivity))

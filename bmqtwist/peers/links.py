@@ -98,6 +98,27 @@ class ClusterLinks:
         if peer is not None:
             peer.send(event, urgent)
 
+    def send_control(self, node_id: int, event: bytes) -> None:
+        """Send an event to a node that overtakes data; dropped if it is not connected."""
+        peer = self._sessions.get(node_id)
+        if peer is not None:
+            peer.send_control(event)
+
+    def puts_control_first(self, node_id: int) -> bool:
+        """Return whether a node is connected and has announced CONTROL_FIRST."""
+        peer = self._sessions.get(node_id)
+        return peer is not None and peer.outbox.lane is not None
+
+    def data_received_at(self, node_id: int) -> float:
+        """Return the time at which the last fragment of a node's data arrived; -inf = none."""
+        peer = self._sessions.get(node_id)
+        return peer.data_received_at if peer is not None else float("-inf")
+
+    def data_sent_at(self, node_id: int) -> float:
+        """Return the time at which the last fragment of data was sent to a node; -inf = none."""
+        peer = self._sessions.get(node_id)
+        return peer.outbox.lane.sent_at if peer is not None and peer.outbox.lane is not None else float("-inf")
+
     def is_up(self, node_id: int) -> bool:
         """Return whether a node is connected."""
         return node_id in self._sessions

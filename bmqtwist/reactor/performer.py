@@ -291,7 +291,7 @@ class ReactorPerformer:
         self.broker.sessions.on_authenticated(session, token, outcome, self._clock())
         self.request_turn()
 
-    def write(self, session: Session, parts: list[bytes]) -> int:
+    def write(self, session: Session, parts: list[bytes | memoryview]) -> int:
         """Write to the connection; return its unsent bytes."""
         outgoing = session.outgoing
         if outgoing is None:

@@ -11,9 +11,11 @@ docs/architecture.md, "A message's way", shows when this module is called.
 
 from __future__ import annotations
 
+import socket
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, Final
 from typing import Protocol as Interface
 
 from twisted.internet.error import ConnectionClosed
@@ -23,12 +25,13 @@ from twisted.protocols.tls import TLSMemoryBIOProtocol
 from twisted.python.failure import Failure
 from zope.interface import implementer  # type: ignore[import-untyped]
 
-from bmqtwist.limits import TRANSPORT_BYTES_MAX
+from bmqtwist.limits import TRANSPORT_BYTES_MAX, UNSENT_KERNEL_BYTES
 from bmqtwist.link.batching import PAUSED_READ_BYTES_MAX
 from bmqtwist.link.outgoing import Outgoing
 from bmqtwist.link.session import Session
 from bmqtwist.reactor.incoming import Incoming
 
+_NOTSENT_LOWAT: Final[int | None] = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 EMPTY_POLLS_MAX = 4  # consecutive polls without input that end a read pause
 CLOSE_TIMEOUT_S = 5.0  # from `finish` to `abort`, if the peer does not read the rest of the output
 
@@ -96,6 +99,8 @@ class Connection(Protocol):
         transport.setTcpNoDelay(True)
         channel = getattr(transport, "socket", None)
         self.incoming = Incoming(self._driver, channel, self.outgoing)
+        if channel is not None and _NOTSENT_LOWAT is not None:
+            self.outgoing.limit_unsent = partial(channel.setsockopt, socket.IPPROTO_TCP, _NOTSENT_LOWAT, UNSENT_KERNEL_BYTES)
         peer = transport.getPeer()
         # a TLS transport forwards unknown attributes to its TCP transport: check its type
         if channel is None or isinstance(transport, TLSMemoryBIOProtocol):
@@ -124,10 +129,12 @@ class Connection(Protocol):
         if session is not None:
             self._driver.on_lost(session, _tls_error(reason))
 
-    def write(self, parts: list[bytes]) -> int:
+    def write(self, parts: list[bytes | memoryview]) -> int:
         """Write the output of one turn; return its size in bytes."""
         data = b"".join(parts)
         size = len(data)
+        if not size:  # the transport would report no end of an empty write
+            return 0
         if self._has_unsent or self._send is None:
             self._queue.append(memoryview(data))
             self.waiting_bytes += size

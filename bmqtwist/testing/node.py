@@ -73,7 +73,7 @@ class ImmediatePerformer:
             self._node.broker.sessions.on_authenticated(session, effect.token, outcome, self._node.now)
         self._node.next_round.append(complete)
 
-    def write(self, session: Session, parts: list[bytes]) -> int:
+    def write(self, session: Session, parts: list[bytes | memoryview]) -> int:
         data = b"".join(parts)
         transport: SessionTransport | None = session.transport  # type: ignore[assignment]
         return transport.write(data) if transport is not None and data else 0

@@ -89,7 +89,7 @@ class SimulatedPerformer:
             node.request_turn()
         node.at(self._simulation.now + self._simulation.delay(), complete)
 
-    def write(self, session: Session, parts: list[bytes]) -> int:
+    def write(self, session: Session, parts: list[bytes | memoryview]) -> int:
         end = session.transport
         return end.send(b"".join(parts)) if isinstance(end, ConnectionEnd) and end.open else 0
 

@@ -138,7 +138,7 @@ def proxy_rows(broker: Broker, cluster: Cluster | None) -> list[tuple[ProxyLinkR
         proxy, seen, stats = proxy_of(peer.session), session_state(peer.session, offset), peer.session.stats
         rows.append((ProxyLinkRow(ident=proxy.ident, name=proxy.name, url=proxy.url, host=seen.host, address=seen.address,
                                   since=round(seen.since_wall, 3), queues=seen.queues, unconfirmed=seen.unconfirmed,
-                                  unacked=peer.unacked, unread=broker.loop.performer.unsent_output(peer.session)[0],
+                                  unacked=peer.unacked, unread=broker.sessions.output.unsent_output(peer.session)[0],
                                   state=_state(peer)),
                      (stats.put_msgs, stats.put_bytes, stats.push_msgs, stats.push_bytes)))
     return rows

@@ -321,6 +321,12 @@ class Keepalive(LeaseMessage):
     stamp: U64 = 0
 
 
+class Renewal(LeaseMessage):
+    """Extension, from a primary: request for a receipt with this stamp. It overtakes records, a Keepalive does not."""
+
+    stamp: U64 = 0
+
+
 class Decline(AboutPartition):
     """Extension, to the leader: the sender declines a lease. The leader assigns a lease above `used`: to `successor` unless
     0, to the sender only if it is `able`. `cause` is not sent."""
@@ -372,6 +378,7 @@ class PartitionLogMessage(Chosen):
         (9, "yield", Yield),
         (10, "fetch", Fetch),
         (11, "copy", Copy),
+        (12, "renewal", Renewal),
     ))
 
 

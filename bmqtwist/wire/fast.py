@@ -50,6 +50,7 @@ class EventType(IntEnum):
     REJECT = 13
     REPLICATION_RECEIPT = 14
     AUTHENTICATION = 15
+    FRAGMENT = 63  # extension: between brokers that have announced CONTROL_FIRST
 
 
 # -- events ------------------------------------------------------------------------------------------------------

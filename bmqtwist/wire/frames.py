@@ -17,12 +17,13 @@ from io import BytesIO
 from typing import Final
 
 from bmqtwist.errors import PeerError
-from bmqtwist.wire.fast import EVENT_HEADER_BYTES, EVENT_HEADER_WORDS, EVENT_TYPE_MASK, event_header_at
+from bmqtwist.wire.fast import EVENT_HEADER_BYTES, EVENT_HEADER_WORDS, EVENT_TYPE_MASK, EventType, event_header_at
 
 DROPPED: Final = -1  # event type of a span with an invalid header: to be logged and skipped
 
 Span = tuple[int, int, int, int]  # event type, type-specific byte, start of the body, end of the event
 
+_FRAGMENT: Final = int(EventType.FRAGMENT)
 _LENGTH_BYTES: Final = 4
 _LARGE_BYTES: Final = 1 << 20  # size of an event above which memory is allocated in advance
 _ALLOCATION_FACTOR: Final = 8  # allocated multiple of the received bytes: at most an eighth is copied
@@ -42,13 +43,14 @@ class FrameBuffer:
     """Divides the bytes of one connection into events; an event longer than `limit_bytes` ends the connection.
 
     `error`: the PeerError (always fatal) that ended the stream, else None. Stored bytes of an incomplete event also count
-    in `total`.
+    in `total`. FRAGMENT events carry the bytes of other events, which have a buffer of their own (`receive_fragment`).
     """
 
-    __slots__ = ("_incomplete", "_need", "_room", "error", "incomplete_bytes", "limit_bytes", "total")
+    __slots__ = ("_fragments", "_incomplete", "_need", "_room", "error", "incomplete_bytes", "limit_bytes", "total")
 
     def __init__(self, limit_bytes: int, total: BufferedBytes | None = None) -> None:
         self.limit_bytes = limit_bytes
+        self._fragments: FrameBuffer | None = None
         self.total = total or BufferedBytes()
         self.error: PeerError | None = None
         self._incomplete: BytesIO | None = None  # incomplete event
@@ -84,8 +86,25 @@ class FrameBuffer:
             return b"", []
         held.truncate()
         whole = held.getvalue()  # not copied
-        self.clear()
+        self._clear_incomplete()
         return self._split(whole)
+
+    def receive_fragment(self, body: bytes) -> tuple[bytes, list[Span]]:
+        """Take the body of a FRAGMENT event; return as `receive` the whole events that it completes. Raises a fatal
+        PeerError for an invalid length, and for a fragment within a fragment."""
+        fragments = self._fragments
+        if fragments is None:
+            fragments = self._fragments = FrameBuffer(self.limit_bytes, self.total)
+        buffer, spans = fragments.receive(body)
+        for kind, _, start, _ in spans:
+            if kind == _FRAGMENT:
+                raise PeerError("FRAGMENT event within a fragment", "Type", start, fatal=True)
+        return buffer, spans
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of incomplete events, those in fragments included."""
+        return self.incomplete_bytes + (self._fragments.incomplete_bytes if self._fragments is not None else 0)
 
     def _enlarge(self, held: BytesIO) -> BytesIO:
         """Replace the buffer by a larger one."""
@@ -97,7 +116,12 @@ class FrameBuffer:
         return larger
 
     def clear(self) -> None:
-        """Drop an incomplete event."""
+        """Drop incomplete events."""
+        self._clear_incomplete()
+        if self._fragments is not None:
+            self._fragments.clear()
+
+    def _clear_incomplete(self) -> None:
         self.total.bytes -= self.incomplete_bytes
         self._incomplete, self.incomplete_bytes = None, 0
 

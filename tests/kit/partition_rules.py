@@ -30,11 +30,11 @@ from bmqtwist.cluster.partition_events import (
 from bmqtwist.cluster.partition_machine import PartitionMachine
 from bmqtwist.storage.psn import NO_PSN, LogSummary, Psn, RecordRun
 from bmqtwist.storage.records import pack_sync_point
-from bmqtwist.wire.cluster_schema import ImagePart, Keepalive, Prepare, Promise, Pull, Stale
+from bmqtwist.wire.cluster_schema import ImagePart, Keepalive, Prepare, Promise, Pull, Renewal, Stale
 
 NODE, PRIMARY, OTHER = 1, 2, 3
 LEASE = 5
-TIMING = ReplicationTiming(10.0, 1.0, 4.0)
+TIMING = ReplicationTiming(10.0, 1.0, 4.0, 13.0)
 EMPTY = LogSummary()
 OLD = LogSummary((4, 7), NO_PSN, ((4, 7),))
 NEW = LogSummary((5, 1), NO_PSN, ((4, 7), (5, 1)))
@@ -190,6 +190,7 @@ EVENTS: dict[PartitionEvent, PartitionInput] = {
     PartitionEvent.IMAGE_PART: image(),
     PartitionEvent.RECEIPT: ReplicaReceipt(OTHER, LEASE, (5, 1), (5, 1), 0, 10**9),
     PartitionEvent.KEEPALIVE: Keepalive(PRIMARY, LEASE, (5, 1), 0, NO_PSN, 77),
+    PartitionEvent.RENEWAL: Renewal(PRIMARY, LEASE, 77),
 }
 
 

@@ -27,6 +27,7 @@ from bmqtwist.cluster.partition_events import (
     PartitionRole,
     PromiseWritten,
     Records,
+    ReplicaReceipt,
     ReplicationTiming,
     RoleChanged,
     SavePromise,
@@ -40,9 +41,9 @@ from bmqtwist.cluster.partition_events import (
 )
 from bmqtwist.cluster.partition_machine import PartitionMachine
 from bmqtwist.storage.psn import NO_PSN, LogSummary, Psn, leases_of
-from bmqtwist.wire.cluster_schema import Decline, ImagePart
+from bmqtwist.wire.cluster_schema import Decline, ImagePart, Renewal
 
-TIMING = ReplicationTiming(3.0, 0.5, 2.0)
+TIMING = ReplicationTiming(3.0, 0.5, 2.0, 4.0)
 RUN_RECORDS = 4  # records in one event
 PART_RECORDS = 3  # records in one part of an image
 
@@ -133,6 +134,7 @@ class Partitions:
         self.begun: dict[int, int] = {}  # lease -> the node that has written with it
         self.served = self.values = self.cuts = self.images = 0
         self.loss_rate = 0.0  # share of lost messages
+        self.ignored_rate = 0.5  # of the declined leases, which the leader does not notice
         for number in self.nodes:
             self.boot(number)
         for one in self.nodes:
@@ -200,12 +202,20 @@ class Partitions:
             node.inputs.popleft()
         self.judge(node)
 
+    def enqueue(self, link: deque[Any], message: Any) -> None:
+        """Add a message to a link. Control messages overtake some of the other messages, in order."""
+        at = len(link)
+        if isinstance(message, (Renewal, ReplicaReceipt)):
+            last = max((index for index, each in enumerate(link) if isinstance(each, (Renewal, ReplicaReceipt))), default=-1)
+            at = self.random.randint(last + 1, at)
+        link.insert(at, message)
+
     def perform(self, node: PartitionNode, output: PartitionOutput) -> None:
         log, number = node.log, node.node_id
         if isinstance(output, SendMessage):
             link = self.links.get((number, output.node_id))
             if link is not None and self.random.random() >= self.loss_rate:
-                link.append(output.message)
+                self.enqueue(link, output.message)
         elif isinstance(output, SavePromise):
             node.saving = max(node.saving, output.lease)
         elif isinstance(output, Append):
@@ -301,7 +311,7 @@ class Partitions:
             assert self.written[psn] == (value, before), f"n{node.node_id}: {psn} differs"
             before = psn
         assert self.committed == log.records[:len(self.committed)] or not log.records or len(
-            log.records) < len(self.committed) or node.machine is None or not node.machine.leads or not node.active
+            log.records) < len(self.committed) or node.machine is None or not node.active or node.active < max(self.begun)
         machine = node.machine
         if machine is not None:
             assert machine.standing.promised_lease == node.promised
@@ -317,7 +327,7 @@ class Partitions:
         self.grants.append(Assigned(number, len(self.grants) + 1))
 
     def decline(self, number: int, declined: Decline) -> None:
-        if self.grants[-1].lease == declined.lease and self.random.random() < 0.5:
+        if self.grants[-1].lease == declined.lease and self.random.random() >= self.ignored_rate:
             self.grant(declined.successor or (number if declined.able else None))
 
     def learn(self, number: int) -> None:
@@ -388,7 +398,7 @@ class Partitions:
 
     def recover(self) -> PartitionNode:
         """End all faults; return the primary once all nodes have all records."""
-        self.loss_rate = 0.0
+        self.loss_rate = self.ignored_rate = 0.0
         for number in self.nodes:
             self.resume(number)
             self.boot(number)

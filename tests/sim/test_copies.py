@@ -55,7 +55,7 @@ def seconds_to_ack(nodes: ReplicatingCluster, queue: Queue) -> float:
 @pytest.mark.parametrize("word, least", [
     ("none", 0.0), ("one", DELAYS_S[0]), ("majority", DELAYS_S[1]), ("all", DELAYS_S[3])])
 def test_an_ack_is_sent_when_the_configured_number_of_nodes_has_the_message(word: str, least: float) -> None:
-    nodes = cluster(1)
+    nodes = cluster(6)
     _, queue = nodes.writer(uri(word))
     primary = nodes.primary()
     for node, delay in zip(replicas(nodes), DELAYS_S, strict=True):

@@ -160,7 +160,7 @@ def test_an_accepted_member_receives_the_identity_of_the_other_member() -> None:
 
 
 def test_a_member_at_the_address_of_another_member_is_not_used() -> None:
-    nodes = SimulatedCluster(6, 3)
+    nodes = SimulatedCluster(7, 3)
     swapped = nodes.network._nodes
     swapped["n2:30114"], swapped["n3:30114"] = swapped["n3:30114"], swapped["n2:30114"]
     nodes.run(3.0)

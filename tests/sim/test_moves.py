@@ -272,7 +272,7 @@ def test_a_stopping_primary_hands_over_messages_that_only_it_has(uri: str, assig
 
 
 def test_an_appointed_node_that_needs_an_image_leaves_the_partition_to_an_up_to_date_node() -> None:
-    nodes = available_cluster(11, masterAssignment=LEAST, maxJournalFileSize=1 << 16)
+    nodes = available_cluster(14, masterAssignment=LEAST, maxJournalFileSize=1 << 16)
     nodes.post(5)
     index = nodes.record(STRONG).partition_id
     former = nodes.primary(index)

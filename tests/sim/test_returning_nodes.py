@@ -50,6 +50,7 @@ def test_a_restarted_member_is_available_when_it_has_all_committed_records(monke
     monkeypatch.setattr(replica, "RUN_RECORDS_MAX", 4)
     monkeypatch.setattr(replica, "MESSAGE_RECORDS_MAX", 4)
     nodes = available_cluster(2)
+    nodes.run(1.0)  # all members follow the leader
     nodes.post(5)
     index, away = nodes.record(STRONG).partition_id, nodes.replicas()[0]
     away.crash(power=False, down=None)

@@ -57,7 +57,7 @@ from bmqtwist.cluster.partition_events import (
 )
 from bmqtwist.cluster.partition_machine import STALLED_RETRIES_MAX, TABLE, PartitionMachine
 from bmqtwist.storage.psn import NO_PSN, LogSummary, RecordRun, common_prefix
-from bmqtwist.wire.cluster_schema import Decline, Keepalive, Prepare, Promise, Pull, Stale
+from bmqtwist.wire.cluster_schema import Decline, Keepalive, Prepare, Promise, Pull, Renewal, Stale
 
 # By role and event: the next role, if it changes, then the outputs. All other events have no effect.
 CELLS = {
@@ -83,7 +83,7 @@ CELLS = {
         ASSIGNED_OTHER: REPLICA_WAITING
         PEER_UP: Prepare to 2
         LOG_FAILED: Alarm
-        TICK: Prepare to 2, Keepalive to 3
+        TICK: Prepare to 2, Keepalive to 3, Renewal to 3
         STOP: STOPPED
         PREPARE: REPLICA_WAITING SavePromise
         SEND_FAILED: Alarm
@@ -96,7 +96,7 @@ CELLS = {
         ASSIGNED_OTHER: REPLICA_WAITING SetActive
         PEER_UP: Prepare to 2
         LOG_FAILED: Alarm
-        TICK: Prepare to 2, Keepalive to 3
+        TICK: Prepare to 2, Keepalive to 3, Renewal to 3
         STOP: STOPPED SetActive
         PREPARE: REPLICA_WAITING SetActive, SavePromise
         SEND_FAILED: Alarm
@@ -121,6 +121,7 @@ CELLS = {
         PULL: SendRecords
         IMAGE_PART: StoreImagePart, ReplicaReceipt to 2
         KEEPALIVE: Promise to 2, ReplicaReceipt to 2
+        RENEWAL: ReplicaReceipt to 2
     """,
     "REPLICA_HEALED": """
         ASSIGNED_SELF: PRIMARY_HEALING_STG1 SavePromise, Prepare to 2, Prepare to 3
@@ -132,6 +133,7 @@ CELLS = {
         RECORDS: Append
         IMAGE_PART: StoreImagePart, ReplicaReceipt to 2
         KEEPALIVE: ReplicaReceipt to 2
+        RENEWAL: ReplicaReceipt to 2
     """,
     "STOPPED": "",
 }
@@ -160,7 +162,8 @@ def test_the_table_has_a_cell_for_every_role_and_event() -> None:
 @pytest.mark.spec("cluster", 71)
 @pytest.mark.spec("cluster", 81)
 @pytest.mark.parametrize("kind", [PartitionEvent.PREPARE, PartitionEvent.PULL, PartitionEvent.RECORDS,
-                                  PartitionEvent.IMAGE_PART, PartitionEvent.KEEPALIVE], ids=lambda kind: kind.name)
+                                  PartitionEvent.IMAGE_PART, PartitionEvent.KEEPALIVE, PartitionEvent.RENEWAL],
+                         ids=lambda kind: kind.name)
 @pytest.mark.parametrize("make", [healing, following, stg2, healed], ids=lambda make: make.__name__)
 def test_a_message_of_an_older_lease_is_answered_with_stale_and_has_no_effect(make: type, kind: PartitionEvent) -> None:
     situation = make()
@@ -227,6 +230,15 @@ def test_a_source_that_is_disconnected_or_sends_no_records_is_replaced(how: Peer
         assert SendMessage(OTHER, Prepare(NODE, LEASE)) in situation.do(Tick(), TIMING.retry + 1)
 
 
+def test_a_source_whose_data_arrives_is_not_replaced() -> None:
+    situation = pulling()
+    situation.machine.take_over.data_received_at = lambda node_id: situation.now - 1.0 if node_id == OTHER else 0.0
+    for _ in range(10):
+        assert SendMessage(OTHER, Prepare(NODE, LEASE)) not in situation.do(Tick(), TIMING.retry / 2)
+    situation.machine.take_over.data_received_at = lambda node_id: 0.0
+    assert SendMessage(OTHER, Prepare(NODE, LEASE)) in situation.do(Tick(), TIMING.retry / 2)
+
+
 def test_doubtful_logs_count_only_when_all_nodes_have_promised() -> None:
     situation = stg1()
     situation.do(PromiseWritten(LEASE))
@@ -257,6 +269,21 @@ def test_a_record_that_is_not_durable_at_a_quorum_is_not_committed() -> None:
                 if isinstance(each, Committed)]
 
 
+def test_the_lease_of_a_primary_is_longer_by_half_of_the_round_trip() -> None:
+    situation = healed()
+    sent_at = situation.now
+    for after, expected in ((4.0, TIMING.lease + 2.0), (8.0, TIMING.lease_max)):
+        situation.do(ReplicaReceipt(OTHER, LEASE, (5, 1), (5, 1), 0, int(sent_at * 1000)), after)
+        assert abs(situation.machine.targets.supported_until - sent_at - expected) < 0.002
+
+
+def test_an_idle_primary_that_becomes_passive_does_not_decline_its_lease() -> None:
+    situation = healed()
+    names = situation.output_names(Tick(), STALLED_RETRIES_MAX * TIMING.retry + TIMING.lease + 1)
+    assert "SetActive" in names and "Decline" not in names
+    assert "Decline" in situation.output_names(Tick(), STALLED_RETRIES_MAX * TIMING.retry)
+
+
 @pytest.mark.spec("cluster", 80)
 def test_a_primary_without_answers_is_passive_until_all_its_records_are_committed() -> None:
     situation = healed()
@@ -281,6 +308,20 @@ def test_a_new_primary_without_progress_declines_its_lease() -> None:
     situation.do(PromiseWritten(LEASE))
     names = [name for _ in range(20) for name in situation.output_names(Tick(), STALLED_RETRIES_MAX * TIMING.retry / 10)]
     assert "Decline" in names
+
+
+def test_a_new_primary_that_sends_data_does_not_decline_its_lease() -> None:
+    situation = stg1()
+    situation.do(PromiseWritten(LEASE))
+    situation.machine.take_over.data_sent_at = lambda node_id: situation.now - 1.0 if node_id == OTHER else 0.0
+    names = [name for _ in range(20) for name in situation.output_names(Tick(), STALLED_RETRIES_MAX * TIMING.retry / 10)]
+    assert "Decline" not in names
+
+
+def test_a_renewal_is_answered_while_records_are_on_the_way() -> None:
+    situation = following()
+    [receipt] = [each.message for each in situation.do(Renewal(PRIMARY, LEASE, 78)) if isinstance(each, SendMessage)]
+    assert isinstance(receipt, ReplicaReceipt) and receipt.stamp == 78
 
 
 @pytest.mark.spec("cluster", 71)

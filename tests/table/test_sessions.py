@@ -54,7 +54,8 @@ TABLE: dict[Cell, dict[int, str]] = {
                                     CONTROL: "#CORRUPTED_EVENT"},
     (AdminSession, ConnectionState.CLOSED): NOTHING,
     (PeerSession, ConnectionState.SERVING): {**dict.fromkeys(EVENTS, "#PEER_UNEXPECTED_EVENT"), **SERVED,
-                                   **dict.fromkeys((1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 13, 14), "handed")},
+                                   **dict.fromkeys((1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 13, 14), "handed"),
+                                   EventType.FRAGMENT: "closed"},  # its body is no event
     (PeerSession, ConnectionState.DISCONNECTING): NOTHING,
     (PeerSession, ConnectionState.CLOSED): NOTHING,
 }
@@ -247,7 +248,8 @@ def test_every_event_in_every_state_has_the_expected_effect(
     tags = [text.split(" ", 1)[0] for _, text in host.report.lines]
     if expected == "closed":
         assert made.state is ConnectionState.CLOSED and made.closing and len(tags) == 1 and tags[0].startswith("#")
-        assert host.peers.received == ([("negotiation failed",)] if kind is OutgoingNegotiation else [])
+        reported = {OutgoingNegotiation: [("negotiation failed",)], PeerSession: [("disconnected",)]}
+        assert host.peers.received == reported.get(kind, [])
         return
     assert made.state is state and made.closing is (state is ConnectionState.CLOSED)
     assert host.peers.received == ([(event, 0, b"junk")] if expected == "handed" else [])
@@ -274,7 +276,9 @@ def test_client_events_of_a_downstream_broker_are_processed_as_those_of_a_client
     tags = [text.split(" ", 1)[0] for _, text in host.report.lines]
     is_client_event = event in (CONTROL, PUT, CONFIRM, EventType.REJECT)
     handed = TABLE[PeerSession, ConnectionState.SERVING][event] == "handed" and not is_client_event
-    assert host.peers.received == ([(event, 0, b"junk")] if handed else []) and made.state is ConnectionState.SERVING
+    closed = [("disconnected",)] if event == EventType.FRAGMENT else []
+    assert host.peers.received == ([(event, 0, b"junk")] if handed else closed)
+    assert made.state is (ConnectionState.CLOSED if event == EventType.FRAGMENT else ConnectionState.SERVING)
     assert ("#CORRUPTED_EVENT" in tags) is (is_client_event or event == AUTHENTICATION)
 
 

@@ -323,7 +323,7 @@ class PartitionJudge(Judge):
                 continue
             lease, stamps = self._stamps.get(key, (0, {}))
             timing = hosted.machine.standing.timing
-            oldest = node.local_now - timing.lease - timing.keepalive - ROUNDING_S
+            oldest = node.local_now - timing.lease_max - timing.keepalive - ROUNDING_S
             recent = [number for number, moment in stamps.items() if moment >= oldest]
             if lease != hosted.machine.lease or len(recent) < needed:
                 deadline = node.next_deadline()

@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from bmqtwist.link.extensions import RELAY_EXTENSION, RELAY_FEATURES
+from bmqtwist.link.outbox import OVERTAKING
 from bmqtwist.peers import handshake
 from bmqtwist.wire import cluster_schema as schema
 from bmqtwist.wire import layout
 from bmqtwist.wire.declare import Layout
+from bmqtwist.wire.fast import EventType
 from bmqtwist.wire.fields import Field, fields_of
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "protocol-extensions.md").read_text(encoding="utf-8")
@@ -60,6 +62,12 @@ def test_every_feature_is_on_the_page_with_its_group() -> None:
                          (handshake.MEMBER_EXTENSION, (handshake.RECORD_COPIES,)), (RELAY_EXTENSION, RELAY_FEATURES)):
         assert f"| `{group}` | {', '.join(f'`{name}`' for name in names)} |" in PAGE
     assert f"| `{handshake.CLUSTER_EXTENSION}` |" in PAGE and f"| `{handshake.CONSOLE_EXTENSION}` |" in PAGE
+
+
+def test_the_event_types_that_overtake_data_are_those_of_the_code() -> None:
+    control = " ".join(line.split(" | ")[1] for line in PAGE.splitlines() if line.startswith("| control |"))
+    named = set(re.findall(r"\b[A-Z_]{4,}\b", control)) | {"HEARTBEAT_REQ", "HEARTBEAT_RSP"}
+    assert named == {EventType(kind).name for kind in OVERTAKING} and "heartbeats" in control
 
 
 def test_every_layout_that_the_page_names_is_declared() -> None:

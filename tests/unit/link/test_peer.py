@@ -9,6 +9,7 @@ from kit.broker_events import Receipt, encode_receipt
 from kit.memory import MemoryWorld
 
 from bmqtwist.errors import Category
+from bmqtwist.limits import LINK_WRITE_BYTES
 from bmqtwist.link import peer as peer_module
 from bmqtwist.link.peer import PeerSession
 from bmqtwist.link.session import Session
@@ -19,27 +20,31 @@ from bmqtwist.wire.schema import BrokerResponse, ClientIdentity, ClientType, Sta
 NAME = "c"
 
 
-def identity(node_id: int) -> ClientIdentity:
+def identity(node_id: int, features: str = "") -> ClientIdentity:
     return ClientIdentity(protocol_version=1, sdk_version=999999, client_type=ClientType.E_TCPBROKER,
                           process_name=f"node{node_id}", pid=node_id, session_id=1, cluster_name=NAME,
-                          cluster_node_id=node_id)
+                          cluster_node_id=node_id, features=features)
 
 
 class FakePeerContext:
     """The peer context of one of the brokers."""
 
-    def __init__(self, node_id: int) -> None:
-        self.node_id = node_id
+    def __init__(self, node_id: int, features: str = "") -> None:
+        self.node_id, self.features = node_id, features
         self.peers: list[PeerSession] = []
+        self.greeting = b""  # event for each new peer
         self.got: list[tuple[EventType, int, bytes]] = []
         self.failed: list[Session] = []
         self.answer: Status | None = Status(Category.E_SUCCESS, 0, "")
 
     def admit(self, session: Session, identity_: ClientIdentity) -> BrokerResponse | None:
-        return None if self.answer is None else BrokerResponse(self.answer, 1, 999999, False, identity(self.node_id))
+        return None if self.answer is None else BrokerResponse(self.answer, 1, 999999, False,
+                                                              identity(self.node_id, self.features))
 
     def on_connected(self, peer: PeerSession) -> None:
         self.peers.append(peer)
+        if self.greeting:
+            peer.send(self.greeting)
 
     def on_event(self, peer: PeerSession, kind: EventType, specific: int, body: bytes) -> None:
         self.got.append((kind, specific, body))
@@ -84,9 +89,9 @@ class FakeTransport:
 class BrokerPair:
     """Two brokers; node 1 connects to node 2."""
 
-    def __init__(self, root: Path, known: bool = True) -> None:
+    def __init__(self, root: Path, known: bool = True, features: str = "") -> None:
         self.worlds = [MemoryWorld(root / "1"), MemoryWorld(root / "2")]
-        self.contexts = [FakePeerContext(1), FakePeerContext(2)]
+        self.contexts = [FakePeerContext(1, features), FakePeerContext(2, features)]
         if known:
             self.worlds[1].broker.sessions.peers[NAME] = self.contexts[1]
         self.wires = [FakeTransport(world) for world in self.worlds]
@@ -94,7 +99,7 @@ class BrokerPair:
 
     def connect(self) -> None:
         dialling, listening = (world.broker.sessions for world in self.worlds)
-        made = dialling.add_dialled("2:30114", identity(1), self.contexts[0], self.worlds[0].now)
+        made = dialling.add_dialled("2:30114", identity(1, self.contexts[0].features), self.contexts[0], self.worlds[0].now)
         for wire, session in zip(self.wires, (made, listening.add_accepted("1:40000", self.worlds[1].now)), strict=True):
             wire.session, session.transport, wire.world.turn_requested = session, wire, True
         self.pass_on()
@@ -152,6 +157,68 @@ def test_events_of_one_turn_are_sent_in_one_write(pair: BrokerPair) -> None:
     assert len(pair.wires[0].waiting) == 1
     pair.pass_on()
     assert len(pair.contexts[1].got) == 3
+
+
+CONTROL_FIRST = "BMQTWIST_RELAY:CONTROL_FIRST"
+
+
+def test_control_events_overtake_data_that_waits_for_the_peer(tmp_path: Path) -> None:
+    pair = BrokerPair(tmp_path, features=CONTROL_FIRST)
+    pair.connect()
+    one, wire, world = pair.contexts[0].peers[0], pair.wires[0], pair.worlds[0]
+    data = event_header(EventType.STORAGE, 3 << 20) + bytes(3 << 20)
+    wire.untaken = 1
+    one.send(data)
+    one.send(event_header(EventType.ELECTOR, 4) + b"vote")
+    world.turn_requested = True
+    world.run()
+    assert sum(map(len, wire.waiting)) < LINK_WRITE_BYTES + 100
+    one.send(event_header(EventType.ELECTOR, 4) + b"beat")
+    pair.pass_on()
+    assert [body for _, _, body in pair.contexts[1].got] == [b"vote", b"beat"]
+    assert pair.contexts[1].peers[0].data_received_at == pair.worlds[1].now
+    one.session.kind.on_drained()
+    pair.pass_on()
+    assert len(pair.contexts[1].got) == 2
+    wire.untaken = 0
+    one.session.kind.on_drained()
+    pair.pass_on()
+    assert pair.contexts[1].got[2:] == [(EventType.STORAGE, 0, data[8:])]
+
+
+def test_control_events_do_not_overtake_the_response_of_the_negotiation(tmp_path: Path) -> None:
+    pair = BrokerPair(tmp_path, features=CONTROL_FIRST)
+    for context in pair.contexts:
+        context.greeting = event_header(EventType.ELECTOR, 4) + b"beat"
+    pair.connect()
+    assert [context.got for context in pair.contexts] == 2 * [[(EventType.ELECTOR, 0, b"beat")]]
+
+
+def test_a_peer_that_has_not_announced_it_receives_no_fragments(pair: BrokerPair) -> None:
+    data = event_header(EventType.STORAGE, 3 << 20) + bytes(3 << 20)
+    pair.contexts[0].peers[0].send(data)
+    pair.worlds[0].turn_requested = True
+    pair.worlds[0].run()
+    assert pair.wires[0].waiting == [data]
+
+
+def test_all_data_is_written_before_the_connection_is_closed(tmp_path: Path) -> None:
+    pair = BrokerPair(tmp_path, features=CONTROL_FIRST)
+    pair.connect()
+    data = event_header(EventType.STORAGE, 3 << 20) + bytes(3 << 20)
+    pair.wires[0].untaken = 1
+    pair.contexts[0].peers[0].send(data)
+    pair.contexts[0].peers[0].session.close("enough")
+    pair.pass_on()
+    assert pair.contexts[1].got == [(EventType.STORAGE, 0, data[8:])]
+
+
+def test_a_malformed_fragment_closes_the_connection_with_a_log_line(pair: BrokerPair) -> None:
+    inner = event_header(EventType.FRAGMENT, 0)
+    pair.contexts[0].peers[0].send(event_header(EventType.FRAGMENT, len(inner)) + inner)
+    pair.pass_on()
+    assert not pair.contexts[1].peers
+    assert pair.worlds[1].logged("#TCP_READ_ERROR node1:1: FRAGMENT event within a fragment")
 
 
 def test_a_close_disconnects_both_sides_once(pair: BrokerPair) -> None:

@@ -23,7 +23,7 @@ from bmqtwist.storage.memory import MemoryDisk
 from bmqtwist.storage.psn import NO_PSN, LogSummary, RecordRun
 from bmqtwist.storage.slot_file import PromiseFile, StoredPromise
 from bmqtwist.wire import layout
-from bmqtwist.wire.cluster_schema import Decline, ImagePart, Keepalive, Prepare, Promise, Pull, Stale, Yield
+from bmqtwist.wire.cluster_schema import Decline, ImagePart, Keepalive, Prepare, Promise, Pull, Renewal, Stale, Yield
 from bmqtwist.wire.control import Encoding, decode_control
 from bmqtwist.wire.fast import EVENT_TYPE_MASK, EventType
 
@@ -116,7 +116,7 @@ MESSAGES: list[PartitionMessage | Decline | Yield] = [
     Pull(2, 7, None), Records(2, 7, (4, 7), RUN),
     ImagePart(2, 7, 3, (5, 9), True, b"j", b"d", b"q"),
     ReplicaReceipt(2, 7, (5, 9), (4, 7), 4, 1 << 40), Keepalive(2, 7, (5, 9), 0, (4, 7), 1 << 40),
-    Keepalive(2, 7, None, 5, NO_PSN, 0), Decline(7, True, 9),
+    Keepalive(2, 7, None, 5, NO_PSN, 0), Renewal(2, 7, 1 << 40), Decline(7, True, 9),
     Decline(7, True, 9, successor=3), Yield(7, 3)]
 
 
