@@ -12,17 +12,30 @@ from bmqtwist.cluster.election_events import ElectionOutput, ElectionTimer, Elec
 from bmqtwist.cluster.log_events import Send
 from bmqtwist.wire.control import ElectorMessage
 
+PATIENCE_MAX = 1 << 10  # keeps the factor small; the inactivity timeout limits the time
+
 
 class ElectionTimers:
-    """Deadlines of one elector. `chance`: returns a random number in [0, 1); `now`: seconds, monotonic."""
+    """Deadlines of one elector. `chance`: returns a random number in [0, 1); `now`: seconds, monotonic; `data_received_at`:
+    returns the time of the last data of a node."""
 
     def __init__(self, timing: ElectionTiming, chance: Callable[[], float]) -> None:
         self.timing, self._chance = timing, chance
         self.now = 0.0
+        self.data_received_at: Callable[[int], float] = lambda node_id: float("-inf")
+        self.patience = 1  # factor of the time for answers; doubled after each round without enough of them
         self.deadlines: dict[ElectionTimer, float] = {}
 
     def arm(self, timer: ElectionTimer, seconds: float) -> None:
         self.deadlines[timer] = self.now + seconds
+
+    def arm_answers(self, timer: ElectionTimer, seconds: float) -> None:
+        """Arm the timer of a round of scouting or votes: `seconds` times `patience`, at most the inactivity timeout."""
+        self.arm(timer, min(seconds * self.patience, max(seconds, self.timing.inactivity)))
+
+    def on_answers_missing(self) -> None:
+        """Give the next round twice the time: the links may be slow."""
+        self.patience = min(2 * self.patience, PATIENCE_MAX)
 
     def arm_candidacy(self, shortest: bool) -> None:
         """Arm the timer of the next candidacy, after a quarter (`shortest`) to all of `random_wait_max`, at random."""

@@ -31,6 +31,7 @@ from bmqtwist.wire.control import ElectorMessage
 
 TERM_MAX = 1 << 63  # a message with a larger term is invalid
 NO_NODE = -1  # node id on the wire without a node
+DATA_INACTIVITY_FACTOR = 3  # a leader whose data arrive has this multiple of the inactivity timeout for its next heartbeat
 DORMANT, FOLLOWER, CANDIDATE, LEADER = ElectionState
 _TERMLESS = ("electorNodeStatus", "scoutingResponse")  # messages whose term may be 0
 _PASSIVE = (ElectionMode.NEVER, ElectionMode.LEAVING)  # a node in these modes is no candidate
@@ -287,7 +288,7 @@ def _on_candidacy_timer(elector: Elector, event: ElectionTimer) -> None:
         term = max(elector.term, elector.highest_reported_term) + 1
         elector.scouting = Scouting(term, {elector.node_id})
         elector.record_cause(f"starts scouting for term {term}")
-        elector.timers.arm(ElectionTimer.SCOUT, elector.timing.scouting_result)
+        elector.timers.arm_answers(ElectionTimer.SCOUT, elector.timing.scouting_result)
         elector.broadcast(ScoutingRequest(elector.newest_lsn(), elector.ceded_by), term)
 
 
@@ -309,6 +310,7 @@ def _on_scouting_response(elector: Elector, event: ev.Received) -> None:
 
 def _on_scouting_timer(elector: Elector, event: ElectionTimer) -> None:
     if elector.scouting is not None:
+        elector.timers.on_answers_missing()
         _end_scouting(elector, elector.scouting,
                       f"only {len(elector.scouting.willing)} nodes would vote for this node, not all have answered")
 
@@ -397,7 +399,7 @@ def _follow_leader(elector: Elector, leader: int, term: int) -> None:
     elector.preferred_candidate = None
     if term > elector.term:
         elector.set_term(term, None)
-    elector.last_heartbeat_at = elector.timers.now
+    elector.last_heartbeat_at, elector.timers.patience = elector.timers.now, 1
     elector.change_state(FOLLOWER, leader, ElectionReason.NONE, f"heartbeat of node {leader} in term {term}")
     elector.timers.arm(ElectionTimer.CHECK, elector.timing.check_period)
 
@@ -407,8 +409,9 @@ def _answer_heartbeat(elector: Elector, event: ev.Received) -> None:
 
 
 def _on_leader_check(elector: Elector, event: ElectionTimer) -> None:
-    seconds = elector.timers.now - elector.last_heartbeat_at
-    if seconds < elector.timing.inactivity:
+    seconds, inactivity = elector.timers.now - elector.last_heartbeat_at, elector.timing.inactivity
+    if seconds < inactivity or elector.leader is not None and seconds < DATA_INACTIVITY_FACTOR * inactivity and (
+            elector.timers.now - elector.timers.data_received_at(elector.leader) < inactivity):
         elector.timers.arm(ElectionTimer.CHECK, elector.timing.check_period)
     elif elector.leader is not None:
         _become_follower(elector, ElectionReason.LEADER_NO_HEARTBEAT,
@@ -450,7 +453,7 @@ def _become_candidate(elector: Elector, term: int, cause: str) -> None:
     elector.set_term(term, elector.node_id)
     elector.change_state(CANDIDATE, None, ElectionReason.NONE, cause)
     elector.support.requested_at = elector.timers.now
-    elector.timers.arm(ElectionTimer.ELECTION, elector.timing.election_result)
+    elector.timers.arm_answers(ElectionTimer.ELECTION, elector.timing.election_result)
     elector.broadcast(ElectionProposal(elector.newest_lsn(), ceded_by))
     if not elector.other_nodes:  # the first record of the term makes it durable
         _count_vote(elector, elector.node_id)
@@ -491,8 +494,9 @@ def _on_election_timer(elector: Elector, event: ElectionTimer) -> None:
     if len(elector.supporters) >= elector.quorum:  # the quorum was lowered since the last vote
         _become_leader(elector)
     else:
+        elector.timers.on_answers_missing()
         _become_follower(elector, ElectionReason.QUORUM_NOT_ACHIEVED,
-                         f"only {len(elector.supporters)} votes within {elector.timing.election_result:g} s")
+                         f"only {len(elector.supporters)} votes, not all nodes have answered in time")
 
 
 # -- a leader -------------------------------------------------------------------------------------------------------------
@@ -501,6 +505,7 @@ def _on_election_timer(elector: Elector, event: ElectionTimer) -> None:
 def _become_leader(elector: Elector) -> None:
     nodes, requested_at = elector.supporters, elector.support.requested_at
     elector.reset()
+    elector.timers.patience = 1
     elector.support = Support(nodes, answered_at=dict.fromkeys(nodes - {elector.node_id}, requested_at))
     elector.change_state(LEADER, elector.node_id, ElectionReason.NONE, f"{len(nodes)} votes")
     _arm_quorum_timer(elector)

@@ -100,6 +100,8 @@ class Leadership:
         quorum = definition.elector.quorum if links is not None else 0
         self.elector = Elector(node_id, self.title, members, timing(definition.elector), loop.performer.chance,
                                lambda: metadata.log.lsn, quorum)
+        if links is not None:
+            self.elector.timers.data_received_at = links.data_received_at
         self.replication: LeaderUser | None = None  # None in a cluster of one node
         self.on_leader_changed: Callable[[], None] = lambda: None  # a leader has become active
         self.active = False  # the leader's first record is known to be committed
@@ -248,7 +250,7 @@ class Leadership:
     def send(self, node_id: int, message: Message) -> None:
         """Send a message of the metadata log."""
         if self._links is not None:
-            self._links.send(node_id, encode_log_message(message))
+            self._links.send_control(node_id, encode_log_message(message))
 
     def on_applied(self, change: StateChanged) -> None:
         """Handle a record that is committed and applied."""

@@ -60,7 +60,7 @@ from bmqtwist.cluster.election_events import (
     Transfer,
     Voted,
 )
-from bmqtwist.cluster.elector import EVENTS, TABLE, Elector, _ignore
+from bmqtwist.cluster.elector import DATA_INACTIVITY_FACTOR, EVENTS, TABLE, Elector, _ignore
 from bmqtwist.cluster.log_events import Alarm, Send, WriteFailed, Written
 from bmqtwist.machine import TRANSITIONS_MAX, event_name
 from bmqtwist.wire.control import ElectorMessage
@@ -249,6 +249,40 @@ def test_a_leader_without_heartbeats_is_dropped_at_the_first_check_after_the_ina
     assert situation.elector.leader == 2
     changed = [each for each in situation.wait(1.001) if isinstance(each, ElectionChanged)]
     assert [each.reason for each in changed] == [ElectionReason.LEADER_NO_HEARTBEAT]
+
+
+def test_a_leader_whose_data_arrives_has_three_times_as_long_for_its_next_heartbeat() -> None:
+    situation = following()
+    situation.elector.timers.data_received_at = lambda node_id: situation.now - 1.0 if node_id == 2 else 0.0
+    situation.wait(DATA_INACTIVITY_FACTOR * INACTIVITY - 1.001)
+    assert situation.elector.leader == 2
+    situation.wait(2.0)
+    assert situation.elector.leader is None
+
+
+def test_each_round_without_enough_answers_doubles_the_time_of_the_next_one_until_a_leader_is_known() -> None:
+    situation, timing = asking(), asking().elector.timing
+    for factor in (2, 4, 5, 5):
+        while situation.elector.scouting is not None:
+            situation.wait(0.01)
+        while situation.elector.scouting is None:
+            situation.wait(0.01)
+        begun = situation.now
+        while situation.elector.scouting is not None:
+            situation.wait(0.01)
+        assert abs(situation.now - begun - min(factor * timing.scouting_result, INACTIVITY)) < 0.05
+    situation.happen(beat(2, 7))
+    assert situation.elector.timers.patience == 1
+
+
+def test_a_leader_whose_data_has_ended_is_dropped_after_the_inactivity_interval_without_data() -> None:
+    situation = following()
+    ended = situation.now + INACTIVITY / 2
+    situation.elector.timers.data_received_at = lambda node_id: min(situation.now, ended)
+    situation.wait(INACTIVITY * 1.5 - 0.001)
+    assert situation.elector.leader == 2
+    situation.wait(1.001)
+    assert situation.elector.leader is None
 
 
 @pytest.mark.spec("cluster", 31)
