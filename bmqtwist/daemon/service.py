@@ -40,7 +40,7 @@ from bmqtwist.peers.handshake import Identity
 from bmqtwist.reactor.performer import ReactorPerformer, listen
 from bmqtwist.reactor.tcp import ConnectionFactory
 from bmqtwist.report import Report
-from bmqtwist.security.authenticators import exposure_warnings
+from bmqtwist.security.exposure import Weight, exposures
 from bmqtwist.security.tls import ClientContext, ServerContext
 from bmqtwist.steps import Steps, at_once
 from bmqtwist.storage.files import RealDisk
@@ -177,9 +177,9 @@ class BrokerService(Service):
             self._ports.append(port)
             self.report.info("TCPSessionFactory '%s': successfully listening to '%s:%d'%s", name, listener.address,
                              port.getHost().port, " with TLS" if listener.tls else "")
-        for text in exposure_warnings(self.configuration, self.security.admits_anonymous,
-                                      self.security.authorizer is not None):
-            self.report.warn("%s", text)
+        for exposure in exposures(self.configuration, self.security):
+            if exposure.weight < Weight.LOCAL_USERS:
+                self.report.warn("#SECURITY %s", exposure)
         for what, site, address, number in self._sites(self):
             port = listen(self.reactor, site, address, number, None, BACKLOG)
             self._sites_ports.append(port)

@@ -2,17 +2,16 @@
 
 `build_security` returns a `Security` or raises LocalError. `Security.new_authentication(peer)` creates the
 `link.authentication.Authentication` of one connection; `Security.allows(...)` calls the authorizer, if one is configured.
-`daemon/assemble.py` calls `build_security`, and `daemon/preflight.py` to check a configuration. `exposure_warnings` lists
-listeners without protection for the log of the start.
+`daemon/assemble.py` calls `build_security`, and `daemon/preflight.py` to check a configuration. `exposure.py` lists what a
+configuration leaves open.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from ipaddress import ip_address
 
 from bmqtwist import alarms
-from bmqtwist.config.broker import PASSWORD_HASH_PREFIX, AppConfig, AuthenticatorConfig, Configuration
+from bmqtwist.config.broker import PASSWORD_HASH_PREFIX, AppConfig, AuthenticatorConfig
 from bmqtwist.errors import LocalError
 from bmqtwist.link.authentication import Authentication, Authenticator, Credential, Denied, Granted, Outcome
 from bmqtwist.link.credentials import CredentialProvider
@@ -23,7 +22,8 @@ from bmqtwist.security.passwords import StoredPassword, make_hash
 BASIC_LIFETIME_MS = 600_000
 TEST_LIFETIME_MS = 600_000
 CREDENTIAL_BYTES_MAX = 4096  # user and password of one BASIC request
-ANONYMOUS = "ANONYMOUS"
+ANONYMOUS, BASIC = "ANONYMOUS", "BASIC"
+ANONYMOUS_PRINCIPAL, TEST_PRINCIPAL = "anonymous", "TEST_USER"
 BASIC_USER = "BASIC_USER-"  # prefix of a user's name in a principal
 ANY_USER = f"{BASIC_USER}\0"  # matches only patterns that match every user: no name contains it
 
@@ -50,17 +50,17 @@ class AnonAuthenticator(_BuiltIn):
         should_pass = settings.get("shouldPass", True)
         if not isinstance(should_pass, bool):
             raise LocalError("AnonAuthenticator: 'shouldPass' must be a boolVal.")
-        self._should_pass = should_pass
+        self.should_pass = should_pass
 
     def authenticate(self, data: bytes, peer: str) -> Outcome:
         """Return the same outcome for all clients, without lifetime."""
-        return Granted("anonymous") if self._should_pass else Denied("Authentication rejected by AnonAuthenticator")
+        return Granted(ANONYMOUS_PRINCIPAL) if self.should_pass else Denied("Authentication rejected by AnonAuthenticator")
 
 
 class BasicAuthenticator(_BuiltIn):
     """Mechanism BASIC, data `user:password`. Settings: one entry per user, a password or its hash (`passwords.py`)."""
 
-    mechanism = "BASIC"
+    mechanism = BASIC
 
     def __init__(self, settings: PluginSettings) -> None:
         self._users: dict[bytes, StoredPassword] = {}
@@ -106,7 +106,7 @@ class BasicCredentialProvider:
             raise LocalError("BasicCredentialProvider: 'password' is a hash: other brokers require the password "
                              "itself.")
         self.principal = f"{BASIC_USER}{user}"
-        self._credential = Credential("BASIC", f"{user}:{password}".encode())
+        self._credential = Credential(BASIC, f"{user}:{password}".encode())
 
     def credential(self) -> Credential:
         return self._credential
@@ -128,7 +128,7 @@ class TestAuthenticator(_BuiltIn):
     def authenticate(self, data: bytes, peer: str) -> Outcome:
         if self._seconds:
             self._sleep(self._seconds)
-        return Granted("TEST_USER", TEST_LIFETIME_MS)
+        return Granted(TEST_PRINCIPAL, TEST_LIFETIME_MS)
 
 
 class Security:
@@ -156,22 +156,38 @@ class Security:
         """
         if not self.allows(principal, action, subject):
             return "Connection not authorized"
-        own = self.provider is not None and principal == self.provider.principal != ""
-        if not self.has_authenticator or own or self.authorizer is not None and rules.allows_explicitly(
-                self.authorizer, principal, action, subject):
+        if not self.has_authenticator or self._is_known_broker(principal, action, subject):
             return ""
         return (f"'{shown(principal)}' is not known as a broker: it is not the principal of this node's credentialProvider, "
                 f"and no rule of bmqtwist.authorization allows it {action.value}")
 
     @property
-    def admits_anonymous(self) -> bool:
-        """True if the broker accepts clients without credentials."""
-        return self.anonymous is not None and self.anonymous.mechanism.upper() == ANONYMOUS
+    def open_principals(self) -> list[str]:
+        """Principals that a peer obtains without a secret; those of custom authenticators are unknown."""
+        found = [ANONYMOUS_PRINCIPAL if isinstance(each, AnonAuthenticator) else TEST_PRINCIPAL
+                 for each in self.authenticators.values()
+                 if isinstance(each, TestAuthenticator) or isinstance(each, AnonAuthenticator) and each.should_pass]
+        if self.anonymous is not None and self.anonymous.mechanism.upper() == BASIC:
+            found.append(f"{BASIC_USER}{self.anonymous.identity.partition(b':')[0].decode(errors='replace')}")
+        return found
+
+    def is_unrestricted(self, principal: str, action: rules.Action, subject: str = "") -> bool:
+        """Return whether neither a rule nor a custom authorizer restricts the action of a principal; without a log entry."""
+        return rules.is_unrestricted(self.authorizer, principal, action, subject)
+
+    def may_be_broker(self, principal: str, action: rules.Action) -> bool:
+        """Return whether a principal may connect as a node or a proxy, as `broker_refusal`; without a log entry."""
+        return self.is_unrestricted(principal, action) and (not self.has_authenticator or self._is_known_broker(
+            principal, action, ""))
+
+    def _is_known_broker(self, principal: str, action: rules.Action, subject: str) -> bool:
+        own = self.provider is not None and principal == self.provider.principal != ""
+        return own or self.authorizer is not None and rules.allows_explicitly(self.authorizer, principal, action, subject)
 
     @property
     def is_administration_open(self) -> bool:
         """True if every client with a valid credential may run admin commands."""
-        return all(rules.is_unrestricted(self.authorizer, ANY_USER, action) for action in rules.ADMIN_ACTIONS)
+        return self.has_authenticator and all(self.is_unrestricted(ANY_USER, action) for action in rules.ADMIN_ACTIONS)
 
     def start(self) -> None:
         """Start every authenticator; if one fails, stop the started ones."""
@@ -227,7 +243,7 @@ def build_security(app: AppConfig, report: Report, sleep: Callable[[float], None
         known[ANONYMOUS] = AnonAuthenticator({})
     security = Security(known, credential, _make_authorizer(app, report, find), _make_provider(app, find),
                         bool(app.authentication.authenticators))
-    if security.has_authenticator and security.is_administration_open:
+    if security.is_administration_open:
         report.warn("#AUTHORIZATION Every authenticated client may run admin commands, such as purge queues and remove "
                     "domains. Add rules for ExecuteAdminCommand to bmqtwist.authorization, with the default deny.")
     return security
@@ -306,38 +322,3 @@ def _find_plugin(kind: str, name: str, find: FindClass) -> Callable[..., object]
         return find(name)
     except LocalError as error:
         raise LocalError(f"{kind} plugin '{name}' not found or could not be created: {error}") from None
-
-
-def is_loopback(address: str) -> bool:
-    """Return whether only this machine can connect to a listener at `address`."""
-    if address == "localhost":
-        return True
-    try:
-        return ip_address(address).is_loopback
-    except ValueError:
-        return False
-
-
-def exposure_warnings(configuration: Configuration, admits_anonymous: bool, authorizes: bool) -> list[str]:
-    """Return a sentence for each unprotected listener that other machines can reach, and one for the console."""
-    found = []
-    for listener in configuration.listeners:
-        if is_loopback(listener.address):
-            continue
-        missing = [text for text, absent in (
-            ("TLS (listeners[].tls)", not listener.tls), ("authentication (appConfig.authentication)", admits_anonymous),
-            ("authorization (appConfig.bmqtwist.authorization)", admits_anonymous and not authorizes)) if absent]
-        if missing:
-            found.append(f"#SECURITY Listener '{listener.name}' at {listener.address}:{listener.port} can be reached from "
-                         f"other machines without {', '.join(missing)}. Listen at 127.0.0.1, or configure them: "
-                         "a client of an open broker can read and write every queue and run admin commands.")
-    http = configuration.extension.http
-    if http.port and not is_loopback(http.address):
-        if http.users:
-            state = ("requires a login; without a reverse proxy with TLS, passwords are sent in clear text. Metrics and "
-                     "health need no login.")
-        else:
-            state = ("requires no login: metrics and health are open to all, its pages only to this machine. Configure "
-                     "http.users, or listen at 127.0.0.1.")
-        found.append(f"#SECURITY The console at {http.address}:{http.port} can be reached from other machines and {state}")
-    return found

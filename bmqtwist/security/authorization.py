@@ -114,12 +114,12 @@ def allows_explicitly(authorizer: Authorizer, principal: str, action: Action, su
     return not isinstance(authorizer, DefaultAuthorizer)
 
 
-def is_unrestricted(authorizer: Authorizer | None, principal: str, action: Action) -> bool:
+def is_unrestricted(authorizer: Authorizer | None, principal: str, action: Action, subject: str = "") -> bool:
     """Return whether no authorizer and no rule restricts the action of a principal; a custom authorizer counts as one."""
     if isinstance(authorizer, CombinedAuthorizer):
-        return all(is_unrestricted(each, principal, action) for each in authorizer.parts)
+        return all(is_unrestricted(each, principal, action, subject) for each in authorizer.parts)
     if isinstance(authorizer, RulesAuthorizer):
-        return authorizer.allows(principal, action)
+        return authorizer.allows(principal, action, subject)
     return authorizer is None or isinstance(authorizer, DefaultAuthorizer)
 
 

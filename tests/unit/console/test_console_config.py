@@ -9,13 +9,11 @@ import pytest
 from click.testing import CliRunner
 
 from bmqtwist.cli.main import main
-from bmqtwist.config.broker import AppConfig, BoundListener, BrokerConfig, Configuration
-from bmqtwist.config.clusters import Clusters
+from bmqtwist.config.broker import AppConfig, BrokerConfig
 from bmqtwist.config.compose import console_problems
 from bmqtwist.config.declare import ConfigError, decode_text
 from bmqtwist.config.text import pretty_json
 from bmqtwist.errors import LocalError
-from bmqtwist.security.authenticators import exposure_warnings
 from bmqtwist.security.passwords import hash_for_console
 from bmqtwist.security.passwords import matches_console_hash as matches
 
@@ -63,19 +61,6 @@ def test_a_user_with_a_misspelt_member_is_refused(user: dict[str, str]) -> None:
 
 def test_password_hashes_are_not_printed() -> None:
     assert HASH not in pretty_json(decode_http({"users": [ADA]})) and "***" in pretty_json(decode_http({"users": [ADA]}))
-
-
-def warning(http: dict[str, Any]) -> str:
-    configuration = Configuration(directory="", broker=BrokerConfig(app_config=decode_http(http)), clusters=Clusters(),
-                                  self_nodes={},
-                                  listeners=(BoundListener(name="l", address="127.0.0.1", port=1, tls=False),))
-    return " ".join(exposure_warnings(configuration, True, False))
-
-
-def test_a_console_reachable_from_other_machines_causes_a_warning() -> None:
-    assert warning({"port": 8}) == "" and warning({"port": 0, "address": "0.0.0.0"}) == ""
-    assert "requires no login" in warning({"port": 8, "address": "0.0.0.0"})
-    assert "TLS" in warning({"port": 8, "address": "0.0.0.0", "users": [ADA]})
 
 
 def test_a_password_matches_only_its_console_hash() -> None:

@@ -32,7 +32,6 @@ from bmqtwist.config.broker import (
 )
 from bmqtwist.config.clusters import Clusters
 from bmqtwist.report import ListReport
-from bmqtwist.security.authenticators import exposure_warnings
 
 TWISTD = str(Path(sys.executable).parent / "twistd")
 
@@ -135,27 +134,6 @@ def test_the_console_and_each_metrics_plugin_have_a_site(monkeypatch: pytest.Mon
     assert [type(each) for each in service.companions] == [FakeConsoleService]
     assert "E_PUSH is not offered" in service.report.texts("WARN")[0] % ()
     assert tap.make_sites(FakeService(configuration())) == []  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(("address", "tls", "allows_unauthenticated", "authorizes", "words"), [
-    ("127.0.0.1", False, True, False, None), ("::1", False, True, False, None), ("localhost", False, True, False, None),
-    ("0.0.0.0", True, False, True, None), ("0.0.0.0", True, False, False, None),
-    ("0.0.0.0", False, False, True, "TLS"), ("10.1.2.3", True, True, False, "authentication"),
-    ("broker.example", False, True, False, "TLS")])
-def test_a_listener_without_authentication_reachable_from_other_machines_causes_a_warning(address: str, tls: bool,
-                                                                                          allows_unauthenticated: bool,
-                                                                                          authorizes: bool,
-                                                                                          words: str | None) -> None:
-    """Logged at the start if the listener has no authentication."""
-    listener = BoundListener(name="l", address=address, port=1, tls=tls)
-    found = exposure_warnings(configuration(listeners=(listener,)), allows_unauthenticated, authorizes)
-    assert (words is None and found == []) or (words is not None and words in found[0])
-
-
-def test_a_console_without_login_reachable_from_other_machines_causes_a_warning() -> None:
-    """The console requires no login."""
-    (text,) = exposure_warnings(configuration(Http(address="0.0.0.0", port=5)), True, False)
-    assert "console" in text
 
 
 @pytest.mark.process

@@ -191,9 +191,9 @@ def test_with_an_authenticator_clients_without_credential_need_an_anonymous_sett
     plugins, report = [plugin_config("BasicAuthenticator", {"alice": make_hash("wonder", bytes(16))})], ListReport()
     closed = build_from(plugins, report=report)
     (close,) = closed.new_authentication("p").on_identity(0.0)
-    assert isinstance(close, CloseConnection) and not closed.admits_anonymous and not report.lines
+    assert isinstance(close, CloseConnection) and not closed.open_principals and not report.lines
     opened = build_from(plugins, anonymous_config(Credential("ANONYMOUS", b"")), report=report)
-    assert opened.new_authentication("p").on_identity(0.0) == [Proceed()] and opened.admits_anonymous
+    assert opened.new_authentication("p").on_identity(0.0) == [Proceed()] and opened.open_principals == ["anonymous"]
     [(severity, text)] = report.lines
     assert severity == "WARN" and "admits clients without credentials" in text
 
@@ -433,8 +433,14 @@ def test_authorization_rules_apply_in_addition_to_an_authorizer() -> None:
     assert not build_from(authorizer=plugin_config("DefaultAuthorizer"), rules=rules).allows("x", Action.CONNECT_CLIENT)
 
 
-def test_a_broker_reports_whether_it_admits_anonymous_clients() -> None:
-    """The warning at the start depends on it."""
-    assert build_from().admits_anonymous
-    assert not build_from([plugin_config("BasicAuthenticator", {"a": "b"})], anonymous_config(None)).admits_anonymous
+def test_the_principals_that_need_no_secret_are_known() -> None:
+    """What is open without a credential depends on them."""
+    basic = plugin_config("BasicAuthenticator", {"a": "b"})
+    assert build_from().open_principals == build_from(anonymous=anonymous_config(None)).open_principals == ["anonymous"]
+    assert build_from([basic], anonymous_config(None)).open_principals == []
+    assert build_from([basic], anonymous_config(Credential("ANONYMOUS", b""))).open_principals == ["anonymous"]
+    assert build_from([basic], anonymous_config(Credential("basic", b"a:b"))).open_principals == ["BASIC_USER-a"]
+    assert build_from([plugin_config("TestAuthenticator")]).open_principals == ["TEST_USER"]
+    refusing = plugin_config("AnonAuthenticator", {"shouldPass": False})
+    assert build_from([refusing], anonymous_config(Credential("ANONYMOUS", b""))).open_principals == []
     assert AnonAuthenticator({}).authenticate(b"", "p") == Granted("anonymous")
