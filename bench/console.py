@@ -76,7 +76,7 @@ class ConsoleBroker(Broker):
 
     def _json(self, name: str, value: object) -> None:
         if name == "etc/bmqbrkrcfg.json" and isinstance(value, dict):
-            value["appConfig"]["bmqtwist"]["http"] = {"port": self.http_port}
+            value["appConfig"]["bmqtwist"]["http"] = {"port": self.http_port, "localRole": "admin"}
             value["appConfig"]["stats"]["snapshotInterval"] = 0  # the statistics of many queues would dominate the CPU time
         super()._json(name, value)
 

@@ -300,7 +300,12 @@ class Http(Section):
                       "and port, or the host of the node's endpoint if it listens at all addresses", "")
     prefix: str = member("path below which a reverse proxy serves the console, as `/bmq`; with it, the header "
                          "X-Forwarded-Prefix is used", "")
-    users: tuple[ConsoleUser, ...] = member("users of the console; none = without login, but only from this machine", ())
+    users: tuple[ConsoleUser, ...] = member("users of the console; none = without login, according to localRole", ())
+    local_role: Literal["none", "viewer", "operator", "admin"] = member(
+        "without users: role of every user of this machine, and of every request that a reverse proxy on it forwards "
+        "without X-Forwarded-For; `none` = the console refuses all requests", "none")
+    trusted_proxies: tuple[str, ...] = member("addresses of reverse proxies: their X-Forwarded-For is the address of a "
+                                              "client in the audit log and for delays of logins", ())
     key_file: str = member("file with a secret of 32 bytes or more, equal at all nodes of a cluster: it authenticates their "
                            "consoles to each other, and makes a login valid at all nodes; empty = a login is valid at one "
                            "node until its process ends, and with users each console shows its own node only", "")

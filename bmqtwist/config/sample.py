@@ -135,7 +135,7 @@ def _broker(broker: SampleBroker, log: str, statistics: str, durability: str = "
             "bmqconfConfig": {"cacheTTLSeconds": 30},
             "bmqtwist": {
                 "durability": durability,
-                "http": {"address": "127.0.0.1", "port": broker.http_port, "demoDomains": list(_DEMO)},
+                "http": {"address": "127.0.0.1", "port": broker.http_port, "localRole": "admin", "demoDomains": list(_DEMO)},
                 "outboxBytesMax": 256 << 20, "payloadCacheBytes": 64 << 20, "sessionsPerIdentityMax": 0,
                 "unauthenticatedSecondsMax": 180}}}
 

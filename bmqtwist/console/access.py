@@ -1,6 +1,6 @@
 """Authentication and authorization of console requests. Time and randomness are arguments.
 
-    no users configured    local requests have full access, except through a proxy; all other requests are refused
+    no users configured    local requests have the role `http.localRole`, except through a proxy; all others are refused
     users                  a login in a signed cookie, and a role; each role includes the permissions of the lower roles
     another node           its token, which names the user of the original request
 
@@ -76,10 +76,13 @@ class Refusal(Exception):
         self.status, self.reason, self.field = status, reason, field
 
 
-OPEN_NOTICE = ("No users are configured: every user of this machine has full access. docs/console.md describes how to "
+OPEN_NOTICE = ("No users are configured: every user of this machine has the role %s. docs/console.md describes how to "
                "configure users.")
 LOCAL_ONLY = ("This console has no users, so it accepts requests from its own machine only, and not through a proxy. "
             "Configure appConfig.bmqtwist.http.users (docs/console.md), or connect from 127.0.0.1.")
+CLOSED = ("This console has no users. Configure appConfig.bmqtwist.http.users, or http.localRole to give a role to every "
+          "user of this machine (docs/console.md).")
+PROXY_HEADERS = ("x-forwarded-for", "forwarded", "x-real-ip", "via")
 
 
 def is_local(address: str) -> bool:
@@ -109,10 +112,11 @@ def host_of(header: str) -> str:
 
 
 class Logins:
-    """Authentication of requests. `users`: by name; `cookies`: of their logins."""
+    """Authentication of requests. `users`: by name; `cookies`: of their logins; `local_role`: of requests of this machine if
+    there are no users, None = they are refused."""
 
-    def __init__(self, users: Mapping[str, ConsoleUser], cookies: Cookies) -> None:
-        self.users, self.cookies = users, cookies
+    def __init__(self, users: Mapping[str, ConsoleUser], cookies: Cookies, local_role: UserRole | None = None) -> None:
+        self.users, self.cookies, self._local_role = users, cookies, local_role
 
     @property
     def is_open(self) -> bool:
@@ -122,10 +126,12 @@ class Logins:
         """Return the user of a request from `address` by its headers. Refusal 401: the login is missing or has expired; 403:
         the console has no users and the request is not local."""
         if self.is_open:
-            forwarded = header("x-forwarded-for") or header("forwarded")
+            if self._local_role is None:
+                raise Refusal(403, CLOSED)
+            forwarded = any(header(each) for each in PROXY_HEADERS)
             if forwarded or not is_local(address) or not is_local(host_of(header("host") or "")):
                 raise Refusal(403, LOCAL_ONLY)
-            return Caller("local", UserRole.ADMIN, OPEN_NONCE)
+            return Caller("local", self._local_role, OPEN_NONCE)
         login = self.cookies.read(cookies_of(header("cookie") or "").get(SESSION_COOKIE, ""), wall)
         user = self.users.get(login.user) if login is not None else None
         if login is None or user is None or login.proof != proof_of(user.password_hash):

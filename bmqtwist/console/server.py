@@ -88,9 +88,9 @@ class WebConsole(HealthEndpoints):
             document = yield self._collector.cluster()
         except access.Refusal as refusal:
             return self._refuse_page(request, refusal)
-        return self._page(request, 200, pages.PAGES[path], caller, csrf=self._cookies.csrf(caller.nonce),
-                          notice=access.OPEN_NOTICE if caller.nonce == access.OPEN_NONCE else "", data=for_script(document),
-                          cluster_name=document["name"])
+        notice = access.OPEN_NOTICE % caller.role.label if caller.nonce == access.OPEN_NONCE else ""
+        return self._page(request, 200, pages.PAGES[path], caller, csrf=self._cookies.csrf(caller.nonce), notice=notice,
+                          data=for_script(document), cluster_name=document["name"])
 
     @app.route("/report", methods=["GET"])
     def report(self, request: Request) -> bytes:
@@ -159,10 +159,10 @@ class WebConsole(HealthEndpoints):
                                                     self._cookies.lifetime_s).encode())
 
     def _address(self, request: Request) -> str:
-        """Return the address of the client; a reverse proxy on this machine reports it in X-Forwarded-For."""
+        """Return the address of the client; a trusted reverse proxy reports it in X-Forwarded-For."""
         address = str(request.getClientAddress().host)
         forwarded = (request.getHeader("X-Forwarded-For") or "").rpartition(",")[2].strip()
-        return forwarded if self._http.url and access.is_local(address) and access.is_address(forwarded) else address
+        return forwarded if address in self._http.trusted_proxies and access.is_address(forwarded) else address
 
     def _same_site(self, request: Request) -> bool:
         """Return whether a page of this console sent the form, according to the browser's headers."""
@@ -315,14 +315,13 @@ class WebConsole(HealthEndpoints):
                 self._renew(request, caller)
             return caller
         tokens, name = self._tokens, self._collector.name
-        if self._logins.is_open:
-            self._identify(request)
+        most = self._identify(request).role if self._logins.is_open else access.UserRole.ADMIN
         request_of = access.NodeRequest("", name, route.method, path, body)
         found = tokens.check(token, request_of, self._host.present_time()[1]) if tokens is not None else None
         if found is None:
             raise access.Refusal(403, f"{name} does not accept the token: http.keyFile differs, the clocks differ by "
                                  "more than 30 s, or the token is for another node.")
-        role = access.ROLES.get(found.role, access.UserRole.VIEWER)
+        role = min(most, access.ROLES.get(found.role, access.UserRole.VIEWER))
         return access.Caller(found.user or f"node {found.sender}", role, node=found.sender)
 
     def _check_page(self, request: Request, caller: access.Caller) -> None:

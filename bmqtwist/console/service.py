@@ -14,7 +14,7 @@ from twisted.python.failure import Failure
 from twisted.web.server import Site
 
 from bmqtwist.config.broker import Http
-from bmqtwist.console.access import OPEN_SECRET, Cookies, Logins, NodeTokens, Refusal
+from bmqtwist.console.access import OPEN_SECRET, ROLES, Cookies, Logins, NodeTokens, Refusal
 from bmqtwist.console.audit import AuditLog
 from bmqtwist.console.collector import DocumentCollector
 from bmqtwist.console.consoles import PeerClient
@@ -48,7 +48,7 @@ class ConsoleService:
         secret = read_secret(http)
         users = {user.name: user for user in http.users}
         cookies = Cookies(secret or os.urandom(32), http.session_hours * 3600.0, http.idle_minutes * 60.0)
-        logins = Logins(users, cookies)
+        logins = Logins(users, cookies, ROLES.get(http.local_role))
         tokens = NodeTokens(secret) if secret else None if users else NodeTokens(OPEN_SECRET)
         self._client = PeerClient(host.reactor, name_of(host.node.broker), tokens, lambda: host.present_time()[1])
         self.collector = DocumentCollector(host, self._client)

@@ -130,8 +130,9 @@ def _console(configuration: Configuration) -> Iterator[Exposure]:
                            "listen at 127.0.0.1 behind a reverse proxy with TLS")
         yield Exposure(Weight.NETWORK_READS_STATUS, f"{place}: the network can read metrics and health without a login",
                        "listen at 127.0.0.1, or restrict the port by a firewall")
-    if http.port and not http.users:
-        yield Exposure(Weight.LOCAL_USERS, f"{place}: every user of this machine has full access", "configure http.users")
+    if http.port and not http.users and http.local_role != "none":
+        yield Exposure(Weight.LOCAL_USERS, f"{place}: every user of this machine, and every request that a reverse proxy "
+                       f"forwards without X-Forwarded-For, has the role {http.local_role}", "configure http.users")
     for plugin in configuration.app.stats.plugins:
         target = plugin.prometheus_specific
         if target is not None and target.mode == "E_PULL" and plugin.publish_interval and not is_loopback(target.host):

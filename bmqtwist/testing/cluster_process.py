@@ -25,7 +25,8 @@ _ACTIVE = "ACTIVE"
 def _with_console(app: dict[str, Any] | None, port: int) -> dict[str, Any]:
     """Return `app` with a console at this port, unless it configures one."""
     extension = (app or {}).get("bmqtwist", {})
-    return {**(app or {}), "bmqtwist": {**extension, "http": {"port": port, **extension.get("http", {})}}}
+    console = {"port": port, "localRole": "admin", **extension.get("http", {})}
+    return {**(app or {}), "bmqtwist": {**extension, "http": console}}
 
 
 class ClusterProcess(_Started):

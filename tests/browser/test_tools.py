@@ -85,7 +85,7 @@ def test_a_stop_is_aborted_during_its_delay(tab: Tab, clusters: Clusters) -> Non
 def test_demonstration_traffic_is_started_and_stopped_at_a_real_broker(tab: Tab, tmp_path: Path) -> None:
     port = free_port()
     domains = ["bmq.test.mem.priority", "bmq.test.mem.fanout"]
-    with BrokerProcess(tmp_path, app={"bmqtwist": {"http": {"port": port, "demoDomains": domains}}}):
+    with BrokerProcess(tmp_path, app={"bmqtwist": {"http": {"port": port, "localRole": "admin", "demoDomains": domains}}}):
         tab.visit(f"http://127.0.0.1:{port}/")
         tab.click("text=Start demonstration traffic")
         tab.until_text("#demo", "Demonstration traffic runs on 4 queues, started by local")

@@ -131,7 +131,8 @@ class ConsoleWorld:
     """A broker in memory with its console."""
 
     def __init__(self, root: Path, http: Mapping[str, Any] | None = None, **options: Any) -> None:
-        self.world = MemoryWorld(root, app={"bmqtwist": {"http": {"port": 1, **(http or {})}}}, **options)
+        members = {"port": 1, "localRole": "admin", **(http or {})}
+        self.world = MemoryWorld(root, app={"bmqtwist": {"http": members}}, **options)
         self.host = ConsoleHost(self.world)
         self.service = ConsoleService(self.host)  # type: ignore[arg-type]
         self.service.start()

@@ -299,7 +299,7 @@ def run(count: int, connections: int, seed: int) -> dict[str, Any]:
     """Run the test with `count` inputs; return counts and measurements."""
     random, http = Random(seed), free_port()
     with tempfile.TemporaryDirectory(prefix="bmq-hostile-") as name:
-        broker = BrokerProcess(Path(name), app={"bmqtwist": {"http": {"port": http}}})
+        broker = BrokerProcess(Path(name), app={"bmqtwist": {"http": {"port": http, "localRole": "admin"}}})
         groups: list[Attackers] = []
         try:
             broker.domain("d", max_messages=100_000, max_bytes=256 << 20, ttl=2)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bmqtwist.config.broker import ConsoleUser
+from bmqtwist.config.broker import ConsoleUser, Http
 from bmqtwist.console.access import (
     ENDED_MAX,
     FAILURES_EXPIRE_S,
@@ -128,11 +128,11 @@ def test_a_node_token_of_another_key_or_a_malformed_one_is_invalid() -> None:
         assert check_token(NodeTokens(SECRET), nonsense) is None
 
 
-def test_without_users_requests_of_the_same_machine_have_the_admin_role() -> None:
-    logins = Logins({}, cookies())
+def test_without_users_requests_of_the_same_machine_have_the_local_role() -> None:
+    logins = Logins({}, cookies(), UserRole.OPERATOR)
     for address, host in (("127.0.0.1", "localhost:8080"), ("127.0.0.1", "127.0.0.1"), ("::1", "[::1]:80"),
                           ("::ffff:127.0.0.1", "LOCALHOST")):
-        assert logins.identify(*request_of(address, host, "", ""), WALL).role is UserRole.ADMIN
+        assert logins.identify(*request_of(address, host, "", ""), WALL).role is UserRole.OPERATOR
 
 
 @pytest.mark.parametrize("address, host, forwarded", [
@@ -142,8 +142,23 @@ def test_without_users_requests_of_the_same_machine_have_the_admin_role() -> Non
 def test_without_users_other_requests_are_refused(address: str, host: str, forwarded: str) -> None:
     """Requests of other machines, names that resolve here by DNS rebinding, requests through a proxy."""
     with pytest.raises(Refusal) as refused:
-        Logins({}, cookies()).identify(*request_of(address, host, forwarded, ""), WALL)
+        Logins({}, cookies(), UserRole.ADMIN).identify(*request_of(address, host, forwarded, ""), WALL)
     assert refused.value.status == 403
+
+
+def test_a_reverse_proxy_without_headers_of_its_own_gives_no_access_by_default() -> None:
+    """A bare `proxy_pass` connects from loopback, and names it as the host: the request equals one of this machine."""
+    assert Http().local_role == "none"
+    with pytest.raises(Refusal) as refused:
+        Logins({}, cookies()).identify(*request_of("127.0.0.1", "127.0.0.1:8080", "", ""), WALL)
+    assert refused.value.status == 403 and "localRole" in refused.value.reason
+
+
+@pytest.mark.parametrize("name", ["X-Forwarded-For", "Forwarded", "X-Real-IP", "Via"])
+def test_without_users_a_request_with_a_header_of_a_proxy_is_refused(name: str) -> None:
+    headers = {"host": "localhost", name.lower(): "10.0.0.5"}
+    with pytest.raises(Refusal):
+        Logins({}, cookies(), UserRole.ADMIN).identify("127.0.0.1", headers.get, WALL)
 
 
 def test_with_users_a_valid_login_is_required_also_on_the_same_machine() -> None:

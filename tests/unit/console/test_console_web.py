@@ -537,6 +537,37 @@ def test_without_users_requests_with_another_host_name_are_refused(console: Cons
     assert console.ask("/api/v1/cluster", headers={"X-Forwarded-For": "10.0.0.9"}).status == 403
 
 
+def test_without_a_local_role_pages_api_and_node_tokens_are_refused(tmp_path: Path) -> None:
+    """The secret of open consoles is public: a token of it must not replace the login."""
+    closed = ConsoleWorld(tmp_path, {"localRole": "none"})
+    assert closed.page("/").status == closed.ask("/api/v1/cluster").status == 403
+    assert closed.as_node("n2", "GET", "/api/v1/node").status == 403
+    assert closed.ask("/livez").status == 200
+
+
+def test_a_node_token_has_at_most_the_local_role(tmp_path: Path) -> None:
+    console = ConsoleWorld(tmp_path, {"localRole": "viewer"})
+    body = b'{"confirm":"n1","reason":"r"}'
+    assert console.as_node("n2", "POST", "/api/v1/nodes/n1/stop", body, user="x", role="admin").status == 403
+    assert console.as_node("n2", "GET", "/api/v1/node", nonce="m").status == 200
+
+
+@pytest.mark.parametrize(("trusted", "shown"), [([], "TRANSPORT"), (["10.9.9.9"], "TRANSPORT"), (None, "192.0.2.7")])
+def test_the_forwarded_address_is_used_from_trusted_proxies_only(tmp_path: Path, trusted: list[str] | None,
+                                                                 shown: str) -> None:
+    """A client must not choose the address in the audit log and in the delays of logins."""
+    plain = ConsoleWorld(tmp_path / "a", {"users": list(users())})
+    plain.log_in("ada", "wrong")
+    own = plain.service._context.audit.entries[-1]["from"]
+    console = ConsoleWorld(tmp_path / "b", {"users": list(users()), "url": "http://127.0.0.1:1",
+                                            "trustedProxies": [own] if trusted is None else trusted})
+    form = console.page("/login")
+    console.cookies.update(form.cookies)
+    csrf = between(form.text, 'name="csrf" value="', '"')
+    console.ask("/login", "POST", f"user=ada&password=x&csrf={csrf}".encode(), {"X-Forwarded-For": "1.1.1.1, 192.0.2.7"})
+    assert console.service._context.audit.entries[-1]["from"] == (own if shown == "TRANSPORT" else shown)
+
+
 # -- other nodes ------------------------------------------------------------------------------------------------------
 
 

@@ -62,7 +62,9 @@ def checked(root: Path, listener: dict[str, Any], members: dict[str, Any], **opt
         "authorization": documented_rules(), "http": {"port": 8, "address": "0.0.0.0", "users": [
             {"name": "ada", "passwordHash": HASH, "role": "admin"}]}}}, 0, ["UNENCRYPTED", "NETWORK_READS_STATUS"]),
     (LOCAL, {"authentication": authenticated(), "bmqtwist": {
-        "authorization": documented_rules(), "http": {"port": 8}}}, 0, ["LOCAL_USERS"])])
+        "authorization": documented_rules(), "http": {"port": 8, "localRole": "viewer"}}}, 0, ["LOCAL_USERS"]),
+    (LOCAL, {"authentication": authenticated(), "bmqtwist": {
+        "authorization": documented_rules(), "http": {"port": 8}}}, 0, [])])
 def test_exposures_are_listed_in_order_of_weight(tmp_path: Path, listener: dict[str, Any], members: dict[str, Any],
                                                  code: int, kinds: list[str]) -> None:
     found_code, found = checked(tmp_path, listener, members)
