@@ -59,3 +59,6 @@ SUBSCRIPTIONS_MAX: Final = 1024  # of one consumer of one app: a message that ma
 EXPRESSION_CHARS_MAX: Final = 128
 EXPRESSION_OPERATORS_MAX: Final = 10
 EXPRESSION_PROPERTIES_MAX: Final = 10
+PROXIES_ASKED_MAX: Final = 200  # consoles of proxies that one document queries, over all levels
+PROXY_REQUESTS_AT_ONCE: Final = 32  # open requests to consoles of proxies
+PROXY_REQUESTS_PER_SECOND: Final = 50  # to consoles of proxies; after an idle time PROXIES_ASKED_MAX at once

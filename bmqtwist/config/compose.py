@@ -22,7 +22,7 @@ STAT_PLUGINS = frozenset({"PrometheusStatConsumer"})
 BUILT_IN_PLUGINS = STAT_PLUGINS | {"BasicAuthenticator", "AnonAuthenticator", "TestAuthenticator", "DefaultAuthorizer",
                                    "BasicCredentialProvider"}
 _PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)+")
-_URL = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?(/[A-Za-z0-9._~-]+)*")
+CONSOLE_URL = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?(/(?!\.{1,2}(/|$))[A-Za-z0-9._~-]+)*")
 _ARGON2 = re.compile(r"\$argon2(id|i|d)\$v=\d+\$m=\d+,t=\d+,p=\d+\$[A-Za-z0-9+/]{11,}\$[A-Za-z0-9+/]{16,}")
 _USER_CHARS_MAX = 64
 
@@ -188,7 +188,7 @@ def console_problems(app: AppConfig) -> Problems:
     http, path = app.bmqtwist.http, "appConfig.bmqtwist.http"
     if http.prefix and not _PREFIX.fullmatch(http.prefix):
         yield f"{path}.prefix", f'found "{http.prefix}", expected a path as "/bmq", without a trailing slash'
-    if http.url and not _URL.fullmatch(http.url):
+    if http.url and not CONSOLE_URL.fullmatch(http.url):
         yield f"{path}.url", f'found "{http.url}", expected "http://host:port" or "https://...", without a trailing slash'
     seen: set[str] = set()
     for i, user in enumerate(http.users):

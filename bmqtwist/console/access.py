@@ -250,8 +250,15 @@ def proof_of(password_hash: str) -> str:
     return sha256(password_hash.encode()).hexdigest()[:16]
 
 
+def receiver_of(name: str, url: str) -> str:
+    """Return the receiver of a node token: the name of a console and its origin, so that a broker that announces the name of
+    another one receives no token that is valid there."""
+    return f"{name} {origin_of(url)}"
+
+
 class NodeRequest(Struct, frozen=True):
-    """Request of one node to another: the content of a node token. `user`, `role`: of the original request."""
+    """Request of one node to another: the content of a node token. `receiver`: see `receiver_of`; `user`, `role`: of the
+    original request."""
 
     sender: str  # "" = unknown until the token is read
     receiver: str

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 from msgspec import to_builtins
 from twisted.internet.defer import Deferred, inlineCallbacks, succeed
 
-from bmqtwist.console import consoles
 from bmqtwist.console.access import Refusal
 from bmqtwist.console.consoles import OtherConsoles, PeerClient, as_body, with_query
 from bmqtwist.console.documents import Document
 from bmqtwist.console.local_queues import SWEEP_S, LocalQueues
 from bmqtwist.console.merge import merge, merge_queue, queue_tree
+from bmqtwist.console.proxies import valid_clients, valid_queue
 from bmqtwist.console.queues import Order, merge_first
 from bmqtwist.console.samples import HISTORY_STEP_S, FlowSampler, NodeSampler, take_reading
 from bmqtwist.console.topics import ClusterTopic, ElectionsTopic, QueuesTopic, QueueTopic, Topic
@@ -215,7 +215,7 @@ class DocumentCollector:
         if leading is None and not primary:
             raise Refusal(404, f"There is no queue '{topic.uri}' in this cluster.", "uri")
         answers, unresponsive = yield self.consoles.request_proxies(path, parts)
-        parts += [consoles.valid_queue(answer, proxy) for proxy, answer in answers]
+        parts += [valid_queue(answer, proxy) for proxy, answer in answers]
         row = leading["row"] if leading is not None else {"uri": topic.uri}
         document = merge_queue(row, parts, leading["history"] if leading is not None else (),
                                queue_tree(leading["row"] if leading is not None else None, parts, primary))
@@ -231,7 +231,7 @@ class DocumentCollector:
         answers, unresponsive = yield self.consoles.request_proxies(path, parts)
         rows = [row for part in parts for row in part["clients"]]
         for proxy, answer in answers:
-            rows += consoles.valid_clients(answer, proxy)
+            rows += valid_clients(answer, proxy)
         return {"clients": rows, "missing": missing | unresponsive}
 
     @inlineCallbacks

@@ -1,15 +1,15 @@
-"""Requests to the consoles of other nodes and of proxies, and their answers.
+"""Requests to the consoles of other nodes, and their answers.
 
 A request takes PEER_SECONDS_MAX at most; a node that did not answer the last request is polled in the background, and
-documents do not wait for it. Answers of proxies are validated, invalid rows are dropped. Called by `collector.py` for
-documents and by `operation.py` to forward actions.
+documents do not wait for it. Called by `collector.py` for documents and by `operation.py` to forward actions; requests to
+proxies are in `proxies.py`.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 from urllib.parse import urlencode
@@ -21,11 +21,10 @@ from twisted.python.failure import Failure
 from twisted.web.client import Agent, HTTPConnectionPool
 
 from bmqtwist.broker.broker import Broker
-from bmqtwist.console.access import Caller, NodeRequest, NodeTokens, Refusal
+from bmqtwist.console.access import Caller, NodeRequest, NodeTokens, Refusal, receiver_of
 from bmqtwist.console.documents import Document, compact
-from bmqtwist.peers.handshake import is_console_url
+from bmqtwist.console.proxies import ProxyConsoles
 from bmqtwist.view import cluster_facts
-from bmqtwist.view.node_facts import PROXIES_MAX
 
 PEER_SECONDS_MAX = 1.0
 ACTION_SECONDS_MAX = 30.0
@@ -33,10 +32,6 @@ RETRY_S = 2.0  # between requests to a node that did not answer
 ANSWER_BYTES_MAX = 16 << 20
 TOKEN_HEADER = "X-Bmqtwist-Node"
 NO_KEY = "http.keyFile is not configured: consoles with users need it to authenticate each other"
-LEVELS_MAX = 4  # of proxies connected to proxies
-ROWS_MAX = 2000  # of each kind, per answer of a proxy
-NO_CONSOLE = "it has no console"
-NAMED_AS_A_NODE = "it has the name of a node"
 
 
 class TooLong(Exception):
@@ -66,8 +61,8 @@ class PeerClient:
         if self._tokens is None:
             raise Refusal(502, NO_KEY)
         user, role = (caller.user, caller.role.label) if caller is not None else ("", "")
-        token = self._tokens.make(NodeRequest(self._name, node, method, path, body, user, role), self._wall(),
-                                  os.urandom(12).hex())
+        token = self._tokens.make(NodeRequest(self._name, receiver_of(node, url), method, path, body, user, role),
+                                  self._wall(), os.urandom(12).hex())
         headers = {TOKEN_HEADER: token, "Content-Type": "application/json"}
         sent = self._client.request(method, (url + path).encode(), headers=headers, data=body or None,
                                      allow_redirects=False, unbuffered=True)
@@ -188,10 +183,10 @@ class OtherConsoles:
     """Consoles of other nodes and of proxies. `now` returns monotonic seconds."""
 
     def __init__(self, broker: Broker, client: PeerClient, now: Callable[[], float]) -> None:
-        self._broker, self._client, self._now = broker, client, now
+        self._broker, self._client = broker, client
         self.peers = Peers(client)
         self._urls: dict[str, str] = {}  # by node name, disconnected nodes included
-        self._unresponsive: dict[str, tuple[float, str]] = {}  # proxies: time of the next request, reason
+        self.proxies = ProxyConsoles(client, now)
 
     def urls(self) -> dict[str, str]:
         """Return the URLs of the consoles of other nodes, also of disconnected ones."""
@@ -206,7 +201,7 @@ class OtherConsoles:
         method, names = "GET" if body is None else "POST", list(urls)
         answers = yield DeferredList([self._client.request(name, url, method, path, body or b"", seconds=seconds)
                                       for name, url in urls.items()], consumeErrors=True)
-        found, missing = _answers("Node", names, answers)
+        found, missing = _answers(names, answers)
         return {names[at]: answer for at, answer in found.items()}, missing
 
     @inlineCallbacks
@@ -215,46 +210,16 @@ class OtherConsoles:
         urls = self.urls()
         answers = yield DeferredList([self._client.request(name, urls[name], "POST", path, body)
                                       for name, body in bodies.items()], consumeErrors=True)
-        return list(_answers("Node", list(bodies), answers)[0].values())
+        return list(_answers(list(bodies), answers)[0].values())
 
-    @inlineCallbacks
-    def request_proxies(self, path: str, documents: Sequence[Document]) -> Any:
-        """Send a request to the proxies that `documents` name, and to proxies connected to them. Returns pairs of a proxy
-        (as of `node_facts.proxy_of`) and its answer, and the reasons for missing ones by name. A proxy that does not answer
-        gets no request for RETRY_S."""
-        now, unresponsive = self._now(), self._unresponsive
-        for ident in [ident for ident, (until, _) in unresponsive.items() if until <= now]:
-            del unresponsive[ident]
-        seen = {cluster_facts.own_ident(self._broker)}
-        # a node would accept a token made for its name: a proxy must not receive one
+    def request_proxies(self, path: str, documents: Sequence[Document]) -> Deferred[Any]:
+        """Send a request to the proxies that `documents` name, and to proxies connected to them: `ProxyConsoles.request`."""
         names = {*self.urls(), *cluster_facts.node_names(self._broker)}
-        found: list[tuple[Document, Document]] = []
-        missing: dict[str, str] = {}
-        for _ in range(LEVELS_MAX):
-            next_level = {proxy["ident"]: proxy for document in documents for proxy in valid_proxies(document)
-                         if proxy["ident"] not in seen}
-            seen.update(next_level)
-            requested = []
-            for proxy in next_level.values():
-                if not proxy["url"] or proxy["name"] in names:
-                    missing[proxy["name"]] = NAMED_AS_A_NODE if proxy["url"] else NO_CONSOLE
-                elif proxy["ident"] in unresponsive:
-                    missing[proxy["name"]] = unresponsive[proxy["ident"]][1]
-                else:
-                    requested.append(proxy)
-            requests = [self._client.request(proxy["name"], proxy["url"], "GET", path) for proxy in requested]
-            answers = yield DeferredList(requests, consumeErrors=True)
-            good, bad = _answers("Proxy", [proxy["name"] for proxy in requested], answers)
-            missing.update(bad)
-            until = self._now() + RETRY_S
-            unresponsive.update((proxy["ident"], (until, bad[proxy["name"]])) for at, proxy in enumerate(requested)
-                                if at not in good)
-            found += [(requested[at], answer) for at, answer in good.items()]
-            documents = list(good.values())
-        return found, missing
+        asked: Deferred[Any] = self.proxies.request(path, documents, cluster_facts.own_ident(self._broker), names)
+        return asked
 
 
-def _answers(kind: str, names: Sequence[str], answers: Sequence[tuple[bool, Any]]
+def _answers(names: Sequence[str], answers: Sequence[tuple[bool, Any]]
              ) -> tuple[dict[int, Document], dict[str, str]]:
     """Return the documents by index of the request, and the reasons of failed requests by name."""
     found: dict[int, Document] = {}
@@ -264,38 +229,7 @@ def _answers(kind: str, names: Sequence[str], answers: Sequence[tuple[bool, Any]
             missing[name] = str(answer.value)
         elif answer[0] != 200 or not isinstance(answer[1], dict):
             error = answer[1].get("error", answer[0]) if isinstance(answer[1], dict) else answer[0]
-            missing[name] = f"{kind} {name}: {error}"
+            missing[name] = f"Node {name}: {error}"
         else:
             found[at] = answer[1]
     return found, missing
-
-
-def valid_proxies(document: Mapping[str, Any]) -> list[Document]:
-    return [{"ident": each["ident"], "name": each["name"], "url": each["url"] if is_console_url(each["url"]) else ""}
-            for each in _rows(document, "proxies", ("ident", "name", "url"))][:PROXIES_MAX]
-
-
-def valid_clients(answer: Mapping[str, Any], proxy: Document) -> list[Document]:
-    return [{**row, "id": f"{proxy['ident']} {row['id']}", "node": proxy["name"], "proxy": True}
-            for row in _rows(answer, "clients", ("id", "client"))]
-
-
-def valid_queue(answer: Mapping[str, Any], proxy: Document) -> Document:
-    """Return a proxy's part of the document of a queue, as of `queue_facts.queue_part`."""
-    rates = answer.get("rates")
-    return {"node": proxy["name"], "ident": proxy["ident"], "proxy": True, "leads": False, "apps": [],
-            "rates": rates if isinstance(rates, dict) else {}, "proxies": valid_proxies(answer),
-            **{kind: [{**row, "node": proxy["name"], "proxy": True, "broker": bool(row.get("broker")),
-                       "subscriptions": _rows(row, "subscriptions", ("expression",))}
-                      for row in _rows(answer, kind, ("client", "ident")) if _is_whole(row.get("unconfirmed", 0))]
-               for kind in ("consumers", "producers")}}
-
-
-def _rows(answer: Mapping[str, Any], name: str, texts: Iterable[str]) -> list[Document]:
-    rows = answer.get(name)
-    return [row for row in rows[:ROWS_MAX] if isinstance(row, dict) and all(
-        isinstance(row.get(each), str) for each in texts)] if isinstance(rows, list) else []
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)

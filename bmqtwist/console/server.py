@@ -29,6 +29,7 @@ from bmqtwist.console.http import HealthEndpoints
 from bmqtwist.console.operation import ApiCall, Download, OperationContext, Route, add_audit_entry, audit_call, perform
 from bmqtwist.console.routes import ROUTES
 from bmqtwist.security.passwords import matches_console_hash
+from bmqtwist.view.cluster_facts import own_url
 
 LOGIN_COOKIE = "bmq_login"
 RENEW_S = 60  # a used cookie is renewed when it is older than this
@@ -316,11 +317,12 @@ class WebConsole(HealthEndpoints):
             return caller
         tokens, name = self._tokens, self._collector.name
         most = self._identify(request).role if self._logins.is_open else access.UserRole.ADMIN
-        request_of = access.NodeRequest("", name, route.method, path, body)
+        receiver = access.receiver_of(name, own_url(self._host.node.broker))
+        request_of = access.NodeRequest("", receiver, route.method, path, body)
         found = tokens.check(token, request_of, self._host.present_time()[1]) if tokens is not None else None
         if found is None:
             raise access.Refusal(403, f"{name} does not accept the token: http.keyFile differs, the clocks differ by "
-                                 "more than 30 s, or the token is for another node.")
+                                 "more than 30 s, or the token is for another node or URL.")
         role = min(most, access.ROLES.get(found.role, access.UserRole.VIEWER))
         return access.Caller(found.user or f"node {found.sender}", role, node=found.sender)
 

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from bmqtwist.config.broker import AppConfig, Configuration, Http
 from bmqtwist.config.clusters import ClusterDefinition
+from bmqtwist.config.compose import CONSOLE_URL
 from bmqtwist.errors import Category
 from bmqtwist.link.extensions import CONFIRM_RECEIPTS, RELAY_EXTENSION, RELAY_FEATURES
 from bmqtwist.link.peer import PeerContext
@@ -71,8 +72,9 @@ def console_url(http: Http, host: str) -> str:
 
 
 def is_console_url(url: str) -> bool:
-    """Return whether a text from another broker is a valid console URL."""
-    return url.startswith(("http://", "https://")) and url.isprintable() and len(url) <= URL_CHARS_MAX
+    """Return whether a text from another broker is a valid console URL: scheme, host, port and a prefix, without a query, a
+    fragment and credentials."""
+    return len(url) <= URL_CHARS_MAX and CONSOLE_URL.fullmatch(url) is not None
 
 
 def announced_url(features: Mapping[str, Sequence[str]]) -> str:

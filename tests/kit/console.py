@@ -19,7 +19,7 @@ from twisted.internet.defer import Deferred, execute
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
-from bmqtwist.console.access import OPEN_SECRET, NodeRequest, NodeTokens
+from bmqtwist.console.access import OPEN_SECRET, NodeRequest, NodeTokens, receiver_of
 from bmqtwist.console.service import ConsoleService
 from bmqtwist.errors import LocalError
 from bmqtwist.steps import at_once
@@ -201,11 +201,11 @@ class ConsoleWorld:
 
     def as_node(self, sender: str, method: str, path: str, body: bytes = b"", tokens: NodeTokens | None = None,
                 user: str = "",
-                role: str = "", nonce: str = "n", receiver: str = "n1") -> Answer:
+                role: str = "", nonce: str = "n", receiver: str = "n1", url: str = "http://127.0.0.1:1") -> Answer:
         """Send a request with a token, as the console of another node does."""
         wall = self.host.present_time()[1]
-        token = (tokens or NodeTokens(OPEN_SECRET)).make(NodeRequest(sender, receiver, method, path, body, user, role), wall,
-                                                         nonce)
+        request = NodeRequest(sender, receiver_of(receiver, url), method, path, body, user, role)
+        token = (tokens or NodeTokens(OPEN_SECRET)).make(request, wall, nonce)
         return self.ask(path, method, body or None, {"X-Bmqtwist-Node": token, "Content-Type": "application/json"})
 
 

@@ -578,6 +578,8 @@ def test_a_node_is_authenticated_by_its_token(guarded: ConsoleWorld) -> None:
     assert guarded.as_node("n2", "GET", "/api/v1/node", tokens=others, nonce="o").status == 403
     assert guarded.as_node("n2", "GET", "/api/v1/node", tokens=tokens, nonce="p", receiver="n3").status == 403
     assert guarded.as_node("n2", "GET", "/api/v1/node").status == 403  # the key of open consoles
+    for url in ("http://evil:1", "https://127.0.0.1:1", "http://127.0.0.1:2"):  # relayed by a broker with the name of n1
+        assert guarded.as_node("n2", "GET", "/api/v1/node", tokens=tokens, nonce=url, url=url).status == 403
 
 
 def test_a_node_request_has_the_role_of_the_user_that_it_names(guarded: ConsoleWorld) -> None:

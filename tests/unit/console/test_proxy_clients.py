@@ -9,9 +9,10 @@ import pytest
 from kit.console import ConsoleWorld
 from twisted.internet.defer import Deferred, fail, succeed
 
-from bmqtwist.console import consoles as module
+from bmqtwist.console import proxies as module
 from bmqtwist.console.access import Caller, Refusal
-from bmqtwist.console.consoles import RETRY_S
+from bmqtwist.console.proxies import ANSWER_AGE_S_MAX, RETRY_S
+from bmqtwist.limits import PROXIES_ASKED_MAX, PROXY_REQUESTS_AT_ONCE, PROXY_REQUESTS_PER_SECOND
 from bmqtwist.view import node_facts
 
 URI = "bmq://d/q"
@@ -39,7 +40,7 @@ class FakeConsoles:
 def ask_proxies_of(tmp_path: Path, answers: dict[str, Any], known: list[dict[str, Any]]) -> tuple[Any, FakeConsoles]:
     """Return the result of requests of node n1 to the proxies in `known`."""
     console, consoles = ConsoleWorld(tmp_path), FakeConsoles(answers)
-    console.service.collector.consoles._client = consoles  # type: ignore[assignment]
+    console.service.collector.consoles.proxies.client = consoles  # type: ignore[assignment]
     found: list[Any] = []
     console.service.collector.consoles.request_proxies("/x", [{"proxies": known}]).addBoth(found.append)
     return found[0], consoles
@@ -63,8 +64,8 @@ def test_the_response_has_the_reason_for_each_missing_proxy(tmp_path: Path) -> N
     (found, missing), consoles = ask_proxies_of(tmp_path, {
         "http://a:1": Refusal(502, "no answer in time"), "http://b:1": (403, {"error": "no"}), "http://c:1": (200, [1])},
         [proxy("p1", "a"), proxy("p2", "b"), proxy("p3", url=""), proxy("p4", "c"), proxy("p5", url="javascript:x")])
-    assert found == [] and missing == {"p1": "no answer in time", "p2": "Proxy p2: no", "p3": module.NO_CONSOLE,
-                                       "p4": "Proxy p4: 200", "p5": module.NO_CONSOLE}
+    assert found == [] and missing == {**dict.fromkeys(("p1", "p2", "p4"), module.NO_ANSWER),
+                                       **dict.fromkeys(("p3", "p5"), module.NO_CONSOLE)}
     assert len(consoles.asked) == 3
 
 
@@ -72,14 +73,14 @@ def test_a_proxy_that_did_not_answer_is_not_asked_again_for_a_time(tmp_path: Pat
     """Pages must not wait a second at each request for an unreachable console."""
     console, consoles = ConsoleWorld(tmp_path), FakeConsoles({"http://h:1": Refusal(502, "no answer in time")})
     collector = console.service.collector
-    collector.consoles._client = consoles  # type: ignore[assignment]
+    collector.consoles.proxies.client = consoles  # type: ignore[assignment]
     found: list[Any] = []
 
     def ask() -> Any:
         collector.consoles.request_proxies("/x", [{"proxies": [proxy("p1")]}]).addBoth(found.append)
         return found[-1]
 
-    assert ask() == ask() == ([], {"p1": "no answer in time"}) and len(consoles.asked) == 1
+    assert ask() == ask() == ([], {"p1": module.NO_ANSWER}) and len(consoles.asked) == 1
     console.advance(RETRY_S)
     consoles.answers["http://h:1"] = {"x": 1}
     assert ask() == ([(proxy("p1"), {"x": 1})], {}) and len(consoles.asked) == 2
@@ -89,6 +90,80 @@ def test_no_token_is_made_for_a_proxy_with_the_name_of_a_node(tmp_path: Path) ->
     """Its token would be valid at that node."""
     (found, missing), consoles = ask_proxies_of(tmp_path, {}, [proxy("n1")])
     assert consoles.asked == [] and missing == {"n1": module.NAMED_AS_A_NODE}
+
+
+# -- announced proxies that do not exist ---------------------------------------------------------------------------------
+
+
+def test_one_inspection_asks_a_limited_number_of_proxies(tmp_path: Path) -> None:
+    """One proxy announces 200 proxies that announce 50 each: 10,200 requests without the limit."""
+    level = [proxy(f"a{at}", f"a{at}") for at in range(200)]
+    answers = {each["url"]: {"proxies": [proxy(f"b{at}", f"{each['name']}-{at}") for at in range(50)]} for each in level}
+    answers.update({below["url"]: {} for each in list(answers.values()) for below in each["proxies"]})
+    (found, missing), consoles = ask_proxies_of(tmp_path, {"http://r:1": {"proxies": level}, **answers}, [proxy("r", "r")])
+    assert len(consoles.asked) == len(found) == PROXIES_ASKED_MAX and module.TOO_MANY in missing.values()
+    assert len(missing) <= PROXIES_ASKED_MAX
+
+
+def test_each_origin_is_asked_once(tmp_path: Path) -> None:
+    known = [proxy("p1", "h"), {**proxy("p2", "h"), "ident": "other"}, {**proxy("p3", "h"), "ident": "third"}]
+    (found, missing), consoles = ask_proxies_of(tmp_path, {"http://h:1": {}}, known)
+    assert len(consoles.asked) == len(found) == 1 and missing == dict.fromkeys(("p2", "p3"), module.SAME_CONSOLE)
+
+
+def test_open_requests_are_limited(tmp_path: Path) -> None:
+    console, waiting = ConsoleWorld(tmp_path), list[Deferred[Any]]()
+
+    class SilentConsoles:
+        def request(self, *given: Any) -> Deferred[Any]:
+            waiting.append(Deferred())
+            return waiting[-1]
+
+    console.service.collector.consoles.proxies.client = SilentConsoles()  # type: ignore[assignment]
+    done: list[Any] = []
+    known = [proxy(f"p{at}", f"h{at}") for at in range(100)]
+    console.service.collector.consoles.request_proxies("/x", [{"proxies": known}]).addBoth(done.append)
+    assert len(waiting) == PROXY_REQUESTS_AT_ONCE
+    console.advance(module.INSPECTION_SECONDS_MAX)
+    for each in list(waiting):
+        each.errback(Refusal(502, "no answer in time"))
+    assert len(waiting) == PROXY_REQUESTS_AT_ONCE, "the time of the inspection is over"
+    assert len(done) == 1 and len(done[0][1]) == 100
+
+
+def test_a_watched_page_sends_a_limited_number_of_requests_per_second(tmp_path: Path) -> None:
+    console, consoles = ConsoleWorld(tmp_path), FakeConsoles({f"http://h{at}:1": {} for at in range(150)})
+    console.service.collector.consoles.proxies.client = consoles  # type: ignore[assignment]
+    known = [proxy(f"p{at}", f"h{at}") for at in range(150)]
+    for tick in range(100):
+        console.service.collector.consoles.request_proxies(f"/x{tick % 3}", [{"proxies": known}])
+        console.host.reactor.advance(0.1)
+    assert len(consoles.asked) <= PROXIES_ASKED_MAX + 10 * PROXY_REQUESTS_PER_SECOND
+
+
+def test_a_recent_answer_of_a_proxy_is_reused(tmp_path: Path) -> None:
+    console, consoles = ConsoleWorld(tmp_path), FakeConsoles({"http://h:1": {"x": 1}})
+    console.service.collector.consoles.proxies.client = consoles  # type: ignore[assignment]
+    for _ in range(3):
+        console.service.collector.consoles.request_proxies("/x", [{"proxies": [proxy("p1")]}])
+    assert len(consoles.asked) == 1
+    console.host.reactor.advance(ANSWER_AGE_S_MAX)
+    console.service.collector.consoles.request_proxies("/x", [{"proxies": [proxy("p1")]}])
+    assert len(consoles.asked) == 2
+
+
+@pytest.mark.parametrize("url", [
+    "http://h:1/?", "http://h:1?x=", "http://h:1/a#", "http://h:1#", "http://u:p@h:1", "http://u@h", "http://h:1/../x",
+    "http://h:1/a/..", "http://h:1/%2e", "http://h:1/\\x", "http://", "http://h:1 ", "ftp://h:1", "http://h:123456",
+    "http://h\r\nX: y", "http://\u4e00:1"])
+def test_an_announced_url_that_could_change_the_request_is_refused(tmp_path: Path, url: str) -> None:
+    (found, missing), consoles = ask_proxies_of(tmp_path, {}, [proxy("p1", url=url)])
+    assert consoles.asked == [] and missing == {"p1": module.NO_CONSOLE}
+
+
+def test_only_scheme_host_and_port_of_an_announced_url_are_used(tmp_path: Path) -> None:
+    _, consoles = ask_proxies_of(tmp_path, {"https://h:1": {}}, [proxy("p1", url="https://h:1/admin/delete")])
+    assert [each[1:3] for each in consoles.asked] == [("https://h:1", "/x")]
 
 
 @pytest.mark.parametrize("rows", [None, 1, [1, None, {}, {"client": 1, "id": "a"}, {"client": "a"}],
