@@ -62,3 +62,4 @@ EXPRESSION_PROPERTIES_MAX: Final = 10
 PROXIES_ASKED_MAX: Final = 200  # consoles of proxies that one document queries, over all levels
 PROXY_REQUESTS_AT_ONCE: Final = 32  # open requests to consoles of proxies
 PROXY_REQUESTS_PER_SECOND: Final = 50  # to consoles of proxies; after an idle time PROXIES_ASKED_MAX at once
+LOGIN_GENERATION_MAX: Final = 1 << 53  # logouts of one user of the console

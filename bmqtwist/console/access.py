@@ -26,6 +26,7 @@ from msgspec import Struct
 from msgspec.structs import astuple, replace
 
 from bmqtwist.config.broker import ConsoleUser
+from bmqtwist.console.generations import LoginGenerations
 
 SESSION_COOKIE = "bmq_session"
 OPEN_NONCE = "open"  # nonce of requests without login, where no users are configured
@@ -35,7 +36,6 @@ FAILURES_EXPIRE_S = 900.0  # failures no longer count this long after the last o
 TRACKED_MAX = 10_000  # addresses and user names whose failures are counted
 SKEW_S = 30.0  # maximum difference of the clocks of two nodes
 NONCES_MAX = 10_000  # nonces of node requests that are stored to detect a replay
-ENDED_MAX = 10_000  # logins that ended before they expired, stored until then
 COOKIE_CHARS_MAX = 1024
 OPEN_SECRET = sha256(b"a bmqtwist console that is open on its machine").digest()  # of nodes without users
 _SIGNING = {"key_derivation": "hmac", "digest_method": sha256}
@@ -196,23 +196,26 @@ class LoginLimiter:
 
 
 class Login(Struct, frozen=True):
-    """Login. `began`, `seen`: seconds since the epoch; `proof`: hash of the password hash at the time of the login."""
+    """Login. `began`, `seen`: seconds since the epoch; `proof`: hash of the password hash at the time of the login;
+    `generation`: of the user at that time."""
 
     user: str
     nonce: str
     began: int
     seen: int
     proof: str
+    generation: int
 
 
 class Cookies:
-    """Signed cookies of logins, valid for `lifetime_s` after the login and `idle_s` after the last use."""
+    """Signed cookies of logins, valid for `lifetime_s` after the login and `idle_s` after the last use, until the user logs
+    out. `started`: logins from before this time (seconds since the epoch) need complete generations."""
 
-    def __init__(self, secret: bytes, lifetime_s: float, idle_s: float) -> None:
-        self.lifetime_s, self.idle_s = lifetime_s, idle_s
+    def __init__(self, secret: bytes, lifetime_s: float, idle_s: float, generations: LoginGenerations,
+                 started: float = 0.0) -> None:
+        self.lifetime_s, self.idle_s, self.generations, self._started = lifetime_s, idle_s, generations, int(started)
         self._logins = URLSafeSerializer(secret, "session", signer_kwargs=_SIGNING)
         self._csrf = Signer(secret, "csrf", key_derivation="hmac", digest_method=sha256)
-        self._ended: OrderedDict[str, float] = OrderedDict()
 
     def write(self, login: Login) -> str:
         return str(self._logins.dumps(astuple(login)))
@@ -223,19 +226,15 @@ class Cookies:
             return None
         try:
             login = Login(*self._logins.loads(cookie))
-        except (BadData, UnicodeError):
+        except (BadData, UnicodeError, TypeError):  # TypeError: a login of another version
             return None
         return login if self.is_valid(login, wall) else None
 
     def is_valid(self, login: Login, wall: float) -> bool:
-        return (login.nonce not in self._ended and login.began <= wall + SKEW_S and wall - login.began < self.lifetime_s
+        return (login.generation >= self.generations.of(login.user)
+                and (login.began >= self._started or self.generations.is_complete)
+                and login.began <= wall + SKEW_S and wall - login.began < self.lifetime_s
                 and wall - login.seen < self.idle_s)
-
-    def end(self, nonce: str, wall: float) -> None:
-        """End a login at this node before it expires."""
-        self._ended[nonce] = wall + self.lifetime_s
-        while len(self._ended) > ENDED_MAX or next(iter(self._ended.values())) < wall:
-            self._ended.popitem(last=False)
 
     def csrf(self, nonce: str) -> str:
         """Return the CSRF token of a login, which pages send with every action."""

@@ -215,9 +215,9 @@ def stop_demo(context: api.OperationContext, call: api.ApiCall) -> Document:
     return _ok(context)
 
 
-@api.post("node/logout", UserRole.VIEWER,
-          api.Argument("nonce", "of the login", read=api.text_reader(64, 1), required=True), between_nodes=True)
-def end_login(context: api.OperationContext, call: api.ApiCall) -> Document:
-    """End a login at this node."""
-    context.logins.cookies.end(call.arguments["nonce"], context.host.present_time()[1])
+@api.post("node/logouts", UserRole.VIEWER,
+          api.Argument("generations", "by user", "object", api.read_object, required=True), between_nodes=True)
+def end_logins(context: api.OperationContext, call: api.ApiCall) -> Document:
+    """End the logins of users whose generation is higher at another node."""
+    context.logins.cookies.generations.merge(call.arguments["generations"])
     return {"ok": True}

@@ -147,6 +147,12 @@ def events(context: api.OperationContext, call: api.ApiCall) -> Any:
     return events_page({**own, **found}, after, limit)
 
 
+@api.get("node/logouts", between_nodes=True, answer={"generations": "object"})
+def login_generations(context: api.OperationContext, call: api.ApiCall) -> Document:
+    """Generations of the logins of all users."""
+    return {"generations": context.logins.cookies.generations.numbers}
+
+
 @api.get("audit", answer={"entries": "array"})
 def audit(context: api.OperationContext, call: api.ApiCall) -> Document:
     """Audit log of this node's console, newest entry first."""

@@ -9,18 +9,15 @@ reason, so that an announced URL cannot be used to scan ports. Answers are valid
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from twisted.internet.defer import DeferredList, DeferredSemaphore, inlineCallbacks
+from twisted.internet.defer import Deferred, DeferredList, DeferredSemaphore, inlineCallbacks
 
 from bmqtwist.console.access import Refusal, origin_of
 from bmqtwist.console.documents import Document
 from bmqtwist.limits import PROXIES_ASKED_MAX, PROXY_REQUESTS_AT_ONCE, PROXY_REQUESTS_PER_SECOND
 from bmqtwist.peers.handshake import is_console_url
 from bmqtwist.view.node_facts import PROXIES_MAX
-
-if TYPE_CHECKING:
-    from bmqtwist.console.consoles import PeerClient
 
 RETRY_S = 2.0  # between requests to a proxy that did not answer
 LEVELS_MAX = 4  # of proxies connected to proxies
@@ -32,6 +29,13 @@ NO_ANSWER = "its console gives no valid answer"
 NAMED_AS_A_NODE = "it has the name of a node"
 SAME_CONSOLE = "its console is that of another proxy"
 TOO_MANY = "too many proxies or requests"
+
+
+class ConsoleClient(Protocol):
+    """HTTP client for other consoles: `consoles.PeerClient`."""
+
+    def request(self, node: str, url: str, method: str, path: str) -> Deferred[Any]:
+        """Return the status and JSON that a console answers. Fails with Refusal."""
 
 
 class RequestBudget:
@@ -53,7 +57,7 @@ class RequestBudget:
 class ProxyConsoles:
     """Consoles of proxies. `now` returns monotonic seconds."""
 
-    def __init__(self, client: PeerClient, now: Callable[[], float]) -> None:
+    def __init__(self, client: ConsoleClient, now: Callable[[], float]) -> None:
         self.client, self._now = client, now
         self._budget, self._slots = RequestBudget(now()), DeferredSemaphore(PROXY_REQUESTS_AT_ONCE)
         self._unresponsive: dict[str, float] = {}  # time of the next request, by ident

@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from klein import Klein
+from msgspec.structs import replace
 from twisted.internet.defer import Deferred, DeferredSemaphore, inlineCallbacks, maybeDeferred
 from twisted.internet.threads import deferToThreadPool
 from twisted.python.failure import Failure
@@ -25,6 +26,7 @@ from bmqtwist.console import access, pages
 from bmqtwist.console.actions import REFUSALS, reason_of
 from bmqtwist.console.consoles import TOKEN_HEADER, as_body
 from bmqtwist.console.documents import compact, for_script
+from bmqtwist.console.exchange import LOGOUTS_PATH
 from bmqtwist.console.http import HealthEndpoints
 from bmqtwist.console.operation import ApiCall, Download, OperationContext, Route, add_audit_entry, audit_call, perform
 from bmqtwist.console.routes import ROUTES
@@ -152,7 +154,7 @@ class WebConsole(HealthEndpoints):
         """Renew the cookie of a login, so that it does not expire while in use."""
         login, wall = caller.login, self._host.present_time()[1]
         if login is not None and wall - login.seen >= RENEW_S:
-            self._set_session(request, access.Login(login.user, login.nonce, login.began, int(wall), login.proof))
+            self._set_session(request, replace(login, seen=int(wall)))
 
     def _set_session(self, request: Request, login: access.Login) -> None:
         value = self._cookies.write(login)
@@ -217,14 +219,14 @@ class WebConsole(HealthEndpoints):
         caller = access.Caller(user.name, access.ROLES[user.role])
         add_audit_entry(self._context, caller, address, "login", "", "ok")
         proof = access.proof_of(user.password_hash)
-        self._set_session(request, access.Login(user.name, self._nonce(), int(wall), int(wall), proof))
+        generation = self._cookies.generations.of(user.name)
+        self._set_session(request, access.Login(user.name, self._nonce(), int(wall), int(wall), proof, generation))
         request.cookies.append(access.cookie_header(LOGIN_COOKIE, "", self._cookie_path, self._secure, 0).encode())
         return self._redirect(request, local_path(next_path) or f"{self._prefix(request)}/")
 
     @app.route("/logout", methods=["POST"])
     def logout(self, request: Request) -> bytes:
-        """End a login at all nodes."""
-        wall = self._host.present_time()[1]
+        """End all logins of a user at all nodes."""
         try:
             caller = self._identify(request)
         except access.Refusal:
@@ -233,8 +235,9 @@ class WebConsole(HealthEndpoints):
         if not self._same_site(request) or not self._cookies.is_csrf(caller.nonce, token):
             return self._message(request, 403, "Not logged out", "The form is invalid or has expired.")
         if caller.login is not None:
-            self._cookies.end(caller.nonce, wall)
-            sent = self._collector.consoles.request_all("/api/v1/node/logout", as_body({"nonce": caller.nonce}))
+            generations = self._cookies.generations
+            generations.end(caller.user)
+            sent = self._collector.consoles.request_all(LOGOUTS_PATH, as_body({"generations": generations.numbers}))
             sent.addErrback(self._host.log_failure)
             add_audit_entry(self._context, caller, self._address(request), "logout", "", "ok")
         request.cookies.append(access.cookie_header(access.SESSION_COOKIE, "", self._cookie_path, self._secure, 0).encode())

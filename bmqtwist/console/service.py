@@ -20,6 +20,8 @@ from bmqtwist.console.collector import DocumentCollector
 from bmqtwist.console.consoles import PeerClient
 from bmqtwist.console.demonstration import Demonstration
 from bmqtwist.console.documents import Document, cluster_on_the_wire, queues_on_the_wire
+from bmqtwist.console.exchange import GenerationExchange
+from bmqtwist.console.generations import LoginGenerations
 from bmqtwist.console.http import make_site
 from bmqtwist.console.hub import Hub
 from bmqtwist.console.live import LiveFactory, LiveResource
@@ -47,14 +49,17 @@ class ConsoleService:
         http = configuration.extension.http
         secret = read_secret(http)
         users = {user.name: user for user in http.users}
-        cookies = Cookies(secret or os.urandom(32), http.session_hours * 3600.0, http.idle_minutes * 60.0)
+        log_file = configuration.broker.task_config.log_controller.file_name
+        folder = str(Path(log_file).parent) if log_file else ""
+        generations = LoginGenerations(users, folder if secret else "", host.report.error)
+        cookies = Cookies(secret or os.urandom(32), http.session_hours * 3600.0, http.idle_minutes * 60.0, generations,
+                          host.present_time()[1])
         logins = Logins(users, cookies, ROLES.get(http.local_role))
         tokens = NodeTokens(secret) if secret else None if users else NodeTokens(OPEN_SECRET)
         self._client = PeerClient(host.reactor, name_of(host.node.broker), tokens, lambda: host.present_time()[1])
         self.collector = DocumentCollector(host, self._client)
         self.hub = Hub(lambda: os.urandom(9).hex(), self._publish_soon)
-        log_file = configuration.broker.task_config.log_controller.file_name
-        audit = AuditLog(str(Path(log_file).parent) if log_file else "", host.report.error)
+        audit = AuditLog(folder, host.report.error)
         demonstration, delayed_stop = Demonstration(host), DelayedStop(host)
         restart = RollingRestart(host.reactor, self.collector,
                                  lambda node, reason, caller: context.stop_node(node, reason, caller), host.report)
@@ -63,6 +68,7 @@ class ConsoleService:
         self.collector.action_states = lambda: {
             "restart": restart.state, "stop": delayed_stop.state, "demo": demonstration.state}
         self._logins = logins
+        self._exchange = GenerationExchange(host, self.collector.consoles, generations) if secret and users else None
         self._live = LiveFactory(host.reactor, self.hub, self._admit, lambda: host.present_time()[0])
         live: Any = LiveResource(self._live)  # type: ignore[no-untyped-call]
         self._web = WebConsole(
@@ -77,10 +83,14 @@ class ConsoleService:
 
     def start(self) -> None:
         self.collector.start()
+        if self._exchange is not None:
+            self._exchange.start()
 
     def stop(self) -> None:
         """Stop with the broker: subscribers receive a last document and reconnect to another node."""
         self._stopped = True
+        if self._exchange is not None:
+            self._exchange.stop()
         if self._tick is not None and self._tick.active():
             self._tick.cancel()
         self._context.demonstration.stop()

@@ -78,18 +78,23 @@ def node_names(broker: Broker) -> list[str]:
 
 def peer_urls(broker: Broker) -> dict[str, str]:
     """Return the URLs of the consoles of the connected nodes, by name, as the nodes announced them."""
+    return {name: url for name, url in _announced_urls(broker).items() if url}
+
+
+def nodes_without_console(broker: Broker) -> set[str]:
+    """Return the names of the connected nodes that announced no console."""
+    return {name for name, url in _announced_urls(broker).items() if not url}
+
+
+def _announced_urls(broker: Broker) -> dict[str, str]:
+    """Return what each connected node announced as the URL of its console; "" = none."""
     cluster, proxied = cluster_of(broker), proxied_of(broker)
     links = (broker.sessions.peers.get(cluster.name) if cluster is not None
              else proxied.links if proxied is not None else None)
     if not isinstance(links, ClusterLinks):
         return {}
-    found = {}
-    for node in links.definition.nodes:
-        peer = links.session(node.id)
-        url = announced_url(peer.session.remote.features) if peer is not None else ""
-        if url:
-            found[node.name] = url
-    return found
+    connected = ((node.name, links.session(node.id)) for node in links.definition.nodes)
+    return {name: announced_url(peer.session.remote.features) for name, peer in connected if peer is not None}
 
 
 def node_states(cluster: Cluster) -> tuple[state.NodeState, ...]:

@@ -10,7 +10,6 @@ import pytest
 
 from bmqtwist.config.broker import ConsoleUser, Http
 from bmqtwist.console.access import (
-    ENDED_MAX,
     FAILURES_EXPIRE_S,
     FREE_FAILURES,
     SKEW_S,
@@ -35,6 +34,7 @@ from bmqtwist.console.access import (
     require,
 )
 from bmqtwist.console.audit import FILE, FILE_BYTES_MAX, AuditLog
+from bmqtwist.console.generations import LoginGenerations
 from bmqtwist.console.pages import page_policy
 from bmqtwist.console.server import local_path
 
@@ -56,12 +56,13 @@ def audit_entry(action: str, target: str, outcome: str, reason: str = "") -> dic
 
 
 def login(**changes: object) -> Login:
-    given = {"user": "ada", "nonce": "n", "began": int(WALL), "seen": int(WALL), "proof": proof_of(ADA.password_hash)}
+    given = {"user": "ada", "nonce": "n", "began": int(WALL), "seen": int(WALL), "proof": proof_of(ADA.password_hash),
+             "generation": 0}
     return Login(**{**given, **changes})  # type: ignore[arg-type]
 
 
 def cookies() -> Cookies:
-    return Cookies(SECRET, 3600.0, 600.0)
+    return Cookies(SECRET, 3600.0, 600.0, LoginGenerations())
 
 
 def test_a_session_cookie_is_valid_until_its_age_or_idle_limit() -> None:
@@ -77,25 +78,66 @@ def test_a_modified_session_cookie_is_invalid() -> None:
     book, good = cookies(), cookies().write(login())
     for at in range(len(good)):
         assert book.read(good[:at] + ("A" if good[at] != "A" else "B") + good[at + 1:], WALL) is None
-    assert Cookies(b"t" * 32, 3600.0, 600.0).read(good, WALL) is None
+    assert Cookies(b"t" * 32, 3600.0, 600.0, LoginGenerations()).read(good, WALL) is None
     for nonsense in ("", ".", "a.b", good + "x", "x" * 5000, "\u20ac.\u20ac", good.split(".")[0]):
         assert book.read(nonsense, WALL) is None
 
 
-def test_an_ended_login_is_invalid_and_the_list_of_ended_logins_is_limited() -> None:
+def test_a_logout_ends_all_logins_of_the_user_and_a_login_of_another_version_is_invalid() -> None:
     book = cookies()
-    book.end("n", WALL)
-    assert book.read(book.write(login()), WALL) is None and book.read(book.write(login(nonce="m")), WALL) is not None
-    for number in range(ENDED_MAX + 10):
-        book.end(f"x{number}", WALL + 4000)
-    assert len(book._ended) == ENDED_MAX
+    book.generations.end("ada")
+    assert book.read(book.write(login()), WALL) is None and book.read(book.write(login(user="bob")), WALL) is not None
+    assert book.read(book.write(login(generation=1)), WALL) is not None
+    assert book.read(str(book._logins.dumps(["ada", "n", int(WALL), int(WALL), "p"])), WALL) is None
+
+
+def generations(folder: Path, failed: list[str] | None = None) -> LoginGenerations:
+    return LoginGenerations(("ada", "bob"), str(folder), (failed if failed is not None else list[str]()).append)
+
+
+def test_a_logout_survives_a_restart(tmp_path: Path) -> None:
+    generations(tmp_path).end("ada")
+    again = generations(tmp_path)
+    assert again.has_file and (again.of("ada"), again.of("bob")) == (1, 0)
+    assert (tmp_path / "console-logouts.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_generations_of_other_nodes_are_merged_by_the_higher_number(tmp_path: Path) -> None:
+    book = generations(tmp_path)
+    book.end("ada")
+    for values in ({"ada": 0, "bob": 7, "eve": 3}, {"bob": True}, {"bob": 1 << 60}, {"bob": "9"}, {"bob": None}, None, [1]):
+        book.merge(values)
+    assert book.numbers == generations(tmp_path).numbers == {"ada": 1, "bob": 7}
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\xff", b"[" * 100_000])
+def test_a_damaged_file_of_logouts_ends_the_logins_of_earlier_processes(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "console-logouts.json").write_bytes(content)
+    assert not generations(tmp_path).has_file
+    assert not LoginGenerations(("ada",)).has_file, "without a file they end, too"
+
+
+def test_logouts_that_cannot_be_written_are_reported(tmp_path: Path) -> None:
+    failed: list[str] = []
+    book = generations(tmp_path / "nothing", failed)
+    book.end("ada")
+    assert book.of("ada") == 1 and len(failed) == 1 and "cannot be written" in failed[0]
+
+
+def test_a_login_from_before_the_start_needs_complete_generations() -> None:
+    book = Cookies(SECRET, 3600.0, 600.0, LoginGenerations(), WALL + 10)
+    cookie = book.write(login())
+    assert book.read(cookie, WALL + 20) is None
+    assert book.read(book.write(login(began=int(WALL) + 10, seen=int(WALL) + 10)), WALL + 20) is not None
+    book.generations.is_complete = True
+    assert book.read(cookie, WALL + 20) is not None
 
 
 def test_a_csrf_token_is_valid_for_one_login() -> None:
     book = cookies()
     assert book.is_csrf("n", book.csrf("n"))
     assert not book.is_csrf("m", book.csrf("n")) and not book.is_csrf("n", "") and not book.is_csrf("n", "\ud800")
-    assert not Cookies(b"t" * 32, 1, 1).is_csrf("n", book.csrf("n"))
+    assert not Cookies(b"t" * 32, 1, 1, LoginGenerations()).is_csrf("n", book.csrf("n"))
 
 
 REQUEST = NodeRequest("n1", "n2", "POST", "/api/v1/nodes/n2/stop?x=1", b"{}", "ada", "admin")
@@ -173,7 +215,7 @@ def test_with_users_a_valid_login_is_required_also_on_the_same_machine() -> None
         assert refused.value.status == 401
     who = logins.identify(*request_of("10.1.1.1", "x", "", good), WALL)
     assert logins.is_still_valid(who, WALL + 100) and not logins.is_still_valid(who, WALL + 700)
-    book.end("n", WALL)
+    book.generations.end("ada")
     assert not logins.is_still_valid(who, WALL)
 
 

@@ -9,15 +9,18 @@ from typing import Any
 
 import pytest
 from kit.console import PASSWORDS, ConsoleWorld, between, users
+from twisted.internet.defer import succeed
 
 from bmqtwist import alarms
 from bmqtwist.config.broker import Http
 from bmqtwist.console.access import NodeTokens, UserRole
+from bmqtwist.console.exchange import EXCHANGE_S
 from bmqtwist.console.pages import PAGES
 from bmqtwist.console.routes import ROUTES, Route, openapi
 from bmqtwist.console.server import WebConsole
 from bmqtwist.console.service import read_secret
 from bmqtwist.errors import LocalError
+from bmqtwist.view import cluster_facts
 
 SECRET = "0123456789abcdef0123456789abcdef"
 HOSTILE = "</script><script>alert(1)</script>"
@@ -519,6 +522,52 @@ def test_a_logout_invalidates_the_session_cookie(guarded: ConsoleWorld) -> None:
     assert guarded.ask("/logout", "POST", f"csrf={csrf}".encode(), form).headers["location"] == "/login"
     guarded.cookies = stolen
     assert guarded.ask("/api/v1/node").status == 401
+
+
+def test_a_logout_is_sent_to_other_nodes_and_received_from_them(guarded: ConsoleWorld) -> None:
+    guarded.log_in("ada")
+    tokens = NodeTokens(SECRET.encode())
+    body = b'{"generations":{"olaf":3,"nobody":1}}'
+    assert guarded.as_node("n2", "POST", "/api/v1/node/logouts", body, tokens).json == {"ok": True}
+    assert guarded.ask("/api/v1/node").status == 200
+    found = guarded.as_node("n2", "GET", "/api/v1/node/logouts", tokens=tokens, nonce="m").json
+    assert found == {"generations": {"olaf": 3}}
+    guarded.as_node("n2", "POST", "/api/v1/node/logouts", b'{"generations":{"ada":1}}', tokens, nonce="o")
+    assert guarded.ask("/api/v1/node").status == 401
+    guarded.log_in("ada")
+    assert guarded.ask("/api/v1/node").status == 200
+
+
+def test_a_copied_cookie_is_refused_after_a_logout_and_a_restart(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text(SECRET)
+    http = {"users": list(users()), "keyFile": str(tmp_path / "key")}
+    first = ConsoleWorld(tmp_path / "broker", http)
+    first.log_in("ada")
+    kept = first.cookies.copy()
+    again = ConsoleWorld(tmp_path / "broker", http)
+    again.cookies = kept.copy()
+    assert again.ask("/api/v1/node").status == 200, "a restart alone keeps the login"
+    first.ask("/logout", "POST", f"csrf={first.csrf}".encode(), {"Content-Type": "application/x-www-form-urlencoded"})
+    last = ConsoleWorld(tmp_path / "broker", http)
+    last.cookies = kept.copy()
+    assert last.ask("/api/v1/node").status == 401
+
+
+def test_a_node_that_was_down_accepts_earlier_logins_when_all_other_nodes_have_answered(
+        guarded: ConsoleWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """n2 and n3 may know a logout that this node missed."""
+    generations, exchange = guarded.service._logins.cookies.generations, guarded.service._exchange
+    assert exchange is not None and generations.is_complete, "there are no other nodes"
+    generations.is_complete = False
+    monkeypatch.setattr(cluster_facts, "node_names", lambda broker: ["n1", "n2", "n3", "n4"])
+    monkeypatch.setattr(cluster_facts, "nodes_without_console", lambda broker: {"n4"})
+    answers: dict[str, Any] = {"n2": {"generations": {"ada": 2}}}
+    monkeypatch.setattr(exchange._consoles, "request_all", lambda path: succeed((answers, {"n3": "no answer"})))
+    exchange.request()
+    assert generations.of("ada") == 2 and not generations.is_complete
+    answers["n3"] = {"generations": {"ada": 1}}
+    guarded.host.reactor.advance(EXCHANGE_S)
+    assert generations.of("ada") == 2 and generations.is_complete
 
 
 def test_session_cookies_are_httponly_and_samesite(guarded: ConsoleWorld) -> None:
