@@ -63,3 +63,5 @@ PROXIES_ASKED_MAX: Final = 200  # consoles of proxies that one document queries,
 PROXY_REQUESTS_AT_ONCE: Final = 32  # open requests to consoles of proxies
 PROXY_REQUESTS_PER_SECOND: Final = 50  # to consoles of proxies; after an idle time PROXIES_ASKED_MAX at once
 LOGIN_GENERATION_MAX: Final = 1 << 53  # logouts of one user of the console
+AUDIT_BURST: Final = 20  # refusals, logins and logouts of one principal at once in the audit log of the console
+AUDIT_INTERVAL_S: Final = 30.0  # between further ones; those between are counted

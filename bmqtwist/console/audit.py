@@ -1,21 +1,31 @@
-"""Audit log of the console: actions of users as JSON lines in a file of bounded size, in the directory of the log.
+"""Audit log of the console: actions of users as JSON lines in files of bounded size and age, in the directory of the log.
 
-`operation.py` adds the entries; events of the node are in `view/events.py`.
+    console-audit.jsonl       present file; at FILE_BYTES_MAX it becomes .1, .1 becomes .2, and so on
+    console-audit.jsonl.N     kept for AGE_S_MAX, at most FILES_MAX of them
+
+Entries that a user can cause without a right (`limited`: refusals, logins and logouts) are limited per principal, so that
+they cannot displace others: AUDIT_BURST at once, then one per AUDIT_INTERVAL_S; the next one has the number of those that
+were left out. `operation.py` adds the entries; events of the node are in `view/events.py`.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from bmqtwist.console.documents import Document, compact
+from bmqtwist.limits import AUDIT_BURST, AUDIT_INTERVAL_S
 from bmqtwist.report import shown
 
-FILE = "console-audit.jsonl"  # the previous file has the suffix .1
+FILE = "console-audit.jsonl"
 FILE_BYTES_MAX = 4 << 20
+FILES_MAX = 16  # previous files
+AGE_S_MAX = 90 * 86400.0  # of a previous file, since its last entry
+PRINCIPALS_MAX = 1000  # principals with a limit; the one that was least recently refused is dropped
 ENTRIES_MAX = 500  # in memory and in the console
 TAIL_BYTES = 256 << 10  # of the file that are read at the start
 TEXT_CHARS_MAX = 500
@@ -27,6 +37,7 @@ class AuditLog:
     def __init__(self, folder: str, failed: Callable[[str], None]) -> None:
         self._path = Path(folder) / FILE if folder else None
         self._on_failed, self._failure_reported = failed, False
+        self._limits: OrderedDict[str, _Limit] = OrderedDict()
         self.entries: deque[Document] = deque(maxlen=ENTRIES_MAX)
         if self._path is not None:
             self._read(self._path)
@@ -46,20 +57,33 @@ class AuditLog:
             if isinstance(entry, dict):
                 self.entries.append(entry)
 
-    def add(self, entry: Document) -> None:
-        """Add an action of a user, or the refusal of one."""
+    def add(self, entry: Document, limited: str = "") -> None:
+        """Add an action of a user, or the refusal of one. `limited`: the principal whose limit applies."""
+        if limited:
+            omitted = self._limit_of(limited, entry["at"]).take(entry["at"])
+            if omitted is None:
+                return
+            if omitted:
+                entry = {**entry, "outcome": f"{entry['outcome']} ({omitted} similar entries before were left out)"}
         entry = {name: shown(value, TEXT_CHARS_MAX) if isinstance(value, str) else value for name, value in entry.items()}
         self.entries.append(entry)
         if self._path is not None:
             self._write(self._path, entry)
 
-    def _write(self, path: Path, entry: Mapping[str, object]) -> None:
+    def _limit_of(self, principal: str, at: float) -> _Limit:
+        limit = self._limits.setdefault(principal, _Limit(at))
+        self._limits.move_to_end(principal)
+        while len(self._limits) > PRINCIPALS_MAX:
+            self._limits.popitem(last=False)
+        return limit
+
+    def _write(self, path: Path, entry: Mapping[str, Any]) -> None:
         try:
             line = f"{compact(entry)}\n".encode()
             descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640)
             try:
                 if os.fstat(descriptor).st_size + len(line) > FILE_BYTES_MAX:
-                    os.replace(path, path.with_name(f"{FILE}.1"))
+                    _rotate(path, entry["at"])
                     os.close(descriptor)
                     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640)
                 os.write(descriptor, line)
@@ -70,3 +94,35 @@ class AuditLog:
             if not self._failure_reported:
                 self._failure_reported = True
                 self._on_failed(f"The audit log '{path}' cannot be written: {error.strerror or error}")
+
+
+class _Limit:
+    """Entries of one principal: AUDIT_BURST at once, then one per AUDIT_INTERVAL_S."""
+
+    def __init__(self, at: float) -> None:
+        self._left, self._at, self._omitted = float(AUDIT_BURST), at, 0
+
+    def take(self, at: float) -> int | None:
+        """Return the number of entries left out before this one; None = this one is left out, too."""
+        self._left = min(AUDIT_BURST, self._left + max(0.0, at - self._at) / AUDIT_INTERVAL_S)
+        self._at = at
+        if self._left < 1.0:
+            self._omitted += 1
+            return None
+        self._left -= 1.0
+        omitted, self._omitted = self._omitted, 0
+        return omitted
+
+
+def _rotate(path: Path, at: float) -> None:
+    """Rename the file and the previous ones; delete those that are too old or too many."""
+    for number in range(FILES_MAX, 0, -1):
+        old = path.with_name(f"{FILE}.{number}")
+        try:
+            if number == FILES_MAX or at - old.stat().st_mtime > AGE_S_MAX:
+                old.unlink()
+            else:
+                os.replace(old, path.with_name(f"{FILE}.{number + 1}"))
+        except FileNotFoundError:
+            continue
+    os.replace(path, path.with_name(f"{FILE}.1"))

@@ -305,8 +305,7 @@ def audit_call(context: OperationContext, call: ApiCall, outcome: str) -> None:
     if call.route.method != "POST" or call.route.between_nodes or not call.route.is_action:
         return
     given, name = call.arguments, call.route.name
-    target = next((str(given[each]) for each in ("node", "partition", "uri", "alarm", "domain")
-                   if given.get(each) is not None), "")
+    target = target_of(given)
     if name == "move":
         target += f" to {given.get('to')}"
     if name == "purge" and given.get("app"):
@@ -317,11 +316,19 @@ def audit_call(context: OperationContext, call: ApiCall, outcome: str) -> None:
     add_audit_entry(context, call.caller, call.address, name, target, outcome, reason)
 
 
+def target_of(arguments: Mapping[str, Any]) -> str:
+    """Return what an action concerns, from its arguments."""
+    return next((str(arguments[each]) for each in ("node", "partition", "uri", "alarm", "domain")
+                 if arguments.get(each) is not None), "")
+
+
 def add_audit_entry(context: OperationContext, caller: Caller, address: str, action: str, target: str, outcome: str,
                     reason: str = "") -> None:
-    """Write an action into the audit log; an action that another node forwarded names that node."""
+    """Write an action into the audit log; an action that another node forwarded names that node. Refusals, logins and
+    logouts are limited per user, because they need no right."""
     source = f"{address}, by {caller.node}" if caller.node else address
+    kind = "refused" if outcome != "ok" else action if action in ("login", "logout") else ""
     context.audit.add({
         "at": round(context.host.present_time()[1], 3), "user": shown(caller.user), "role": caller.role.label,
         "from": shown(source), "node": context.collector.name, "action": action, "target": target, "reason": reason,
-        "outcome": outcome})
+        "outcome": outcome}, f"{caller.user} {kind}" if kind else "")

@@ -28,7 +28,16 @@ from bmqtwist.console.consoles import TOKEN_HEADER, as_body
 from bmqtwist.console.documents import compact, for_script
 from bmqtwist.console.exchange import LOGOUTS_PATH
 from bmqtwist.console.http import HealthEndpoints
-from bmqtwist.console.operation import ApiCall, Download, OperationContext, Route, add_audit_entry, audit_call, perform
+from bmqtwist.console.operation import (
+    ApiCall,
+    Download,
+    OperationContext,
+    Route,
+    add_audit_entry,
+    audit_call,
+    perform,
+    target_of,
+)
 from bmqtwist.console.routes import ROUTES
 from bmqtwist.security.passwords import matches_console_hash
 from bmqtwist.view.cluster_facts import own_url
@@ -41,6 +50,8 @@ NAME_CHARS_MAX, PASSWORD_CHARS_MAX, NEXT_CHARS_MAX = 64, 1024, 2000
 HTML, JSON = "text/html; charset=utf-8", "application/json"
 _PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)*")
 LOGIN_REFUSED = "The name or the password is wrong."
+UNKNOWN_USER = "(unknown user)"  # in the audit log: a mistyped name may be a password
+UNKNOWN_NODE = "(unknown node)"
 
 
 class WebConsole(HealthEndpoints):
@@ -212,7 +223,7 @@ class WebConsole(HealthEndpoints):
                                    matches_console_hash, known.password_hash, password))
         if not good or user is None:
             self._limiter.on_failure(address, name, now)
-            refused = access.Caller(name or "?", access.UserRole.VIEWER)
+            refused = access.Caller(user.name if user is not None else UNKNOWN_USER, access.UserRole.VIEWER)
             add_audit_entry(self._context, refused, address, "login", "", "refused")
             return self._login_page(request, 403, LOGIN_REFUSED, next_path)
         self._limiter.on_success(address, name)
@@ -275,23 +286,27 @@ class WebConsole(HealthEndpoints):
             if calls:
                 audit_call(self._context, calls[0], f"refused: {error.reason}")
             elif route.method == "POST":
-                self._log_refused(route, request, error)
+                self._log_refused(route, request, arguments, error)
             return self._json(request, error.status, {"error": error.reason, "field": error.field})
 
         return maybeDeferred(start).addCallbacks(on_done, on_failed)
 
-    def _log_refused(self, route: Route, request: Request, refusal: access.Refusal) -> None:
+    def _log_refused(self, route: Route, request: Request, arguments: Mapping[str, Any], refusal: access.Refusal) -> None:
         """Write a refused action of a user into the audit log."""
         try:
             caller = self._identify(request)
         except access.Refusal:
             return  # not authenticated: not in the audit log
-        add_audit_entry(self._context, caller, self._address(request), route.name, _path_of(request),
-                        f"refused: {refusal.reason}")
+        try:
+            given = access.read_json(_body(request))
+        except ValueError:
+            given = {}
+        target = target_of({**given, **arguments}) or self._path_with_query(request)
+        add_audit_entry(self._context, caller, self._address(request), route.name, target, f"refused: {refusal.reason}")
 
     def _admit(self, route: Route, request: Request, arguments: Mapping[str, Any]) -> ApiCall:
         """Authenticate, authorize and parse a request. Raises Refusal."""
-        body = request.content.read() if request.content is not None else b""
+        body = _body(request)
         path = self._path_with_query(request)
         caller = self._identify_for(route, request, path, body)
         access.require(caller, route.role)
@@ -324,6 +339,8 @@ class WebConsole(HealthEndpoints):
         request_of = access.NodeRequest("", receiver, route.method, path, body)
         found = tokens.check(token, request_of, self._host.present_time()[1]) if tokens is not None else None
         if found is None:
+            sender = access.Caller(UNKNOWN_NODE, access.UserRole.VIEWER)
+            add_audit_entry(self._context, sender, self._address(request), "node token", path, "refused")
             raise access.Refusal(403, f"{name} does not accept the token: http.keyFile differs, the clocks differ by "
                                  "more than 30 s, or the token is for another node or URL.")
         role = min(most, access.ROLES.get(found.role, access.UserRole.VIEWER))
@@ -422,6 +439,13 @@ class Prefixed(Resource):
 def _path_of(request: Request) -> str:
     segments: list[bytes] = request.postpath  # type: ignore[attr-defined]
     return "/" + b"/".join(segments).decode("utf-8", "replace")
+
+
+def _body(request: Request) -> bytes:
+    if request.content is None:
+        return b""
+    request.content.seek(0)
+    return bytes(request.content.read())
 
 
 def _argument(request: Request, name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -33,10 +34,11 @@ from bmqtwist.console.access import (
     read_json,
     require,
 )
-from bmqtwist.console.audit import FILE, FILE_BYTES_MAX, AuditLog
+from bmqtwist.console.audit import AGE_S_MAX, FILE, FILE_BYTES_MAX, FILES_MAX, PRINCIPALS_MAX, AuditLog
 from bmqtwist.console.generations import LoginGenerations
 from bmqtwist.console.pages import page_policy
 from bmqtwist.console.server import local_path
+from bmqtwist.limits import AUDIT_BURST, AUDIT_INTERVAL_S
 
 SECRET = b"s" * 32
 WALL = 1_000_000.0
@@ -323,3 +325,46 @@ def test_an_audit_log_that_cannot_be_written_is_reported_once_and_kept_in_memory
     for _ in range(3):
         log.add(audit_entry("stop", "n1", "ok"))
     assert len(reported) == 1 and "cannot be written" in reported[0] and len(log.entries) == 3
+
+
+def refusals(log: AuditLog, principal: str, count: int, at: float) -> None:
+    for _ in range(count):
+        log.add({**audit_entry("purge", "bmq://d/q", "refused: role"), "user": principal, "at": at}, principal)
+
+
+def test_a_flood_of_refusals_does_not_displace_other_entries(tmp_path: Path) -> None:
+    log = AuditLog(str(tmp_path), lambda text: None)
+    log.add(audit_entry("purge", "bmq://d/q", "ok"))
+    refusals(log, "vera", 40_000, 5.0)
+    refusals(log, "olaf", 1, 5.0)
+    assert [entry["user"] for entry in log.entries] == ["ada"] + ["vera"] * AUDIT_BURST + ["olaf"]
+    refusals(log, "vera", 1, 5.0 + AUDIT_INTERVAL_S)
+    assert log.entries[-1]["outcome"] == f"refused: role ({40_000 - AUDIT_BURST} similar entries before were left out)"
+    refusals(log, "vera", 1, 5.0 + 2 * AUDIT_INTERVAL_S)
+    assert log.entries[-1]["outcome"] == "refused: role"
+    assert (tmp_path / FILE).stat().st_size < 10_000
+
+
+def test_the_number_of_principals_with_a_limit_is_bounded() -> None:
+    log = AuditLog("", lambda text: None)
+    for number in range(PRINCIPALS_MAX + 10):
+        refusals(log, f"u{number}", 1, 5.0)
+    assert len(log._limits) == PRINCIPALS_MAX
+
+
+def test_previous_audit_files_are_kept_by_number_and_age(tmp_path: Path) -> None:
+    log = AuditLog(str(tmp_path), lambda text: None)
+
+    def fill(at: float) -> None:
+        with open(tmp_path / FILE, "ab") as file:
+            file.truncate(FILE_BYTES_MAX)
+        os.utime(tmp_path / FILE, (at, at))
+        log.add({**audit_entry("stop", "n1", "ok"), "at": at})
+
+    for number in range(FILES_MAX + 3):
+        fill(1000.0 + number)
+    kept = {path.name for path in tmp_path.iterdir()}
+    assert kept == {FILE, *(f"{FILE}.{number}" for number in range(1, FILES_MAX + 1))}
+    fill(1000.0 + AGE_S_MAX + FILES_MAX)
+    old = [path for path in tmp_path.iterdir() if path.stat().st_mtime < 1000.0 + FILES_MAX - 1]
+    assert old == [], "files above the age are deleted"

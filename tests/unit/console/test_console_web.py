@@ -617,6 +617,42 @@ def test_the_forwarded_address_is_used_from_trusted_proxies_only(tmp_path: Path,
     assert console.service._context.audit.entries[-1]["from"] == (own if shown == "TRANSPORT" else shown)
 
 
+def newest_entry(console: ConsoleWorld) -> dict[str, Any]:
+    return dict(console.service._context.audit.entries[-1])
+
+
+def test_a_refused_action_is_recorded_with_its_target(guarded: ConsoleWorld) -> None:
+    guarded.log_in("vera")
+    purge = {"uri": URI, "confirm": URI, "reason": "r"}
+    assert guarded.post("/api/v1/queues/purge", purge).status == 403
+    assert (newest_entry(guarded)["action"], newest_entry(guarded)["target"]) == ("purge", URI)
+    assert guarded.post("/api/v1/nodes/n1/stop", {"confirm": "n1", "reason": "r"}).status == 403
+    assert newest_entry(guarded)["target"] == "n1"
+    assert guarded.ask("/api/v1/rolling-restart", "POST", b"x", {"X-CSRF-Token": guarded.csrf}).status == 403
+    assert newest_entry(guarded)["target"] == "/api/v1/rolling-restart"
+
+
+def test_a_viewer_cannot_flush_the_audit_log(guarded: ConsoleWorld) -> None:
+    guarded.log_in("vera")
+    for _ in range(60):
+        guarded.post("/api/v1/queues/purge", {"uri": URI, "confirm": URI, "reason": "r"})
+    assert len(guarded.service._context.audit.entries) < 30
+
+
+def test_a_mistyped_login_name_is_not_recorded(guarded: ConsoleWorld) -> None:
+    """It may be a password."""
+    guarded.log_in("my secret password", "x")
+    assert newest_entry(guarded)["user"] == "(unknown user)" and "secret" not in str(newest_entry(guarded))
+    guarded.log_in("ada", "wrong")
+    assert newest_entry(guarded)["user"] == "ada"
+
+
+def test_a_forged_node_token_is_recorded(guarded: ConsoleWorld) -> None:
+    assert guarded.as_node("n2", "GET", "/api/v1/node", tokens=NodeTokens(b"x" * 32)).status == 403
+    found = newest_entry(guarded)
+    assert (found["action"], found["target"], found["outcome"]) == ("node token", "/api/v1/node", "refused")
+
+
 # -- other nodes ------------------------------------------------------------------------------------------------------
 
 
