@@ -40,7 +40,7 @@ from bmqtwist.peers.handshake import Identity
 from bmqtwist.reactor.performer import ReactorPerformer, listen
 from bmqtwist.reactor.tcp import ConnectionFactory
 from bmqtwist.report import Report
-from bmqtwist.security.exposure import Weight, exposures
+from bmqtwist.security.exposure import NETWORK_WEIGHTS, exposures
 from bmqtwist.security.tls import ClientContext, ServerContext
 from bmqtwist.steps import Steps, at_once
 from bmqtwist.storage.files import RealDisk
@@ -178,7 +178,7 @@ class BrokerService(Service):
             self.report.info("TCPSessionFactory '%s': successfully listening to '%s:%d'%s", name, listener.address,
                              port.getHost().port, " with TLS" if listener.tls else "")
         for exposure in exposures(self.configuration, self.security):
-            if exposure.weight < Weight.LOCAL_USERS:
+            if exposure.weight in NETWORK_WEIGHTS:
                 self.report.warn("#SECURITY %s", exposure)
         for what, site, address, number in self._sites(self):
             port = listen(self.reactor, site, address, number, None, BACKLOG)

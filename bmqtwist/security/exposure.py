@@ -1,7 +1,7 @@
 """Exposures of a configuration: what peers without a credential, every user, the network and local users can do.
 
-`exposures` lists them in order of weight. `daemon/service.py` logs those that concern the network or every user at the
-start; `bmq check --security` (`cli/check.py`) prints all. A custom authorizer counts as a restriction, because its decisions
+`exposures` lists them in order of weight. `daemon/service.py` logs those that concern the network at the start, and
+`authenticators.py` warns about the administration by every user; `bmq check --security` (`cli/check.py`) prints all. A custom authorizer counts as a restriction, because its decisions
 are unknown.
 """
 
@@ -34,6 +34,9 @@ class Weight(IntEnum):
     def label(self) -> str:
         """Name in lower case, with spaces."""
         return self.name.lower().replace("_", " ")
+
+
+NETWORK_WEIGHTS = (Weight.NETWORK_ADMINISTERS, Weight.NETWORK_USES_QUEUES, Weight.UNENCRYPTED, Weight.NETWORK_READS_STATUS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ IO_MODULES = {"storage.files", "reactor.tcp", "reactor.incoming", "config.load",
               "sdk.pump", "sdk.simple", "sdk.aio", "sdk.rpc", "sdk.tx", "tap", "console.http",
               "console.pages", "console.audit", "console.live", "console.collector",
               "console.demonstration", "console.stops", "console.server", "console.service",
-              "console.consoles", "console.local_queues",
+              "console.consoles", "console.exchange", "console.generations", "console.local_queues", "console.proxies",
               "console.operation", "console.documents_api", "console.actions", "console.routes"}
 IO_PACKAGES = {"cli", "kombu", "spark", "testing"}
 
