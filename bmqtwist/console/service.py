@@ -52,6 +52,7 @@ class ConsoleService:
         log_file = configuration.broker.task_config.log_controller.file_name
         folder = str(Path(log_file).parent) if log_file else ""
         generations = LoginGenerations(users, folder if secret else "", host.report.error)
+        generations.is_complete = not secret  # else no login outlives the process
         cookies = Cookies(secret or os.urandom(32), http.session_hours * 3600.0, http.idle_minutes * 60.0, generations,
                           host.present_time()[1])
         logins = Logins(users, cookies, ROLES.get(http.local_role))

@@ -1,8 +1,8 @@
 """Exposures of a configuration: what peers without a credential, every user, the network and local users can do.
 
 `exposures` lists them in order of weight. `daemon/service.py` logs those that concern the network at the start, and
-`authenticators.py` warns about the administration by every user; `bmq check --security` (`cli/check.py`) prints all. A custom
-authorizer counts as a restriction, because its decisions are unknown.
+`authenticators.py` warns about the administration by every user; `bmq check --security` (`cli/check.py`) prints all. A
+custom authorizer counts as a restriction, because its decisions are unknown.
 """
 
 from __future__ import annotations
