@@ -24,8 +24,9 @@ class LoginGenerations:
     """Generations of all users. `folder`: "" = no file; `failed` is called at each failed read or write; `is_complete`: no
     logout from before the start can be missing."""
 
-    def __init__(self, users: Collection[str] = (), folder: str = "", failed: Callable[[str], None] = str) -> None:
-        self._users, self._failed = frozenset(users), failed
+    def __init__(self, users: Collection[str] = (), folder: str = "",
+                 failed: Callable[[str], None] | None = None) -> None:
+        self._users, self._failed = frozenset(users), failed or (lambda reason: None)
         self._path = Path(folder) / FILE if folder else None
         self.numbers: dict[str, int] = {}
         self.has_file = self._path is not None and self._read(self._path)
