@@ -65,3 +65,4 @@ PROXY_REQUESTS_PER_SECOND: Final = 50  # to consoles of proxies; after an idle t
 LOGIN_GENERATION_MAX: Final = 1 << 53  # logouts of one user of the console
 AUDIT_BURST: Final = 20  # refusals, logins and logouts of one principal at once in the audit log of the console
 AUDIT_INTERVAL_S: Final = 30.0  # between further ones; those between are counted
+PROXY_ANSWER_BYTES_MAX: Final = 2 << 20  # answer of the console of a proxy: 2,000 rows of 1 kB

@@ -35,7 +35,7 @@ NO_KEY = "http.keyFile is not configured: consoles with users need it to authent
 
 
 class TooLong(Exception):
-    """Answer longer than ANSWER_BYTES_MAX."""
+    """Answer above its limit."""
 
 
 class PeerClient:
@@ -56,8 +56,9 @@ class PeerClient:
 
     @inlineCallbacks
     def request(self, node: str, url: str, method: str, path: str, body: bytes = b"", caller: Caller | None = None,
-            seconds: float = PEER_SECONDS_MAX) -> Any:
-        """Return the status and JSON that a node answers. `path`: below its URL, with query. Refusal 502: no answer."""
+            seconds: float = PEER_SECONDS_MAX, *, most: int = ANSWER_BYTES_MAX) -> Any:
+        """Return the status and JSON that a node answers, of `most` bytes. `path`: below its URL, with query. Refusal 502:
+        no answer."""
         if self._tokens is None:
             raise Refusal(502, NO_KEY)
         user, role = (caller.user, caller.role.label) if caller is not None else ("", "")
@@ -69,7 +70,7 @@ class PeerClient:
         sent.addTimeout(seconds, self._reactor)
         try:
             response = yield sent
-            text = yield _collect(response).addTimeout(seconds, self._reactor)
+            text = yield _collect(response, most).addTimeout(seconds, self._reactor)
             return response.code, json.loads(text)
         except Refusal:
             raise
@@ -77,14 +78,14 @@ class PeerClient:
             raise Refusal(502, f"Node {node} does not answer at {url}: {_reason(error)}.") from None
 
 
-def _collect(response: Any) -> Deferred[bytes]:
+def _collect(response: Any, most: int = ANSWER_BYTES_MAX) -> Deferred[bytes]:
     found: list[bytes] = []
     size = 0
 
     def more(data: bytes) -> None:
         nonlocal size
         size += len(data)
-        if size > ANSWER_BYTES_MAX:
+        if size > most:
             raise TooLong
         found.append(data)
 

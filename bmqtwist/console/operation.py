@@ -319,7 +319,7 @@ def audit_call(context: OperationContext, call: ApiCall, outcome: str) -> None:
 def target_of(arguments: Mapping[str, Any]) -> str:
     """Return what an action concerns, from its arguments."""
     return next((str(arguments[each]) for each in ("node", "partition", "uri", "alarm", "domain")
-                 if arguments.get(each) is not None), "")
+                 if isinstance(arguments.get(each), (str, int))), "")
 
 
 def add_audit_entry(context: OperationContext, caller: Caller, address: str, action: str, target: str, outcome: str,

@@ -12,7 +12,12 @@ from twisted.internet.defer import Deferred, fail, succeed
 from bmqtwist.console import proxies as module
 from bmqtwist.console.access import Caller, Refusal
 from bmqtwist.console.proxies import ANSWER_AGE_S_MAX, RETRY_S
-from bmqtwist.limits import PROXIES_ASKED_MAX, PROXY_REQUESTS_AT_ONCE, PROXY_REQUESTS_PER_SECOND
+from bmqtwist.limits import (
+    PROXIES_ASKED_MAX,
+    PROXY_ANSWER_BYTES_MAX,
+    PROXY_REQUESTS_AT_ONCE,
+    PROXY_REQUESTS_PER_SECOND,
+)
 from bmqtwist.view import node_facts
 
 URI = "bmq://d/q"
@@ -29,7 +34,7 @@ class FakeConsoles:
         self.answers, self.asked = answers, list[tuple[str, str, str, Caller | None]]()
 
     def request(self, node: str, url: str, method: str, path: str, body: bytes = b"", caller: Caller | None = None,
-                seconds: float = 1.0) -> Deferred[Any]:
+                seconds: float = 1.0, *, most: int = 0) -> Deferred[Any]:
         self.asked.append((node, url, path, caller))
         answer = self.answers[url]
         if isinstance(answer, Exception):
@@ -115,7 +120,8 @@ def test_open_requests_are_limited(tmp_path: Path) -> None:
     console, waiting = ConsoleWorld(tmp_path), list[Deferred[Any]]()
 
     class SilentConsoles:
-        def request(self, *given: Any) -> Deferred[Any]:
+        def request(self, *given: Any, most: int) -> Deferred[Any]:
+            assert most == PROXY_ANSWER_BYTES_MAX
             waiting.append(Deferred())
             return waiting[-1]
 
