@@ -189,10 +189,11 @@ def test_concurrent_authentications_each_receive_their_own_result() -> None:
 def test_with_an_authenticator_clients_without_credential_need_an_anonymous_setting() -> None:
     """Anonymous access requires its own setting, and logs a warning."""
     plugins, report = [plugin_config("BasicAuthenticator", {"alice": make_hash("wonder", bytes(16))})], ListReport()
-    closed = build_from(plugins, report=report)
+    rules = AuthorizationRules(default="deny")
+    closed = build_from(plugins, report=report, rules=rules)
     (close,) = closed.new_authentication("p").on_identity(0.0)
     assert isinstance(close, CloseConnection) and not closed.open_principals and not report.lines
-    opened = build_from(plugins, anonymous_config(Credential("ANONYMOUS", b"")), report=report)
+    opened = build_from(plugins, anonymous_config(Credential("ANONYMOUS", b"")), report=report, rules=rules)
     assert opened.new_authentication("p").on_identity(0.0) == [Proceed()] and opened.open_principals == ["anonymous"]
     [(severity, text)] = report.lines
     assert severity == "WARN" and "admits clients without credentials" in text
