@@ -36,7 +36,8 @@ def secured(broker: BrokerProcess, files: tuple[Path, Path], tls_port: int, tls_
                              "credentialProvider": plugin("BasicCredentialProvider", username=user,
                                                           password="secret" if user == "node" else "other")}
     app.setdefault("bmqtwist", {})["authorization"] = {"rules": [
-        {"principal": "BASIC_USER-proxy", "actions": ["ConnectProxy"], "effect": "allow"}]}
+        {"principal": "BASIC_USER-proxy", "actions": ["ConnectProxy"], "effect": "allow"},
+        {"principal": "anonymous", "actions": ["ConnectAdmin", "ExecuteAdminCommand"], "effect": "allow"}]}
     for group in ("myClusters", "proxyClusters"):
         for definition in broker.config.clusters[group]:
             for node, port in zip(definition["nodes"], tls_ports, strict=True):
