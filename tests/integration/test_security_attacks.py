@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from kit.cli_kit import BMQ
 from kit.process import BrokerProcess, free_port
-from unit.security.test_authorization_roles import OPEN_RULES, documented_rules, secured_app
+from kit.roles import OPEN_RULES, documented_rules, secured_app
 
 from bmqtwist.console.access import OPEN_SECRET, NodeRequest, NodeTokens, receiver_of
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from kit.client import Client
 from kit.memory import MemoryWorld
+from kit.roles import OPEN_RULES, USERS, documented_rules, secured_app
 
 from bmqtwist.config.broker import BrokerConfig
 from bmqtwist.config.declare import decode_text
@@ -16,8 +17,6 @@ from bmqtwist.report import ListReport
 from bmqtwist.security.authenticators import Security, build_security
 from bmqtwist.security.authorization import Action
 
-PAGE = Path(__file__).parents[3] / "docs" / "configuration.md"
-USERS = ("ops1", "node", "proxy", "shop", "billing", "team-a", "other")
 ORDERS, TEST = "bmq.orders", "bmq.test.x"
 CLIENT, ADMIN = Action.CONNECT_CLIENT, {Action.CONNECT_ADMIN, Action.EXECUTE_ADMIN_COMMAND}
 READ, WRITE, EVERY_DOMAIN = Action.QUEUE_READ, Action.QUEUE_WRITE, (ORDERS, TEST)
@@ -29,26 +28,6 @@ ALLOWED: dict[str, set[tuple[Action, str]]] = {
     "billing": {(CLIENT, ORDERS), (CLIENT, TEST), (READ, ORDERS)},
     "team-a": {(CLIENT, ORDERS), (CLIENT, TEST), (READ, TEST), (WRITE, TEST)},
     "other": set()}
-# The example of earlier versions of the page: it allowed every action by default.
-OPEN_RULES = {"rules": [{"principal": "BASIC_USER-ops*", "effect": "allow"},
-                        {"principal": "*", "actions": ["QueueRead"], "domain": "bmq.test.*", "effect": "allow"},
-                        {"principal": "*", "actions": ["QueueRead", "QueueWrite"], "effect": "deny"}],
-              "default": "allow"}
-
-
-def documented_rules() -> dict[str, Any]:
-    """Return the example of the page."""
-    text = PAGE.read_text().partition("## Authorization\n")[2]
-    block = text[text.index('    "authorization": {'):]
-    found: dict[str, Any] = json.loads(f"{{{block[:block.index(chr(10) + '    }')]}}}}}")
-    return found["authorization"]  # type: ignore[no-any-return]
-
-
-def secured_app(rules: dict[str, Any] | None) -> dict[str, Any]:
-    """Return members of appConfig: all users with the password `x`, and the rules."""
-    settings = [{"key": user, "value": {"stringVal": "x"}} for user in USERS]
-    return {"authentication": {"authenticators": [{"name": "BasicAuthenticator", "settings": settings}]},
-            "bmqtwist": {"authorization": rules} if rules is not None else {}}
 
 
 def build(rules: dict[str, Any] | None, report: ListReport | None = None) -> Security:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from unit.security.test_authorization_roles import documented_rules
+from kit.roles import documented_rules
 
 from bmqtwist.cli.check import run_security_check
 from bmqtwist.security.exposure import Weight
