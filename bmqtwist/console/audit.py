@@ -4,8 +4,8 @@
     console-audit.jsonl.N     kept for AGE_S_MAX, at most FILES_MAX of them
 
 Entries that a user can cause without a right (`limited`: refusals, logins and logouts) are limited per principal, so that
-they cannot displace others: AUDIT_BURST at once, then one per AUDIT_INTERVAL_S; the next one has the number of those that
-were left out. `operation.py` adds the entries; events of the node are in `view/events.py`.
+they cannot displace others: AUDIT_BURST at once, then one per AUDIT_INTERVAL_S; the next entry has the number of
+omitted ones. `operation.py` adds the entries; events of the node are in `view/events.py`.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class _Limit:
 
 
 def _rotate(path: Path, at: float) -> None:
-    """Rename the file and the previous ones; delete those that are too old or too many."""
+    """Rename the file and the previous ones; delete files above AGE_S_MAX and FILES_MAX."""
     for number in range(FILES_MAX, 0, -1):
         old = path.with_name(f"{FILE}.{number}")
         try:

@@ -64,7 +64,7 @@ class DocumentCollector:
 
     def _record(self) -> None:
         self.start()
-        self.consoles.proxies.forget()
+        self.consoles.proxies.remove_expired()
         self.consoles.urls()  # stored: pages of a stopped node reconnect here and are accepted only if its URL is known
         broker, (now, wall) = self._host.node.broker, self._host.present_time()
         messages, size = node_facts.stored_totals(broker)

@@ -24,6 +24,7 @@ from bmqtwist.broker.broker import Broker
 from bmqtwist.console.access import Caller, NodeRequest, NodeTokens, Refusal, receiver_of
 from bmqtwist.console.documents import Document, compact
 from bmqtwist.console.proxies import ProxyConsoles
+from bmqtwist.limits import PROXY_ANSWER_BYTES_MAX
 from bmqtwist.view import cluster_facts
 
 PEER_SECONDS_MAX = 1.0
@@ -54,19 +55,28 @@ class PeerClient:
         closed: Deferred[Any] = self._pool.closeCachedConnections()
         return closed
 
-    @inlineCallbacks
     def request(self, node: str, url: str, method: str, path: str, body: bytes = b"", caller: Caller | None = None,
-            seconds: float = PEER_SECONDS_MAX, *, most: int = ANSWER_BYTES_MAX) -> Any:
-        """Return the status and JSON that a node answers, of `most` bytes. `path`: below its URL, with query. Refusal 502:
-        no answer."""
+                seconds: float = PEER_SECONDS_MAX) -> Deferred[Any]:
+        """Return the status and JSON that a node answers. `path`: below its URL, with query. Refusal 502: no answer."""
+        user, role = (caller.user, caller.role.label) if caller is not None else ("", "")
+        content = NodeRequest(self._name, receiver_of(node, url), method, path, body, user, role)
+        sent: Deferred[Any] = self._send(content, url, seconds, ANSWER_BYTES_MAX)
+        return sent
+
+    def request_proxy(self, name: str, url: str, path: str) -> Deferred[Any]:
+        """Return the status and JSON that a proxy answers, of PROXY_ANSWER_BYTES_MAX. Refusal 502: no answer."""
+        content = NodeRequest(self._name, receiver_of(name, url), "GET", path, b"")
+        sent: Deferred[Any] = self._send(content, url, PEER_SECONDS_MAX, PROXY_ANSWER_BYTES_MAX)
+        return sent
+
+    @inlineCallbacks
+    def _send(self, content: NodeRequest, url: str, seconds: float, most: int) -> Any:
         if self._tokens is None:
             raise Refusal(502, NO_KEY)
-        user, role = (caller.user, caller.role.label) if caller is not None else ("", "")
-        token = self._tokens.make(NodeRequest(self._name, receiver_of(node, url), method, path, body, user, role),
-                                  self._wall(), os.urandom(12).hex())
-        headers = {TOKEN_HEADER: token, "Content-Type": "application/json"}
-        sent = self._client.request(method, (url + path).encode(), headers=headers, data=body or None,
-                                     allow_redirects=False, unbuffered=True)
+        headers = {TOKEN_HEADER: self._tokens.make(content, self._wall(), os.urandom(12).hex()),
+                   "Content-Type": "application/json"}
+        sent = self._client.request(content.method, (url + content.path).encode(), headers=headers,
+                                     data=content.body or None, allow_redirects=False, unbuffered=True)
         sent.addTimeout(seconds, self._reactor)
         try:
             response = yield sent
@@ -75,7 +85,7 @@ class PeerClient:
         except Refusal:
             raise
         except Exception as error:
-            raise Refusal(502, f"Node {node} does not answer at {url}: {_reason(error)}.") from None
+            raise Refusal(502, f"{content.receiver} does not answer: {_reason(error)}.") from None
 
 
 def _collect(response: Any, most: int = ANSWER_BYTES_MAX) -> Deferred[bytes]:

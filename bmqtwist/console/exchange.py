@@ -30,7 +30,7 @@ class GenerationExchange:
 
     def __init__(self, host: BrokerService, consoles: OtherConsoles, generations: LoginGenerations) -> None:
         self._host, self._consoles, self._generations = host, consoles, generations
-        self._heard: set[str] = set()  # nodes that have answered since the start
+        self._answered: set[str] = set()  # nodes that have answered since the start
         self._timer: Any = None
 
     def start(self) -> None:
@@ -51,8 +51,8 @@ class GenerationExchange:
     def _on_answers(self, answers: tuple[Mapping[str, Mapping[str, object]], object]) -> None:
         for name, answer in answers[0].items():
             self._generations.merge(answer.get("generations"))
-            self._heard.add(name)
+            self._answered.add(name)
         broker = self._host.node.broker
         others = set(cluster_facts.node_names(broker)) - {cluster_facts.name_of(broker)}
-        if self._generations.has_file and others <= self._heard | cluster_facts.nodes_without_console(broker):
+        if self._generations.has_file and others <= self._answered | cluster_facts.nodes_without_console(broker):
             self._generations.is_complete = True

@@ -15,12 +15,7 @@ from twisted.internet.defer import Deferred, DeferredList, DeferredSemaphore, in
 
 from bmqtwist.console.access import Refusal, origin_of
 from bmqtwist.console.documents import Document
-from bmqtwist.limits import (
-    PROXIES_ASKED_MAX,
-    PROXY_ANSWER_BYTES_MAX,
-    PROXY_REQUESTS_AT_ONCE,
-    PROXY_REQUESTS_PER_SECOND,
-)
+from bmqtwist.limits import PROXIES_ASKED_MAX, PROXY_REQUESTS_AT_ONCE, PROXY_REQUESTS_PER_SECOND
 from bmqtwist.peers.handshake import is_console_url
 from bmqtwist.view.node_facts import PROXIES_MAX
 
@@ -39,8 +34,8 @@ TOO_MANY = "too many proxies or requests"
 class ConsoleClient(Protocol):
     """HTTP client for other consoles: `consoles.PeerClient`."""
 
-    def request(self, node: str, url: str, method: str, path: str, *, most: int) -> Deferred[Any]:
-        """Return the status and JSON that a console answers, of `most` bytes. Fails with Refusal."""
+    def request_proxy(self, name: str, url: str, path: str) -> Deferred[Any]:
+        """Return the status and JSON that a console answers. Fails with Refusal."""
 
 
 class RequestBudget:
@@ -74,7 +69,7 @@ class ProxyConsoles:
         broker; `nodes`: names of nodes, whose tokens a proxy must not receive. Returns pairs of a proxy (as of
         `node_facts.proxy_of`) and its answer, and the reasons for missing ones by name."""
         begin = self._now()
-        self.forget()
+        self.remove_expired()
         seen, origins = {own}, set[str]()
         found: list[tuple[Document, Document]] = []
         missing: dict[str, str] = {}
@@ -123,8 +118,7 @@ class ProxyConsoles:
         if now >= deadline or not self._budget.take(now):
             return TOO_MANY
         try:
-            status, answer = yield self.client.request(proxy["name"], proxy["url"], "GET", path,
-                                                       most=PROXY_ANSWER_BYTES_MAX)
+            status, answer = yield self.client.request_proxy(proxy["name"], proxy["url"], path)
             if status != 200 or not isinstance(answer, dict):
                 raise Refusal(502, NO_ANSWER)
         except Refusal:
@@ -133,8 +127,8 @@ class ProxyConsoles:
         self._answers[key] = self._now() + ANSWER_AGE_S_MAX, answer
         return answer
 
-    def forget(self) -> None:
-        """Drop answers and refusals that are too old. Called for each document, and every 5 s by `collector.py`."""
+    def remove_expired(self) -> None:
+        """Remove answers and refusals that are too old. Called for each document, and every 5 s by `collector.py`."""
         now = self._now()
         self._unresponsive = {ident: until for ident, until in self._unresponsive.items() if until > now}
         self._answers = {key: each for key, each in self._answers.items() if each[0] > now}

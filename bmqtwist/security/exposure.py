@@ -1,6 +1,6 @@
 """Exposures of a configuration: what peers without a credential, every user, the network and local users can do.
 
-`exposures` lists them in order of weight. `daemon/service.py` logs those that concern the network at the start, and
+`exposures` lists them in order of weight. `daemon/service.py` logs exposures to the network at the start, and
 `authenticators.py` warns about the administration by every user; `bmq check --security` (`cli/check.py`) prints all. A
 custom authorizer counts as a restriction, because its decisions are unknown.
 """
@@ -41,7 +41,7 @@ NETWORK_WEIGHTS = (Weight.NETWORK_ADMINISTERS, Weight.NETWORK_USES_QUEUES, Weigh
 
 @dataclass(frozen=True, slots=True)
 class Exposure:
-    """What a party can do that it perhaps should not, and the configuration that prevents it."""
+    """A right of a party that it perhaps should not have, and the configuration that prevents it."""
 
     weight: Weight
     text: str

@@ -10,14 +10,9 @@ from kit.console import ConsoleWorld
 from twisted.internet.defer import Deferred, fail, succeed
 
 from bmqtwist.console import proxies as module
-from bmqtwist.console.access import Caller, Refusal
+from bmqtwist.console.access import Refusal
 from bmqtwist.console.proxies import ANSWER_AGE_S_MAX, RETRY_S
-from bmqtwist.limits import (
-    PROXIES_ASKED_MAX,
-    PROXY_ANSWER_BYTES_MAX,
-    PROXY_REQUESTS_AT_ONCE,
-    PROXY_REQUESTS_PER_SECOND,
-)
+from bmqtwist.limits import PROXIES_ASKED_MAX, PROXY_REQUESTS_AT_ONCE, PROXY_REQUESTS_PER_SECOND
 from bmqtwist.view import node_facts
 
 URI = "bmq://d/q"
@@ -31,11 +26,10 @@ class FakeConsoles:
     """Other consoles by URL: answers and received requests."""
 
     def __init__(self, answers: dict[str, Any]) -> None:
-        self.answers, self.asked = answers, list[tuple[str, str, str, Caller | None]]()
+        self.answers, self.asked = answers, list[tuple[str, str, str]]()
 
-    def request(self, node: str, url: str, method: str, path: str, body: bytes = b"", caller: Caller | None = None,
-                seconds: float = 1.0, *, most: int = 0) -> Deferred[Any]:
-        self.asked.append((node, url, path, caller))
+    def request_proxy(self, name: str, url: str, path: str) -> Deferred[Any]:
+        self.asked.append((name, url, path))
         answer = self.answers[url]
         if isinstance(answer, Exception):
             return fail(answer)
@@ -120,8 +114,7 @@ def test_open_requests_are_limited(tmp_path: Path) -> None:
     console, waiting = ConsoleWorld(tmp_path), list[Deferred[Any]]()
 
     class SilentConsoles:
-        def request(self, *given: Any, most: int) -> Deferred[Any]:
-            assert most == PROXY_ANSWER_BYTES_MAX
+        def request_proxy(self, *given: Any) -> Deferred[Any]:
             waiting.append(Deferred())
             return waiting[-1]
 
