@@ -1,6 +1,7 @@
 """Broker process of a benchmark, with a generated configuration in its own directory.
 
-Used by `run.py`, `compare.py` and the other benchmarks; clusters are in `nodes.py`, RabbitMQ in `rabbit.py`.
+Used by `run.py`, `compare.py` and the other benchmarks; clusters are in `nodes.py`, RabbitMQ in `rabbit.py`. The
+members of the configuration are declared in `bmqtwist/config/`.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ Prints one JSON object for each: seconds to catch up, ACK latency meanwhile, and
 longest delay of a timer since its start (`after_ms`; `before_ms`: the values before, which include filling the queue).
 `host_pause_ms`: the longest pause of the machine itself meanwhile (`bench.machine`).
 
-All files are in memory if there is such a file system: on a shared disk an image delays the writes of other nodes by 5 to
-25 ms.
+All files are in memory if there is such a file system: on a shared disk an image delays the writes of other nodes by 5
+to 25 ms. Clusters are started by `nodes.py`, percentiles are computed by `gauge.py: Samples`.
 """
 
 from __future__ import annotations

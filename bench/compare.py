@@ -11,9 +11,9 @@ after the other in each turn, in alternating order; these ratios vary by 0.1 and
 gives the old side the first and the new side the second durability: with the same broker on both sides it measures the cost
 of a durability.
 
-A row has the medians over all turns, and the medians of the ratios new/old of each turn. `other cores`: the largest number
-of cores that other processes used in a turn (not meaningful when both sides run). `load.py` runs a cell; bmqtwist and
-RabbitMQ are compared by `run.py`.
+A row has the medians over all turns, and the medians of the ratios new/old of each turn. `other cores`: the largest
+number of cores that other processes used in a turn (not meaningful when both sides run). Cells are declared in
+`cells.py` and run by `load.py`; bmqtwist and RabbitMQ are compared by `run.py`.
 """
 
 from __future__ import annotations

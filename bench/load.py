@@ -1,7 +1,7 @@
 """Run of one cell against one target: starts the client processes and measures throughput, latency, CPU and memory.
 
 Called by `run.py`, `compare.py`, `sdk.py`, `proxy.py` and `train.py`; the cells are in `cells.py`, the targets in
-`broker.py`, `nodes.py` and `rabbit.py`.
+`broker.py`, `nodes.py` and `rabbit.py`. Percentiles are computed by `gauge.py`.
 """
 
 from __future__ import annotations

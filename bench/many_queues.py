@@ -2,10 +2,11 @@
 
     python -m bench.many_queues [--queues 1,100,10000] [--connections 1] [--rate 5000] [--seconds 10] [--size 1024]
 
-For each number of queues, starts a new broker and one client process, which distributes the queues over its connections,
-opens them for reading and writing, posts `rate` messages per second to the queues in a long cycle, and confirms all
-messages. `--rate 10` measures queues that are rarely used. One JSON object per line: CPU per message, used cores, latency,
-memory, and the longest turn. Queues without traffic are measured by `idle_queues.py`.
+For each number of queues, starts a new broker and one client process, which distributes the queues over its
+connections, opens them for reading and writing, posts `rate` messages per second to the queues in a long cycle, and
+confirms all messages. `--rate 10` measures queues that are rarely used. One JSON object per line: CPU per message, used
+cores, latency, memory, and the longest turn. Queues without traffic are measured by `idle_queues.py`. Percentiles are
+computed by `gauge.py`.
 """
 
 from __future__ import annotations

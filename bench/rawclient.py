@@ -1,7 +1,8 @@
 """Small blocking client on `bmqtwist.wire`, for loads that the official SDK cannot produce, such as many messages per event.
 
 It uses BER and generates GUIDs. The caller reads: `events()` returns complete received events, `pushes()` and `acks()`
-iterate over their bodies without an object per message. """
+iterate over their bodies without an object per message. Used by `raw_worker.py` and other benchmarks; the layouts are
+in `bmqtwist/wire/`."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@
 
 Posts the messages, kills the broker, starts it again, and measures the time until it accepts clients, until the first
 delivery, and with `--drain` until the last one. Prints one JSON object. Failovers of a cluster are measured by
-`take_over.py`, rollovers by `rollover.py`.
+`take_over.py`, rollovers by `rollover.py`. The broker is started by `broker.py`.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@
 
 Fills one partition, then posts and deletes messages until the partition rolls over in slices, and measures each turn
 meanwhile: `clock`, the elapsed time; `work`, the CPU time of the thread; `host_pause`, the longest pause of the machine
-(`bench.machine`). Then it measures a rollover in one step, and a recovery from the file set. Prints one JSON object. """
+(`bench.machine`). Then it measures a rollover in one step, and a recovery from the file set. Prints one JSON object.
+Limits of the rollover are in `bmqtwist/storage/rollover.py`."""
 
 from __future__ import annotations
 

@@ -19,7 +19,8 @@ median rate. Columns:
 Brokers, RabbitMQ too, get a higher priority than their clients if the system allows `--nice`; the first line shows it. With
 `--nice 0` the brokers compete with twenty busy clients for a few processors, and turns are mostly waiting.
 
-The environment variable BMQBRKR names another command for the broker.
+The environment variable BMQBRKR names another command for the broker. Cells are declared in `cells.py` and run by
+`load.py`, which makes the fields of a row; columns are declared here.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     python -m bench.sdk [--cells one-process-1k,1q1p1c-1k] [--seconds 6] [--repeat 3] [--durability none] [--json FILE]
 
 For each cell: the official SDK, then the SDK of bmqtwist with single posts, with many tasks, and with `post_many` (see
-bench.bmqtwist_worker). A repetition is one round of all of them; ratios are those of the medians. At the end the event loop
-of the bmqtwist client is measured at 10,000 messages/s: its longest callback. Cells run in `load.py`; the clients are
-`sdk_worker.py` and `bmqtwist_worker.py`.
+bench.bmqtwist_worker). A repetition is one round of all of them; ratios are those of the medians. At the end the event
+loop of the bmqtwist client is measured at 10,000 messages/s: its longest callback. Cells are declared in `cells.py` and
+run by `load.py`; the clients are `sdk_worker.py` and `bmqtwist_worker.py`.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@
 Fills a strongly consistent queue of a cluster of three nodes, moves its partition to another node (`PARTITION 0 MOVE`),
 then kills that node (`kill -9`). Prints one JSON object for each: seconds until a message posted at that time is
 acknowledged, and for each node the longest turn and timer delay since its start, before and after. `host_pause_ms`: the
-longest pause of the machine itself meanwhile (`bench.machine`). """
+longest pause of the machine itself meanwhile (`bench.machine`). Clusters are started by `nodes.py`, posts are made by
+`catch_up.py: Poster`."""
 
 from __future__ import annotations
 

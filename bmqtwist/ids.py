@@ -1,7 +1,8 @@
 """Identifiers: queue URIs, message GUIDs and storage keys. Clocks and randomness are arguments.
 
 `link/requests.py` parses the URIs of opens, `cluster/changes.py` makes the keys of queues and apps, the SDK and
-`broker/access.py` make GUIDs. Sequence numbers of records are in `storage/psn.py`.
+`broker/access.py` make GUIDs. Sequence numbers of records are in `storage/psn.py`. Lengths of names are limited in
+`bmqtwist/limits.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Functions of the admin commands: operations on domains, queues, clusters, partitions and tunables, and inspections.
 
-`table.py` names the function of each command; `console/actions.py` calls some of them, too. A refusal is a LocalError or
-Refused with a text for the operator. State is read through `view/`.
+`table.py` names the function of each command; `console/actions.py` calls some of them, too. A refusal is a LocalError
+or Refused with a text for the operator. State is read through `view/`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Parser of admin commands, in words or as JSON, by the table in `table.py`.
 
-`parse` accepts any text: it returns a command and an encoding, or raises CommandError with the reason.
+`parse` accepts any text: it returns a command and an encoding, or raises CommandError with the reason. Syntax elements
+are declared in `commands.py`.
 """
 
 from __future__ import annotations

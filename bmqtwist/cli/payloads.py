@@ -1,6 +1,7 @@
 """Input of `bmq produce`: properties on the command line, JSON lines, delimited messages in standard input.
 
-Called by `produce.py`; output forms of `bmq consume` are in `textforms.py`.
+Called by `produce.py`; output forms of `bmq consume` are in `textforms.py`. The size of a message is limited in
+`bmqtwist/limits.py`.
 """
 
 from __future__ import annotations

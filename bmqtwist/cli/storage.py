@@ -1,7 +1,8 @@
 """`bmq storage`: read-only inspection of storage files.
 
-Exit codes: 0 success, 1 requested records are not found, damage is found or directories differ, 2 invalid command line or
-unreadable file. Started by `main.py`. This module has the options; searching and printing are in `storagetool/`.
+Exit codes: 0 success, 1 requested records are not found, damage is found or directories differ, 2 invalid command line
+or unreadable file. Started by `main.py`. This module has the options; records are selected in
+`storagetool/selection.py` and printed by the other modules of `storagetool/`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Inputs and outputs of the elector (`elector.py`), as values. `member/leadership.py` performs the outputs."""
+"""Inputs and outputs of the elector (`elector.py`), as values. `member/leadership.py` performs the outputs.
+
+Messages on the wire are declared in `wire/cluster_schema.py`.
+"""
 
 from __future__ import annotations
 

@@ -8,9 +8,10 @@ newest of them without a vote: a candidate that received its vote had made that 
 unsafe: to wait for a fixed time, because a message of a candidate may be delayed for longer; to follow a leader that has a
 majority, because a leader of an older term may have one, too.
 
-`Elector` has the state of a node; its actions are functions, grouped by role. `TABLE` names the action for every state and
-event. Timers are deadlines; a `TickAt` reports the earliest one. `now`: seconds, monotonic. `member/leadership.py` calls
-`Elector.step`.
+`Elector` has the state of a node; its actions are functions, grouped by role. `TABLE` names the action for every state
+and event. Timers are deadlines; a `TickAt` reports the earliest one. `now`: seconds, monotonic. `member/leadership.py`
+calls `Elector.step`; `timing` there derives the timeouts from the configuration (`config/clusters.py: ElectorConfig`).
+Inputs and outputs are declared in `election_events.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Inputs and outputs of the metadata log (`metadata_log.py`), as values, and its messages on the wire.
+"""Inputs and outputs of the metadata log (`metadata_log.py`), as values, and its messages on the wire, which
+`wire/cluster_schema.py` declares.
 
 A COMMIT is a record of the log, as in the original: followers learn of commits from the records that they append.
 """

@@ -1,4 +1,5 @@
-"""Inputs and outputs of the state machine of a partition (`partition_machine.py`), and its messages on the wire.
+"""Inputs and outputs of the state machine of a partition (`partition_machine.py`), and its messages on the wire, which
+`wire/layout.py` (records, receipts) and `wire/cluster_schema.py` declare.
 
 Events that occur with every message define `__init__` themselves: mypyc does not compile the one of a dataclass.
 """

@@ -1,9 +1,10 @@
 """State machine of one partition at one member: decides which node may append to it, and which records are committed.
 
-It uses no files, sockets or clock; the log is a `LogView`. docs/internals.md, "The partitions of several nodes", lists its
-rules. Parts: `partition_standing` (role and leases), `take_over` (promises, and the choice of a new primary's log),
-`replication_targets` (nodes that receive records; commits), `partition_reception` (records from another node). A primary
-without answers from a quorum for `ReplicationTiming.lease` seconds is passive until all its records are committed.
+It uses no files, sockets or clock; the log is a `LogView`. docs/internals.md, "The partitions of several nodes", lists
+its rules. Parts: `partition_standing` (role and leases), `take_over` (promises, and the choice of a new primary's log),
+`replication_targets` (nodes that receive records; commits), `partition_reception` (records from another node). A
+primary without answers from a quorum for `ReplicationTiming.lease` seconds is passive until all its records are
+committed; `member/replication.py: replication_timing` derives the times.
 
 `TABLE` has the action for every role and event. `member/partition_runner.py` performs the outputs. `now`: seconds,
 monotonic.

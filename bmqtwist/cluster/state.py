@@ -1,7 +1,8 @@
 """Cluster state: partitions with their primaries and leases, queues with their partitions and apps.
 
 Only advisories change it; every node applies them in the same order, also when it loads its ledger. Called by
-`metadata_log.py` for each committed advisory; `changes.py` builds the advisories.
+`metadata_log.py` for each committed advisory; `changes.py` builds the advisories. The advisories are declared in
+`wire/cluster_schema.py`.
 """
 
 from __future__ import annotations

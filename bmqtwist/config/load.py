@@ -1,7 +1,7 @@
 """Loader of a configuration directory, with command line and environment, into a Configuration.
 
 It reads `bmqbrkrcfg.json`, `clusters.json`, `domains/<name>.json`, the environment and the host's name; `declare` and
-`compose` contain the rules.
+`compose` contain the rules. Members and defaults are declared in `broker.py`, `clusters.py` and `domain.py`.
 """
 
 from __future__ import annotations

@@ -4,9 +4,10 @@
     users                  a login in a signed cookie, and a role; each role includes the permissions of the lower roles
     another node           its token, which names the user of the original request
 
-Cookies, CSRF tokens and node tokens are signed with different keys, which itsdangerous derives from one secret. `server.py`
-checks each request with this module, `service.py` creates its parts; admin sessions and clients are authorized in
-`security/`.
+Cookies, CSRF tokens and node tokens are signed with different keys, which itsdangerous derives from one secret. Users
+and durations of logins are configured (`config/broker.py: Http`); the role that an operation needs is declared with it
+(`actions.py`). `server.py` checks each request with this module, `service.py` creates its parts; admin sessions and
+clients are authorized in `security/`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Operations of the JSON API that change state: stops, moves, purges, test messages, alarms, demonstration traffic.
 
-Each is performed by the node that owns the state. `routes.py` collects the decorated functions; `operation.perform` calls
-them.
+Each is performed by the node that owns the state. `routes.py` collects the decorated functions; `operation.perform`
+calls them. Each declares its role and arguments with the decorators of `operation.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Creation of the console's documents: of this node, and of the cluster from the parts of all nodes.
 
-Without requests the broker is sampled only for one row of the history every HISTORY_STEP_S. Documents are requested by
-`service.py` for the subscriptions of `hub.py`, and by `documents_api.py` for single requests. The parts are merged in
-`merge.py`; values of this node are read through `view/`.
+Without requests the broker is sampled only for one row of the history every HISTORY_STEP_S (`samples.py`). Documents
+are requested by `service.py` for the subscriptions of `hub.py`, and by `documents_api.py` for single requests. The
+parts are merged in `merge.py`; values of this node are read through `view/`; fields of rows are declared in
+`view/documents.py`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 start and stop it.
 
 The rate of posts to each queue is a sine wave; its consumers pause for PAUSE_S every PAUSE_PERIOD_S, so that the queue
-fills and drains. `service.py` creates the Demonstration, `actions.py` starts and stops it.
+fills and drains. `service.py` creates the Demonstration, `actions.py` starts and stops it. Its domains are configured
+(`demoDomains`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """JSON encoding of the console's documents: wire form on the WebSocket, merge patches (RFC 7386), and JSON in pages.
 
-A merge patch replaces a list as a whole, so the wire form has lists of named rows as objects. A null member and a missing
-member are equal. `collector.py` creates the documents, `hub.py` sends them.
+A merge patch replaces a list as a whole, so the wire form has lists of named rows as objects. A null member and a
+missing member are equal. `collector.py` creates the documents, `hub.py` sends them; their fields are declared in
+`view/documents.py`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Subscriptions of WebSocket clients: each receives a snapshot, then numbered patches. Pure.
 
-A document is created once for all its subscribers, a patch once for all subscribers with the same previous document. A slow
-subscriber receives nothing until its last message is sent, then one patch to the newest document, so no messages
+A document is created once for all its subscribers, a patch once for all subscribers with the same previous document. A
+slow subscriber receives nothing until its last message is sent, then one patch to the newest document, so no messages
 accumulate. The last document of a disconnected subscriber is stored for RESUME_S, so that it can resume with a patch.
-`live.py` passes the messages of clients to the hub, `service.py` the documents; patches are made by `documents.py`.
+`live.py` passes the messages of clients to the hub, `service.py` the documents, every PERIOD_S; patches are made by
+`documents.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Sampling schedule and caches for the queues whose primary is this node: sorted pages, histories of depths, rates.
 
-`queues.py` has the sampled table; this module runs its steps on the reactor, for WANTED_S after each request of a console
-client. `collector.py` calls it to create documents.
+`queues.py` has the sampled table, its sort keys and the size of a page; this module runs its steps on the reactor, for
+WANTED_S after each request of a console client. `collector.py` calls it to create documents.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Pages and static files of the console: templates, files below /static/, headers of every answer.
 
 In a checkout the files are in `templates/` and `web/` next to the package, in an installed package inside it. Called by
-`server.py`; the API is in `operation.py`.
+`server.py`; the API is in `operation.py`. Scripts of a page are in `web/pages/`, its documents are the topics of
+`topics.py`.
 """
 
 from __future__ import annotations

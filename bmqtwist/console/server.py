@@ -4,6 +4,8 @@
     pages               with login, else a redirection to /login
     /api/v1/...         by the table of `routes.py`, after authorization
     /static/...         without login: the files contain no secrets
+
+The paths of pages are in `pages.py`, durations of logins are configured (`config/broker.py: Http`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Topics: names of the documents that a client requests once or subscribes to, with their parsed arguments. Pure.
 
-`hub.py` parses subscriptions with it, `documents_api.py` requests; `collector.py` makes the document of a topic.
+`hub.py` parses subscriptions with it, `documents_api.py` requests; `collector.py` makes the document of a topic. Sort
+keys and the size of a page are in `queues.py`.
 """
 
 from __future__ import annotations

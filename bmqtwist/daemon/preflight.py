@@ -1,7 +1,7 @@
 """Checks of a configuration directory before a broker starts with it (`--check`), and the import of plug-in classes.
 
-Reads files, and opens neither ports nor storage; the trial start of `trial_start.py` does. The preflight of a stop is in
-`view/stopping.py`.
+Reads files, and opens neither ports nor storage; the trial start of `trial_start.py` does. Rules over several members
+are in `config/compose.py`. The preflight of a stop is in `view/stopping.py`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Statistics log: tables, JSON or both, written to files every printInterval.
 
-Called by `service.py`, with the tables that `view/` formats. The log of lines is in `logs/observer.py`.
+Called by `service.py`, with the tables that `view/` formats. The log of lines is in `logs/observer.py`. The interval
+and the files are configured (`config/broker.py: StatsPrinter`).
 """
 
 from __future__ import annotations

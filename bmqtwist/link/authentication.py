@@ -20,8 +20,8 @@ While `defers_frames` is true, the session defers later frames until the outcome
 
 A client that starts with clientIdentity is authenticated with the broker's anonymous credential. That credential has no
 lifetime, whatever its authenticator returns, because the client cannot renew it. Called by `session.py` and
-`negotiation.py`; authenticators are in `security/authenticators.py`, this broker's own credentials for other brokers in
-`credentials.py`.
+`negotiation.py`; authenticators and their lifetimes are in `security/authenticators.py`, this broker's own credentials
+for other brokers in `credentials.py`.
 """
 
 from __future__ import annotations

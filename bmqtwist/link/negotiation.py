@@ -1,8 +1,9 @@
 """Negotiation of connections: authentication and exchange of identities, before a session has its role.
 
-`create_incoming` creates the session of an accepted connection, `create_outgoing` that of a connection to another broker.
-The broker accepts or refuses identities (`NegotiationContext.decide`). Timeouts: `OutgoingNegotiation.tick` here, that of
-accepted connections in `broker/periodic_jobs.py`. Called by `broker/sessions.py`.
+`create_incoming` creates the session of an accepted connection, `create_outgoing` that of a connection to another
+broker. The broker accepts or refuses identities (`NegotiationContext.decide`). Timeouts: `OutgoingNegotiation.tick`
+here, that of accepted connections in `broker/periodic_jobs.py`. Called by `broker/sessions.py`. Sizes are limited in
+`bmqtwist/limits.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Activation of stored queues in slices: a million messages, or ten thousand queues, take a second.
 
-`member/cluster.py` activates the queues of a domain when the domain is loaded and this node is primary of their partitions.
-The records of a queue do not change during its activation; opens of it wait for the end.
+`member/cluster.py` activates the queues of a domain when the domain is loaded and this node is primary of their
+partitions. The records of a queue do not change during its activation; opens of it wait for the end. Sizes of slices
+are in `bmqtwist/limits.py`.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
     EVENTS             by event type: records and receipts of partitions, messages and acknowledgements, elections
     CLUSTER_MESSAGES   by kind of a control message of the cluster: metadata log, proposals, partitions, node status
 
-`link/peer.py` handles the PUTs, CONFIRMs and REJECTs that a member forwards for its clients. docs/architecture.md shows
-the way of a PUT through three nodes.
+Messages are declared in `wire/cluster_schema.py`. `link/peer.py` handles the PUTs, CONFIRMs and REJECTs that a member
+forwards for its clients. docs/architecture.md shows the way of a PUT through three nodes.
 """
 
 from __future__ import annotations

@@ -7,8 +7,9 @@
 Inputs of the elector are processed in order; an input that an output causes is queued. The elector of a cluster of one node
 leads at once and needs neither file nor links.
 
-Created by `daemon/assemble.py`. `dispatch.py` passes it connections and election messages; the rules of an election are in
-`cluster/elector.py`, the appointment of primaries is in `appointments.py`.
+Created by `daemon/assemble.py`. `dispatch.py` passes it connections and election messages; the rules of an election are
+in `cluster/elector.py`, the appointment of primaries is in `appointments.py`. The timeouts are configured
+(`config/clusters.py: ElectorConfig`).
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """Relays at a member: queues that its clients have open while another member is primary of their partition.
 
-A partition has an upstream while its active primary is known and connected (`Replication.primary_of`); the generation of the
-upstream is the primary's lease. The primary sends PUSHes without payload: this node has the records, or receives them soon.
-When this node becomes primary, its relays become queues, and the reverse (`queue.handover`). `relay.relays` has the part
-that members and proxies share; `relay/proxy.py` is the counterpart of a proxy. Called by `dispatch.py` and `cluster.py`.
-docs/architecture.md shows the way of a PUT through three nodes, and of its ACK back.
+A partition has an upstream while its active primary is known and connected (`Replication.primary_of`); the generation
+of the upstream is the primary's lease. The primary sends PUSHes without payload: this node has the records, or receives
+them soon. When this node becomes primary, its relays become queues, and the reverse (`queue.handover`). `relay.relays`
+has the part that members and proxies share; `relay/proxy.py` is the counterpart of a proxy. Called by `dispatch.py` and
+`cluster.py`; limits are in `bmqtwist/limits.py`. docs/architecture.md shows the way of a PUT through three nodes, and
+of its ACK back.
 """
 
 from __future__ import annotations

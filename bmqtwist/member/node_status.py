@@ -1,10 +1,11 @@
 """Availability of the members of a cluster: the status that each member reports, and this node's own.
 
-A member is AVAILABLE when all its partitions are healed and each partition has an active primary. It reports changes to the
-other members, and to proxies, which choose their upstream by them; a stopping member reports that it stops. To members it
-also reports why it cannot be leader or primary (`unable`), and to how many members it is connected (`reach`). The statuses
-of two members decide which message types one may send to the other (`cluster/gates.py`). `dispatch.py` passes it the
-messages of members, `partition_runner.py` sets this node's own status, `disk_health.py` its ability.
+A member is AVAILABLE when all its partitions are healed and each partition has an active primary. It reports changes to
+the other members, and to proxies, which choose their upstream by them; a stopping member reports that it stops. To
+members it also reports why it cannot be leader or primary (`unable`), and to how many members it is connected
+(`reach`). The statuses of two members decide which message types one may send to the other (`cluster/gates.py`). The
+statuses are declared in `wire/cluster_schema.py`. `dispatch.py` passes it the messages of members,
+`partition_runner.py` sets this node's own status, `disk_health.py` its ability.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@
                         uncommitted records, whose payloads may be only in the files
 
 `member/cluster.py` calls it when this node is no longer primary of a partition. The conversion of one queue is in
-`queue/handover.py`; the reverse is in `activation.py`.
+`queue/handover.py`; the reverse is in `activation.py`. Sizes of slices are in `bmqtwist/limits.py`.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ One turn follows all chunks that arrive in one round of the reactor. Chunks of u
 arrive late in a turn, are deferred input: jobs of the broker's scheduler. The turn runs in a hook around the reactor's
 `doIteration`: a delayed call for each round would cost more than a small message. `now` is in seconds, monotonic.
 
-The reactor calls `_iterate`; connections (`tcp.py`) call the methods of `Driver`; the broker calls the methods of
-`Performer` (`loop/performer.py`). `daemon/service.py` creates it.
+Budgets of jobs are in `loop/scheduler.py`. The reactor calls `_iterate`; connections (`tcp.py`) call the methods of
+`Driver`; the broker calls the methods of `Performer` (`loop/performer.py`). `daemon/service.py` creates it.
 
 docs/architecture.md, "A message's way", shows when this module is called.
 """

@@ -3,8 +3,8 @@
 Called by the reactor: makeConnection, dataReceived, connectionLost and the methods of IPushProducer. Called by the broker:
 `write` at the end of a turn, `finish` and `abort` to close, `read` for flow control, `pause_reads` and `poll`.
 
-`performer.py` is its `Driver`; `link/session.py` finds the frames in the chunks. Accepted connections come from the
-listeners of `daemon/service.py`.
+`performer.py` is its `Driver`; sizes of writes are limited in `bmqtwist/limits.py`; `link/session.py` finds the frames
+in the chunks. Accepted connections come from the listeners of `daemon/service.py`.
 
 docs/architecture.md, "A message's way", shows when this module is called.
 """

@@ -1,9 +1,9 @@
 """Messages of relays: PUTs and CONFIRMs to upstream nodes, PUSHes and ACKs from them, in order.
 
-A PUSH without payload waits for its record and is returned to the upstream node after RECORD_WAIT_S. docs/architecture.md
-shows the way of a PUT through three nodes, and of its ACK back. Part of `relays.py`: `queue/relay.py` calls `RelayUplink`,
-`member/member_relays.py` and `proxy.py` pass messages to `RelayIncoming`. Requests to open, configure and close are in
-`relays.py` itself.
+A PUSH without payload waits for its record and is returned to the upstream node after RECORD_WAIT_S.
+docs/architecture.md shows the way of a PUT through three nodes, and of its ACK back. Part of `relays.py`:
+`queue/relay.py` calls `RelayUplink`, `member/member_relays.py` and `proxy.py` pass messages to `RelayIncoming`.
+Requests to open, configure and close are in `relays.py` itself, limits in `bmqtwist/limits.py`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Counters of a session: posts, messages, bytes, errors and events.
 
-The parts of `_core/` increment `LiveCounters`; `Session.counters` returns a copy, which `prometheus.py` exports.
+The parts of `_core/` increment `LiveCounters`; `Session.counters` returns a copy, which `prometheus.py` exports with a
+text for each field. A new counter is a field of both classes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """State of this node and its cluster: names, members, leader and elections, primaries, URLs of consoles.
 
-Read by `admin/operations.py` and `console/collector.py`; values of one queue are in `queue_facts.py`, documents of the node
-in `node_facts.py`.
+Read by `admin/operations.py` and `console/collector.py`; values of one queue are in `queue_facts.py`, documents of the
+node in `node_facts.py`. Rows are declared in `documents.py`.
 """
 
 from __future__ import annotations

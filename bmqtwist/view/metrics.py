@@ -1,8 +1,9 @@
 """Metrics of a broker: one declaration for the tables (STAT SHOW, the printer's file), JSON and Prometheus.
 
-In Prometheus the total of a counter has the plain name (`queue_put_msgs`), its increase in the window the suffix `_delta`.
-Times are nanoseconds, as in the original's metrics. Called by `daemon/service.py`, and by `admin/operations.py` for STAT
-SHOW; the values are sampled by `statistics.py`.
+In Prometheus the total of a counter has the plain name (`queue_put_msgs`), its increase in the window the suffix
+`_delta`. Times are nanoseconds, as in the original's metrics. Called by `daemon/service.py`, and by
+`admin/operations.py` for STAT SHOW; `statistics.py` samples the counters of `queue/counters.py`, other values are
+fields of `snapshot.py`.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """State of one queue at this node: depth, apps, handles, clients. Admin commands (`admin/operations.py`),
 statistics, metrics and the console read each value through the same function; stored messages are in `stored_queue.py`.
+
+Rows are declared in `documents.py`, snapshots in `snapshot.py`.
 """
 
 from __future__ import annotations

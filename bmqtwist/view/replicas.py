@@ -1,7 +1,7 @@
 """Partitions of a cluster at this node: role and lag of each copy.
 
 A primary knows the durable position of each replica; every node knows its own role. Called by `node_facts.py` and
-`admin/operations.py`; replication itself is in `member/replication.py`.
+`admin/operations.py`; replication itself is in `member/replication.py`. Rows are declared in `documents.py`.
 """
 
 from __future__ import annotations

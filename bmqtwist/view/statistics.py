@@ -2,7 +2,8 @@
 
 The hot path only increments counters (`queue/counters.py`); `Statistics` samples them. The window covers the last
 `print_interval` seconds and advances in `SLOTS` steps, so a delta covers at least (SLOTS - 1) / SLOTS of the window.
-`daemon/assemble.py` creates the Statistics; `metrics.py` renders the values.
+`daemon/assemble.py` creates the Statistics; `metrics.py` renders the values. The interval is configured
+(`config/broker.py: StatsPrinter`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Graceful stop of this node as JSON: preflight, progress and report, for the console and the admin commands.
 
-Called by `console/documents_api.py` and `admin/operations.py`; the stop itself is in `broker/graceful_stop.py`.
+Called by `console/documents_api.py` and `admin/operations.py`; the stop itself is in `broker/graceful_stop.py`. The
+rules of the preflight are in `cluster/stop_preflight.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Inspection of this node's storage files while they are in use: sizes, records of a journal, and checksums to compare the
 copies of a partition.
 
-All functions only read, STEP_RECORDS records per step. Pure: files are read through the partition's open files. Called by
-`console/documents_api.py`; files of a stopped broker are read by `storagetool/`.
+All functions only read, STEP_RECORDS records per step. Pure: files are read through the partition's open files. Called
+by `console/documents_api.py`; files of a stopped broker are read by `storagetool/`. The fields of a record are those of
+`storagetool/journalview.py`.
 """
 
 from __future__ import annotations

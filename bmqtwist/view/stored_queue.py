@@ -1,7 +1,8 @@
 """Stored messages of a queue at its primary or a replica as JSON: lists, and single messages with payload.
 
 Reading consumes nothing and uses no delivery attempt. Results are bounded and created in steps (`loop/scheduler.py`).
-Called by `admin/operations.py` and `console/documents_api.py`; the state of the queue is in `queue_facts.py`.
+Called by `admin/operations.py` and `console/documents_api.py`; the state of the queue is in `queue_facts.py`. The JSON
+API has lower limits (`console/documents_api.py`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Damaged data of stored messages: detected by a read or a scrub, repaired with the copy of another member."""
+"""Damaged data of stored messages: detected by a read or a scrub, repaired with the copy of another member.
+
+Tests `bmqtwist/storage/payloads.py`, `bmqtwist/member/repairs.py` and `bmqtwist/broker/scrubbing.py`.
+"""
 
 from __future__ import annotations
 

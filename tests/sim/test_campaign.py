@@ -1,6 +1,6 @@
 """Campaigns of random faults: short runs, schedules that once failed, and canaries that a campaign must detect.
 
-`make sim` runs long campaigns with fresh seeds.
+`make sim` runs long campaigns with fresh seeds. Runs are in `campaign/play.py`, canaries in `campaign/canaries.py`.
 """
 
 from __future__ import annotations

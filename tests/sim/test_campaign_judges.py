@@ -1,4 +1,7 @@
-"""Tests of the partition judge of campaigns: single violations that whole campaigns reach only by chance."""
+"""Tests of the partition judge of campaigns: single violations that whole campaigns reach only by chance.
+
+The judge is in `campaign/partitions.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Admin commands and log lines of members and proxies."""
+"""Admin commands and log lines of members and proxies.
+
+Tests `bmqtwist/admin/operations.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """`ackCopies` of a domain: the number of nodes that must have a message before its ACK.
 
-Commits by majority are tested by `test_replicated.py`.
+Tests `Copies` in `bmqtwist/storage/gate.py`; commits by majority are tested by `test_replicated.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Deduplication of PUTs across failovers, and changes of consistency and replication factor."""
+"""Deduplication of PUTs across failovers, and changes of consistency and replication factor.
+
+Tests `bmqtwist/storage/history.py` in a cluster.
+"""
 
 from __future__ import annotations
 

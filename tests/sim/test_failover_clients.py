@@ -1,4 +1,7 @@
-"""Changes of the leader or of a primary, with clients at members and at a proxy: opens, PUTs, confirms, and limits."""
+"""Changes of the leader or of a primary, with clients at members and at a proxy: opens, PUTs, confirms, and limits.
+
+Tests `bmqtwist/relay/relays.py` and `bmqtwist/queue/handover.py`; the cluster is in `replicated.py`.
+"""
 
 from __future__ import annotations
 

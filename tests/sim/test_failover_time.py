@@ -1,4 +1,7 @@
-"""Duration of a failover with the profile `fast`, which `bmq cluster up` and `etc/cluster` use."""
+"""Duration of a failover with the profile `fast`, which `bmq cluster up` and `etc/cluster` use.
+
+The profiles are in `bmqtwist/config/sample.py: ELECTORS`.
+"""
 
 from __future__ import annotations
 

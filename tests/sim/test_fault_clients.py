@@ -1,6 +1,6 @@
 """Fault table, rows 23, 25-27 and 34-37: clocks, proxies, stops, rollovers, and clients that change their broker.
 
-All judges of the campaigns check each scenario.
+All judges of the campaigns (`campaign/`) check each scenario; the world is in `faults.py`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Fault table, rows 18-22: slow, full and damaged disks.
 
-All judges of the campaigns check each scenario.
+All judges of the campaigns (`campaign/`) check each scenario; the world is in `faults.py`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Fault table, rows 8-13, 28, 29, 32 and 33: cuts, splits, resets and duplicated events between members.
 
-All judges of the campaigns check each scenario.
+All judges of the campaigns (`campaign/`) check each scenario; the world is in `faults.py`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Fault table, rows 1-7, 14-17, 24, 30 and 31: crashes, pauses and restarts of members.
 
-All judges of the campaigns check each scenario.
+All judges of the campaigns (`campaign/`) check each scenario; the world is in `faults.py`.
 """
 
 from __future__ import annotations

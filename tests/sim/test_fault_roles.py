@@ -1,6 +1,6 @@
 """Members that cannot serve a role hand it over: full, read-only and failing disks; primaries that reach no majority.
 
-All judges of the campaigns check each scenario.
+All judges of the campaigns (`campaign/`) check each scenario; the world is in `faults.py`.
 """
 
 from __future__ import annotations

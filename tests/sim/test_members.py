@@ -1,4 +1,7 @@
-"""Clients at all members of a cluster: messages, and sessions across failovers."""
+"""Clients at all members of a cluster: messages, and sessions across failovers.
+
+Tests `bmqtwist/member/member_relays.py`; the cluster is in `members.py`.
+"""
 
 from __future__ import annotations
 

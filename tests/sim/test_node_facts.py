@@ -1,4 +1,7 @@
-"""Facts of a cluster for the console: events, elections, stops, lag and messages of replicas, and test messages."""
+"""Facts of a cluster for the console: events, elections, stops, lag and messages of replicas, and test messages.
+
+Tests `bmqtwist/view/node_facts.py`, `cluster_facts.py` and `replicas.py`, and `bmqtwist/broker/local_producer.py`.
+"""
 
 from __future__ import annotations
 

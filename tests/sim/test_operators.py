@@ -1,4 +1,7 @@
-"""Admin commands for operators: availability of members, transition histories, statistics of relays, progress of a stop."""
+"""Admin commands for operators: availability of members, transition histories, statistics of relays, progress of a stop.
+
+Tests `bmqtwist/admin/operations.py`; commands at several members are tested by `test_commanded_members.py`.
+"""
 
 from __future__ import annotations
 

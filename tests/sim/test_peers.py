@@ -1,4 +1,7 @@
-"""Sessions between two brokers of a cluster in the simulated network: events, resets, crashes and pauses."""
+"""Sessions between two brokers of a cluster in the simulated network: events, resets, crashes and pauses.
+
+Tests `bmqtwist/link/peer.py`; connections of members are tested by `test_links.py`.
+"""
 
 from __future__ import annotations
 

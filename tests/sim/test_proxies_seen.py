@@ -1,4 +1,7 @@
-"""Rows of downstream proxies in the console: traffic, names, and the tree of a queue."""
+"""Rows of downstream proxies in the console: traffic, names, and the tree of a queue.
+
+Tests `bmqtwist/view/node_facts.py` and `bmqtwist/console/merge.py`.
+"""
 
 from __future__ import annotations
 

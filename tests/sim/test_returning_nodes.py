@@ -1,4 +1,7 @@
-"""Members that restart: healing, readiness, lost files, and advisories before a stop."""
+"""Members that restart: healing, readiness, lost files, and advisories before a stop.
+
+Tests `bmqtwist/member/replication.py` and `bmqtwist/member/node_status.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Authentication and authorization of members and proxies at other members."""
+"""Authentication and authorization of members and proxies at other members.
+
+Tests `bmqtwist/link/credentials.py`, and `bmqtwist/security/authorization.py` for peers.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`bmq cluster unsafe-force`: one member of three that runs alone, and the members that join it later."""
+"""`bmq cluster unsafe-force`: one member of three that runs alone, and the members that join it later.
+
+Tests `bmqtwist/cluster/metadata_log.py: rewrite_ledger`; the command is in `bmqtwist/cli/cluster/unsafe.py`.
+"""
 
 from __future__ import annotations
 

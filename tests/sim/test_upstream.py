@@ -1,4 +1,7 @@
-"""A proxy with scripted upstream nodes: choice of the upstream, failover, refusals, and a recording of the original."""
+"""A proxy with scripted upstream nodes: choice of the upstream, failover, refusals, and a recording of the original.
+
+Tests `bmqtwist/cluster/upstream.py` and `bmqtwist/relay/proxy.py`; the scripted node is in `upstreams.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Virtual clusters: proxies that are the nodes of a cluster for other proxies."""
+"""Virtual clusters: proxies that are the nodes of a cluster for other proxies.
+
+The members of the configuration are in `bmqtwist/config/clusters.py: VirtualCluster`.
+"""
 
 from __future__ import annotations
 

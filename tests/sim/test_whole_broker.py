@@ -1,7 +1,7 @@
 """A whole broker with a virtual network, disk and clock, under random crashes and torn writes, checked by client histories.
 
 The suite uses fixed seeds; `--seeds N` adds N new ones (`make sim`). A failure has its seed in the message;
-`PYTHONPATH=tests python -m sim SEED ...` repeats it.
+`PYTHONPATH=tests python -m sim SEED ...` repeats it. The scenario is in `scenario.py`, its judge in `judge.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`bmq cluster`: commands to run a cluster on this machine.
 
-Started by `main.py`. Each command works on a `LocalCluster` of `local.py`; admin commands for the members of a cluster are
-in `admin/operations.py`.
+Started by `main.py`. Each command works on a `LocalCluster` of `local.py`; admin commands for the members of a cluster
+are in `admin/operations.py`. Profiles of the elector are in `config/sample.py`.
 """
 
 from __future__ import annotations

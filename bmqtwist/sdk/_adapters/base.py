@@ -1,8 +1,9 @@
 """Base of sessions and queues of all fronts.
 
-A session waits for promises: `promise` creates one, a coroutine awaits it, `fire` sets its value. Calls of several steps
-are coroutines of this module; each front runs them on its event loop, or within its calls. Subclasses are
-`event_loop.LoopSession` and `simple.Session`. Retransmission, reconnection and queue states are decided in `_core/`.
+A session waits for promises: `promise` creates one, a coroutine awaits it, `fire` sets its value. Calls of several
+steps are coroutines of this module; each front runs them on its event loop, or within its calls. Subclasses are
+`event_loop.LoopSession` and `simple.Session`. Retransmission, reconnection and queue states are decided in `_core/`;
+timeouts and limits are declared in `options.py`.
 """
 
 from __future__ import annotations

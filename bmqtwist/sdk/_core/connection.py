@@ -1,7 +1,8 @@
 """Connection of a session: attempts, negotiation, heartbeats, reconnect, and the end of the session.
 
 `session.py` calls it by the table `SESSION`; the pending requests of a connection are in `requests.py`, sockets in
-`_adapters/event_loop.py` and `pump.py`.
+`_adapters/event_loop.py` and `pump.py`. Timeouts and pauses between attempts are declared in `options.py`; the broker
+sends the heartbeat limits.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Output of a session core, in order: effects (instructions to the adapter) and bytes for the broker.
 
 Messages, acknowledgements and session events are effects as well: the adapter passes them to the application. Posts are
-collected into PUT events of up to `batch_bytes_max`, confirmations into one CONFIRM event. Schema messages (`send`) are
-encoded after the collected posts and confirmations, so the order is preserved; heartbeats (`write`) may precede them.
-`on_output` is called once when effects or bytes become available. All parts of the core add to the outbox;
-`_adapters/base.py` performs the effects, and the adapters write the bytes.
+collected into PUT events of up to `batch_bytes_max` (`options.py`), confirmations into one CONFIRM event. Schema
+messages (`send`) are encoded after the collected posts and confirmations, so the order is preserved; heartbeats
+(`write`) may precede them. `on_output` is called once when effects or bytes become available. All parts of the core add
+to the outbox; `_adapters/base.py` performs the effects, and the adapters write the bytes.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 unacknowledged posts are retransmitted in order of posting, with identical bytes: a post is packed once.
 
 `session.py` calls it for posts of the application and ACK events of the broker; deliveries are in `deliveries.py`, PUT
-events are encoded in `outbox.py`.
+events are encoded in `outbox.py`. Limits of unacknowledged posts are declared in `options.py`, the size of a message in
+`bmqtwist/limits.py`, statuses in `results.py`.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 `Queues` checks requests of the application (timeouts, URIs, duplicates) and passes connection events to all queues;
 `QueueMachine` executes the transitions of the table `QUEUE`: open, close, and reopen after a reconnect. Opening has two
-phases: openQueue, then for readers a configure request. Closing has the same phases in reverse order. `queue_configuration`
-configures open queues. `session.py` passes requests of the application and events of the connection to `Queues`.
+phases: openQueue, then for readers a configure request. Closing has the same phases in reverse order.
+`queue_configuration` configures open queues. `session.py` passes requests of the application and events of the
+connection to `Queues`. Timeouts are declared in `options.py`, states and inputs in `states.py`.
 """
 
 from __future__ import annotations

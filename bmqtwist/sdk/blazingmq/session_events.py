@@ -1,7 +1,7 @@
 """Session events of the official library's interface.
 
-`CallbackEngine` in `session.py` creates them from the events of the core; its tables `_EVENTS` and `_QUEUE_EVENTS` select
-the class.
+`CallbackEngine` in `session.py` creates them from the events of the core; its tables `_EVENTS` and `_QUEUE_EVENTS`
+select the class. Kinds of events are declared in `results.py: EventKind`.
 """
 
 from __future__ import annotations
