@@ -1,7 +1,7 @@
 """Work in steps: generators that pause about every millisecond; the scheduler spreads long work over several turns.
 
 `loop/scheduler.py` runs them as jobs. Sessions, queues and admin commands write them; `at_once` runs all steps where no
-scheduler is needed.
+scheduler is needed. FREED_AT_ONCE is in `bmqtwist/limits.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """Domains of one broker, and the opening, configuring and closing of their queues, in a cluster of this node or through a
 proxy at upstream nodes.
 
-A domain is loaded at its first use, and reconfigured or removed by a command of the operator. `QueueAccess` checks whether a
-client may open a queue; `link/requests.py` calls it.
+A domain is loaded at its first use, and reconfigured or removed by a command of the operator. `QueueAccess` checks
+whether a client may open a queue; `link/requests.py` calls it. Domains are read by `config/provider.py` and their
+members declared in `config/domain.py`; rules are in `security/authorization.py`, numbers of producers and consumers are
+limited in `queue/handles.py`.
 """
 
 from __future__ import annotations

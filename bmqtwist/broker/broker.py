@@ -11,7 +11,7 @@ Steps of a turn, each once for all input since the last turn:
     metadata              written if changed
     partitions            storage_turn.py
     queues                deliveries.py
-    sessions with output  output.py
+    sessions with output  output.py, up to TURN_WRITE_S (`bmqtwist/limits.py`)
     rollovers             continued within their budget (`loop/scheduler.py: BUDGETS`)
 
 Exceptions of sessions, queues, partitions and timers do not leave these calls (loop/error_isolation.py).

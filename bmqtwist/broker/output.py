@@ -3,7 +3,7 @@
 The connections of ended sessions are closed. If a client does not read its output, the broker stops reading from it. It
 disconnects a client whose unsent output exceeds its limit, or exceeds the lagging limit (`queue/window.py`) while the
 client reads nothing for UNREAD_SECONDS_MAX. The limit of a client is configured, that of another broker is in
-`link/peer.py`; times are in `bmqtwist/limits.py`.
+`link/peer.py`; TURN_WRITE_S and UNREAD_SECONDS_MAX are in `bmqtwist/limits.py`.
 
 Called by `broker.py` at the end of a turn, by `periodic_jobs.py` (`check_unread`), and by `link/session.py` and
 `link/client.py` (`flush_*`). The bytes of a session come from `link/outbox.py`; `queue/window.py` limits the output of

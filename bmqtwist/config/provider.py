@@ -3,7 +3,7 @@
 Files are read by a `DomainSource` (on disk `load.DomainReader`); time is an argument. Errors are `Refused` with
 category, code and text for clients, or `LocalError` with the text for administrators. Called by `broker/access.py` at
 the first use of a domain and at its reconfiguration; `daemon/preflight.py` and `bmq config` check files with it. The
-members of a domain are declared in `domain.py`.
+members of a domain are declared in `domain.py`. Delivery attempts are limited in `bmqtwist/limits.py`.
 """
 
 from __future__ import annotations

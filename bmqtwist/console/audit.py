@@ -3,9 +3,10 @@
     console-audit.jsonl       present file; at FILE_BYTES_MAX it becomes .1, .1 becomes .2, and so on
     console-audit.jsonl.N     kept for AGE_S_MAX, at most FILES_MAX of them
 
-Entries that a user can cause without a right (`limited`: refusals, logins and logouts) are limited per principal, so that
-they cannot displace others: AUDIT_BURST at once, then one per AUDIT_INTERVAL_S; the next entry has the number of
-omitted ones. `operation.py` adds the entries; events of the node are in `view/events.py`.
+Entries that a user can cause without a right (`limited`: refusals, logins and logouts) are limited per principal, so
+that they cannot displace others: AUDIT_BURST at once, then one per AUDIT_INTERVAL_S; the next entry has the number of
+omitted ones. `operation.py` adds the entries; events of the node are in `view/events.py`. AUDIT_BURST and
+AUDIT_INTERVAL_S are in `bmqtwist/limits.py`.
 """
 
 from __future__ import annotations

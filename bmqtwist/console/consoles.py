@@ -1,8 +1,8 @@
 """Requests to the consoles of other nodes, and their answers.
 
 A request takes PEER_SECONDS_MAX at most; a node that did not answer the last request is polled in the background, and
-documents do not wait for it. Called by `collector.py` for documents and by `operation.py` to forward actions; requests to
-proxies are in `proxies.py`.
+documents do not wait for it. Called by `collector.py` for documents and by `operation.py` to forward actions; requests
+to proxies are in `proxies.py`. The size of an answer of a proxy is limited in `bmqtwist/limits.py`.
 """
 
 from __future__ import annotations

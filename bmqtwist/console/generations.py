@@ -3,7 +3,8 @@
 A login contains the generation of its user at that time, and is valid while the generation is not higher. The file
 `console-logouts.json` in the directory of the log contains the generations, so that a restart does not revive a login.
 
-`access.Cookies` checks logins with it, `service.py` creates it, and `exchange.py` exchanges generations with other nodes.
+`access.Cookies` checks logins with it, `service.py` creates it, and `exchange.py` exchanges generations with other
+nodes. LOGIN_GENERATION_MAX is in `bmqtwist/limits.py`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Requests to the consoles of proxies: limited in number, rate, depth and time, whatever proxies announce.
 
-A request reaches scheme, host and port of the URL that a proxy announced, each such origin once per inspection. Announced
-text decides nothing else: the path is fixed, the node token is valid at that origin alone, and every failure has the same
-reason, so that an announced URL cannot be used to scan ports. Answers are validated, invalid rows are dropped. Called by
-`collector.py` for documents; requests to nodes are in `consoles.py`.
+A request reaches scheme, host and port of the URL that a proxy announced, each such origin once per inspection.
+Announced text decides nothing else: the path is fixed, the node token is valid at that origin alone, and every failure
+has the same reason, so that an announced URL cannot be used to scan ports. Answers are validated, invalid rows are
+dropped. Called by `collector.py` for documents; requests to nodes are in `consoles.py`. Limits are in
+`bmqtwist/limits.py`.
 """
 
 from __future__ import annotations

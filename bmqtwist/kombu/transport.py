@@ -5,8 +5,9 @@ Exchanges and bindings work as in kombu's virtual transports: each process has a
 declared. Messages between processes that have not declared each other's queues (fanout, events, remote control and its
 replies) go through a broadcast queue with the exchange's name; each receiving process selects messages by its own bindings.
 
-A *mailbox* is the list of messages of a private queue in this process. Shared queues have a reader instead. kombu creates
-`Transport` for bmq:// URLs, which `kombu/__init__.py` registers; connections, posts and errors are in `link.py`.
+A *mailbox* is the list of messages of a private queue in this process. Shared queues have a reader instead. kombu
+creates `Transport` for bmq:// URLs, which `kombu/__init__.py` registers; connections, posts and errors are in
+`link.py`. Default domains and timeouts are in `link.py`, the length of queue names is limited in `bmqtwist/limits.py`.
 """
 
 from __future__ import annotations

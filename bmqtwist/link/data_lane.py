@@ -4,8 +4,9 @@ The connection is given at most LINK_WRITE_BYTES of data before its kernel has a
 lane and is sent in FRAGMENT events: their bodies are the bytes of the waiting events, in order. Control events are written
 between two fragments. The output of a turn that fits is written as it is.
 
-docs/protocol-extensions.md has the table of the events that overtake. `link/outbox.py` fills the lane; `broker/output.py`
-empties it. Called only for peers that have announced CONTROL_FIRST.
+docs/protocol-extensions.md has the table of the events that overtake. `link/outbox.py` fills the lane;
+`broker/output.py` empties it. Called only for peers that have announced CONTROL_FIRST. LINK_WRITE_BYTES is in
+`bmqtwist/limits.py`, CONTROL_FIRST in `extensions.py`.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ Heartbeats`) and of unsent output (`bmqtwist/limits.py`); `broker/periodic_jobs.
 
 A downstream broker (`accept_requests`) is a client. One handle may represent many clients of the downstream broker: its
 counts are their sums, and each app sees one consumer. PUSH messages contain the remaining delivery attempts. A REJECT
-reports a used attempt or, with REJECT_RETURNED, a message without a consumer downstream. For an upstream broker,
-`upstream_batch` collects the output of a turn (`link/upstream_batch.py`).
+reports a used attempt or, with REJECT_RETURNED (`wire/fast.py`), a message without a consumer downstream. For an
+upstream broker, `upstream_batch` collects the output of a turn (`link/upstream_batch.py`).
 
 docs/architecture.md, "A message's way", shows when this module is called.
 """

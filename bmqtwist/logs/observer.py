@@ -4,9 +4,10 @@
                           |
                           +-- ALARM and PANIC: copy to the alarm channel, at most one per minute and source
 
-The process creates one `Logs`, hands `Logs.report` to the broker and calls `Logs.close` at its end; twisted.logger calls the
-observer. A line that cannot be written is dropped and counted. `tap.py` and `cli/bmqbrkr.py` create `Logs`. The format of a
-line is in `format.py`, the statistics log in `daemon/statistics_log.py`.
+The process creates one `Logs`, hands `Logs.report` to the broker and calls `Logs.close` at its end; twisted.logger
+calls the observer. A line that cannot be written is dropped and counted. `tap.py` and `cli/bmqbrkr.py` create `Logs`.
+The format of a line is in `format.py`, the statistics log in `daemon/statistics_log.py`. Severities and files are
+configured (`config/broker.py: LogController`).
 """
 
 from __future__ import annotations

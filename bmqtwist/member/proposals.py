@@ -1,8 +1,9 @@
 """Proposals of metadata changes from any node of a cluster.
 
-The leader proposes a change to its own log, unless it refuses it (`Proposals.refusal`). Any other node sends the leader a
-request; the change is complete when this node has applied its record. Requests without an answer are repeated, also to the
-next leader; a node that is not the leader answers NOT_LEADER. After its timeout a request has failed with unknown outcome.
+The leader proposes a change to its own log, unless it refuses it (`Proposals.refusal`). Any other node sends the leader
+a request; the change is complete when this node has applied its record. Requests without an answer are repeated, also
+to the next leader; a node that is not the leader answers NOT_LEADER (`cluster/log_events.py`). After its timeout a
+request has failed with unknown outcome.
 
 `queue_changes.py` calls `propose`; `dispatch.py` passes requests and answers of other nodes. The leader's
 log is `metadata.py`.

@@ -1,7 +1,7 @@
 """Queue modes, and their flags in open responses.
 
-`config/engine_settings.py` takes the mode from the domain, `relay/proxy.py` from an open response. The rules of each mode
-are in `delivery.py` and `root.py`.
+`config/engine_settings.py` takes the mode from the domain, `relay/proxy.py` from an open response. The rules of each
+mode are in `delivery.py` and `root.py`. A new mode is also a choice of `Mode` in `config/domain.py`.
 """
 
 from __future__ import annotations

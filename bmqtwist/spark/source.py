@@ -1,9 +1,10 @@
 """Data source `format("bmq")`: queues as a streaming source, as a table (browsing), and as a sink.
 
-Constructors run in several processes and open no connection. The planning methods of the stream reader run in one process
-for the lifetime of the query; `read` runs in tasks, which receive their part of the batch and do not connect to the broker.
-Spark creates `QueueDataSource`, which `local.py` or `discovery/` registers. The calls of the stream reader go to
-`engine.py`, writes to `sink.py`; storage files are in `storage.py`.
+Constructors run in several processes and open no connection. The planning methods of the stream reader run in one
+process for the lifetime of the query; `read` runs in tasks, which receive their part of the batch and do not connect to
+the broker. Spark creates `QueueDataSource`, which `local.py` or `discovery/` registers. The calls of the stream reader
+go to `engine.py`, writes to `sink.py`; storage files are in `storage.py`. Options are declared in `options.py`, columns
+in `messages.py`.
 """
 
 from __future__ import annotations

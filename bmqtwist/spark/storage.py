@@ -4,7 +4,8 @@ live, archived and copied files of this broker or of the original, and never wri
 Each task reads a range of whole records. Filters are options; with option pushFilters=true the reader also applies the
 filters of a query (requires `spark.sql.python.filterPushdown.enabled`, which `bmqtwist.spark.session` sets). Files are
 found by `filesets.py`, split by `journals.py` and decoded by `records.py`; `positions.py` has the offsets of streams;
-queues are in `source.py`, tables over the records in `tables.py`.
+options are declared in `options.py`, columns in `records.py`; queues are in `source.py`, tables over the records in
+`tables.py`.
 """
 
 from __future__ import annotations

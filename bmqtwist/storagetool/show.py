@@ -1,7 +1,8 @@
 """`bmq storage show`: selected records of a journal in order, each message as one block, or a summary with counts, also by
 queue, and file headers; and `bmq storage qlist`.
 
-Called by `cli/storage.py`; records are decoded in `journalview.py`, written by `output.py`.
+Called by `cli/storage.py`; records are decoded in `journalview.py`, written by `output.py`. Printed fields are declared
+in `journalview.py`.
 """
 
 from __future__ import annotations

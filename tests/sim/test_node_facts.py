@@ -1,6 +1,7 @@
 """Facts of a cluster for the console: events, elections, stops, lag and messages of replicas, and test messages.
 
-Tests `bmqtwist/view/node_facts.py`, `cluster_facts.py` and `replicas.py`, and `bmqtwist/broker/local_producer.py`.
+Tests `bmqtwist/view/node_facts.py`, `bmqtwist/view/cluster_facts.py`, `bmqtwist/view/replicas.py` and
+`bmqtwist/broker/local_producer.py`.
 """
 
 from __future__ import annotations
