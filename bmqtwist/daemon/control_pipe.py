@@ -3,7 +3,8 @@
     CMD <admin command>      the answer goes to the log
 
 Only the operating system user of the broker may write to it. The reactor calls doRead. Opened by `service.py`;
-`broker/commands.py` runs the commands. Administrators with a connection are in `link/admin.py`.
+`broker/commands.py` runs the commands. Administrators with a connection are in `link/admin.py`. The commands are
+declared in `admin/table.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Housekeeping of one broker: alarms for stuck queues, deletion of unused queues, clearing of ended alarms.
 
 A queue is stuck for an app when the oldest undelivered message of the app is older than the domain's `maxIdleTime`.
-Delivered but unconfirmed messages do not count. An alarm is raised once per episode, which ends when no message is overdue.
-Started by `assemble.py`. Expiry, heartbeats and sync points are in `broker/periodic_jobs.py`.
+Delivered but unconfirmed messages do not count. An alarm is raised once per episode, which ends when no message is
+overdue. `config/domain.py` declares `maxIdleTime`, `bmqtwist/alarms.py` the alarms. Started by `assemble.py`. Expiry,
+heartbeats and sync points are in `broker/periodic_jobs.py`.
 """
 
 from __future__ import annotations

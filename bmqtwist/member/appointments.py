@@ -1,12 +1,13 @@
 """Appointment of primaries by the leader of a cluster of several nodes.
 
-A partition gets another primary when its primary disconnects, declines, or does not become active within `maxTimeMaster`:
-within PASSIVE_S if the primary reports why it is passive, or reaches no majority, and a node with at least the same reach
-can replace it. A stopping node, and one that cannot write, decline by themselves; nodes that cannot write become primary
-only if no other node can. An administrator may move one partition, or spread all partitions evenly, one move at a time; with
-`rebalance` the leader does so whenever a node has become available. The object is active only at the leader.
-Called by `replication.py` when nodes connect, disconnect or decline a lease, and by the admin commands; the choice itself
-(`successor_of`, `next_move`) is in `cluster/changes.py`.
+A partition gets another primary when its primary disconnects, declines, or does not become active within
+`maxTimeMaster`: within PASSIVE_S if the primary reports why it is passive, or reaches no majority, and a node with at
+least the same reach can replace it. A stopping node, and one that cannot write, decline by themselves; nodes that
+cannot write become primary only if no other node can. An administrator may move one partition, or spread all partitions
+evenly, one move at a time; with `rebalance` the leader does so whenever a node has become available. The object is
+active only at the leader. Called by `replication.py` when nodes connect, disconnect or decline a lease, and by the
+admin commands; the choice itself (`successor_of`, `next_move`) is in `cluster/changes.py`. `config/clusters.py`
+declares `maxTimeMaster`, `config/broker.py` `rebalance`.
 """
 
 from __future__ import annotations

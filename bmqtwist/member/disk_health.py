@@ -7,7 +7,8 @@ The member can write again when a probe of the storage directory has succeeded a
 probe pause. The pause is PROBE_S; it doubles with each relapse within RELAPSE_S, up to PROBE_SECONDS_MAX, and so bounds the
 rate at which roles move. The alarm appears once, then every ALARM_PERIOD_S with the number of failed writes.
 
-Called by `leadership.py`, `metadata.py` and `promises.py` after a failed write; the probe itself is in `storage/probe.py`.
+Called by `leadership.py`, `metadata.py` and `promises.py` after a failed write; the probe itself is in
+`storage/probe.py`. The alarm is declared in `bmqtwist/alarms.py`.
 """
 
 from __future__ import annotations

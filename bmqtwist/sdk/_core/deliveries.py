@@ -1,7 +1,7 @@
 """Deliveries of a session: PUSH events become messages with queue and subscription; confirmations are sent to the broker.
 
 `session.py` calls it for each PUSH event; posts and ACKs are in `posts.py`, the target of each subscription id in
-`requests.py`.
+`requests.py`. Limits of the inbox and of unconfirmed messages are declared in `options.py`.
 """
 
 from __future__ import annotations
