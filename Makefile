@@ -15,13 +15,15 @@ COMPILED ?= $(shell command -v $(CC) >/dev/null && $(PYTHON) -c 'import os, sysc
     os.stat(sysconfig.get_paths()["include"] + "/Python.h")' 2>/dev/null && echo yes)
 IF_COMPILED = $(if $(filter yes,$(COMPILED)),$(1),$(2))
 MINUTES ?= 10
+# The release from which make test-upgrade upgrades: the last tag, or a commit.
+FROM ?= $(shell git describe --tags --abbrev=0 --match "v*" 2>/dev/null)
 HOURS ?= 24
 
 # Tests of broker processes on the hot path.
 PROCESSES := $(sort $(wildcard tests/integration/test_cluster_*.py tests/integration/test_*_processes.py) \
     tests/integration/test_sdk.py tests/integration/test_sdk_restarts.py)
 
-.PHONY: help run cluster demo browser test suite test-fast conformance soak soak-spark spark-cluster sim fast wheels bench bench-console lint docs clean
+.PHONY: help run cluster demo browser test suite test-fast test-upgrade conformance soak soak-spark spark-cluster sim fast wheels bench bench-console lint docs clean
 
 help:
 	@echo "make run          starts a one-node broker from $(CONFIG)/ (Ctrl-C stops it)"
@@ -30,6 +32,7 @@ help:
 	@echo "make test         runs the test suite (WORKERS=n; TEST=options of pytest; --note-durations measures the distribution again)"
 	@echo "make browser      installs what the tests of the console's pages need: a driver from npm, and Chromium if there is none"
 	@echo "make conformance  runs the suite, then lists the items of the specifications that it proved"
+	@echo "make test-upgrade  upgrades three nodes of the last tag under load and rolls them back (FROM=commit)"
 	@echo "make sim          runs simulations with fresh seeds (SEEDS=n), then a campaign over clusters (SIM=options, see its --help)"
 	@echo "make soak         sends mutated input, kills brokers under load, then loads a broker process for MINUTES=n"
 	@echo "make soak-spark   sends 100,000 messages through a Spark query while query, executor, broker and connections fail"
@@ -100,6 +103,10 @@ sim: $(VENV)/.installed-test
 	$(PYTEST) tests/sim -n $(WORKERS) --seeds $(SEEDS)
 	PYTHONPATH=tests $(BIN)/python -m sim.campaign --seeds $(SEEDS) $(SIM)
 	PYTHONPATH=tests $(BIN)/python -m sim.campaign.endurance --hours $(HOURS)
+
+test-upgrade: $(VENV)/.installed-test
+	@test -n "$(FROM)" || { echo "There is no tag v* to upgrade from: name a commit, make test-upgrade FROM=<commit>."; exit 1; }
+	$(BIN)/python -m tests.soak upgrade --from $(FROM) $(UPGRADE)
 
 soak: $(VENV)/.installed-test
 	$(BIN)/python -m pip install -q -e '.[fuzz]' || echo "atheris cannot be installed: the coverage-guided fuzzer is skipped"

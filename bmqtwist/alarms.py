@@ -409,6 +409,19 @@ NODE_CONFIGURATION_DIFFERS = _declare(
     "A node has a different definition of the cluster: `numPartitions` or the nodes. One alarm for each node.",
     "The node is refused.",
     "Give all nodes the same definition in `clusters.json`.")
+NODE_VERSION_DIFFERS = _declare(
+    "node-version-differs", "CLUSTER_VERSIONS",
+    "Two nodes have no common version of the protocol or of the storage, or one lacks a feature that the cluster uses. Both "
+    "raise it.",
+    "The nodes do not connect to each other.",
+    "The text names both releases. Run releases that follow each other in one cluster, and the newer one after its features "
+    "became active ([upgrade and rollback](operations.md#upgrade-and-rollback)).",
+    clears="the nodes are connected")
+FEATURES_NOT_USABLE = _declare(
+    "features-not-usable", "CLUSTER_VERSIONS",
+    "The metadata activate a feature that this release does not support, or the storage version cannot be written.",
+    "This node does not use the feature. If it does not support it, the other nodes refuse this node.",
+    "Start the release that the other nodes run, or make the storage directory writable.")
 CLUSTER_ACTIVE_NODE_UNKNOWN = _declare(
     "cluster-active-node-unknown", "CLUSTER_ACTIVE_NODE_UNKNOWN",
     "A proxy is connected to no node of its cluster that it can use.",

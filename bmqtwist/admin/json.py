@@ -158,7 +158,8 @@ def _nodes(nodes: Iterable[seen.NodeState]) -> Tree:
         if node.connected != "self":
             row["isAvailable"] = node.connected == "true"
         rows.append(row | {"status": node.status, "primaryForPartitionIds": list(node.primary_for)}
-                    | ({"unable": node.unable} if node.unable else {}))
+                    | ({"unable": node.unable} if node.unable else {})
+                    | ({"refused": node.refused} if node.refused else {}))
     return {"nodes": rows}
 
 
@@ -210,6 +211,8 @@ def cluster_status(cluster: seen.ClusterSnapshot) -> Tree:
     return {
         "name": cluster.name, "description": f"Cluster ({cluster.name})", "selfNodeDescription": cluster.self_node,
         "isHealthy": cluster.healthy, **({"unsafeSince": cluster.unsafe_since} if cluster.unsafe_since else {}),
+        "features": {"active": list(cluster.features), "secondsUntilActive": dict(cluster.pending_features),
+                     "storageVersion": cluster.storage_version},
         "nodeStatuses": _nodes(cluster.nodes),
         "electorInfo": _elector(cluster.elector), "partitionsInfo": _partitions(cluster.partitions),
         "queuesInfo": _queues(cluster),

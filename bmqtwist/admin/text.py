@@ -269,6 +269,8 @@ def _nodes(nodes: Iterable[seen.NodeState]) -> Lines:
                   f"{f' ({node.unable})' if node.unable else ''}"]
         if node.primary_for:
             lines.append(f"    Primary for partitions: [ {', '.join(map(str, node.primary_for))} ]")
+        if node.refused:
+            lines.append(f"    Refused: {node.refused}")
     return lines
 
 
@@ -347,6 +349,10 @@ def cluster_status(cluster: seen.ClusterSnapshot) -> str:
     if cluster.unsafe_since:
         since = timestamp_text(cluster.unsafe_since)
         lines.append(f"    UNSAFE        : runs alone since {since}, nothing is replicated")
+    if cluster.features or cluster.pending_features:
+        pending = "".join(f", {name} in {seconds:.0f} s" for name, seconds in cluster.pending_features.items())
+        lines += [f"    Features      : {', '.join(cluster.features) or 'none'}{pending}",
+                  f"    Storage       : version {cluster.storage_version}"]
     for section in (_nodes(cluster.nodes), _elector(cluster.elector), _partitions(cluster.partitions),
                     _queues(cluster), _summary(cluster)):
         lines += ["", *indent(section, 4)]

@@ -87,7 +87,15 @@ class AssignPartitions:
     declined: Mapping[int, int] = field(default_factory=dict)
 
 
-Change = AssignQueue | AdoptQueue | UnassignQueue | UpdateApps | AssignPartitions
+@dataclass(frozen=True, slots=True)
+class ActivateFeatures:
+    """Activate features of the cluster (`versions.py`), which all members support. The result is the tuple of all active
+    ones. The record is a SNAPSHOT, whose unknown fields BlazingMQ skips."""
+
+    names: Collection[str]
+
+
+Change = AssignQueue | AdoptQueue | UnassignQueue | UpdateApps | AssignPartitions | ActivateFeatures
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +139,8 @@ class ChangePlanner:
             return self._unassign(change, head)
         if isinstance(change, UpdateApps):
             return self._update(change, head)
+        if isinstance(change, ActivateFeatures):
+            return self._activate(change, head)
         return self._partitions(change, head)
 
     def primaries(self, head: ClusterState, wanted: PrimaryRules) -> dict[int, Primary]:
@@ -193,6 +203,14 @@ class ChangePlanner:
         if not changed:
             return Plan([])
         return Plan(list(changed), "", PartitionPrimaryAdvisory(NO_LSN, partition_infos(changed)))
+
+    def _activate(self, change: ActivateFeatures, head: ClusterState) -> Plan:
+        features = head.features.extended(change.names)
+        if features == head.features:
+            return Plan(features)
+        advisory = head.snapshot()
+        advisory.features = ",".join(features)
+        return Plan(features, "", advisory)
 
     def _choose(self, head: ClusterState, numbers: Iterable[int], candidates: Collection[int] | None,
                 keep: Collection[int], declined: Mapping[int, int]) -> dict[int, Primary]:

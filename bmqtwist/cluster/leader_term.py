@@ -19,6 +19,7 @@ from bmqtwist.wire.cluster_schema import (
     ClusterMessage,
     ClusterStateRecord,
     Entries,
+    LeaderAdvisory,
     LeaderAdvisoryCommit,
     LedgerRecordType,
     Lsn,
@@ -81,10 +82,11 @@ class LeaderTerm:
 
     # -- proposals ----------------------------------------------------------------------------------------------------
 
-    def begin_term(self, tokens: list[tuple[int, Any]], wall: int) -> None:
-        """Append the first record of the term: a SNAPSHOT of `head`."""
+    def begin_term(self, tokens: list[tuple[int, Any]], wall: int, features: Collection[str] = ()) -> None:
+        """Append the first record of the term: a SNAPSHOT of `head`, with further `features`."""
         snapshot = self.head.snapshot()
         snapshot.partitions = partition_infos(self._planner.primaries(self.head, self._primaries))
+        snapshot.features = ",".join(self.head.features.extended(features)) or None
         pending = self._publish(LedgerRecordType.SNAPSHOT, snapshot, tokens, wall)
         pending.removed_keys = frozenset(self._state.keys - self.head.keys)
         self._removed_keys |= pending.removed_keys
@@ -103,7 +105,8 @@ class LeaderTerm:
                 return Done(plan.result)
             last.tokens.append((token, plan.result))
             return None
-        pending = self._publish(LedgerRecordType.UPDATE, plan.advisory, [(token, plan.result)], wall)
+        kind = LedgerRecordType.SNAPSHOT if isinstance(plan.advisory, LeaderAdvisory) else LedgerRecordType.UPDATE
+        pending = self._publish(kind, plan.advisory, [(token, plan.result)], wall)
         if plan.uri:
             pending.uri = plan.uri
             self._newest_changes[plan.uri] = pending

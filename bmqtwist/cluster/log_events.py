@@ -6,6 +6,7 @@ A COMMIT is a record of the log, as in the original: followers learn of commits 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -66,11 +67,13 @@ class WriteFailed:
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """This node was elected for `term`; a Decided follows when its first record is committed."""
+    """This node was elected for `term`; a Decided follows when its first record is committed. `features`: of all members;
+    the first record of a new cluster activates them."""
 
     token: int
     term: int
     primaries: PrimaryRules
+    features: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

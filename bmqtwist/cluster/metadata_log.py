@@ -160,7 +160,7 @@ class MetadataLog:
         if before is not None:
             led.continue_from(before)
         self.leader_term = led
-        led.begin_term([(event.token, None)], self._wall)
+        led.begin_term([(event.token, None)], self._wall, event.features if self.log.last == NO_LSN else ())
 
     def _on_propose(self, event: ev.Propose) -> None:
         if len(self.log.records) - self.log.covered >= PENDING_RECORDS_MAX:

@@ -1,4 +1,4 @@
-"""Cluster state: partitions with their primaries and leases, queues with their partitions and apps.
+"""Cluster state: partitions with their primaries and leases, queues with their partitions and apps, active features.
 
 Only advisories change it; every node applies them in the same order, also when it loads its ledger. Called by
 `metadata_log.py` for each committed advisory; `changes.py` builds the advisories. The advisories are declared in
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from bmqtwist.errors import LocalError
+from bmqtwist.versions import ActiveFeatures
 from bmqtwist.wire.cluster_schema import (
     NO_LSN,
     ClusterMessage,
@@ -66,7 +67,7 @@ class Changes:
 class ClusterState:
     """State of one cluster, changed by `apply` only."""
 
-    __slots__ = ("partitions", "queues", "keys", "queue_counts", "unsafe")
+    __slots__ = ("partitions", "queues", "keys", "queue_counts", "unsafe", "features")
 
     def __init__(self) -> None:
         self.partitions: dict[int, Primary] = {}
@@ -74,11 +75,13 @@ class ClusterState:
         self.keys: set[bytes] = set()  # of all queues
         self.queue_counts: dict[int, int] = {}  # partition id -> queues mapped to it
         self.unsafe: UnsafeInfo | None = None  # this node runs alone
+        self.features = ActiveFeatures()
 
     def snapshot(self) -> LeaderAdvisory:
         """Return the whole state as an advisory, with an empty sequence number."""
         return LeaderAdvisory(NO_LSN, partition_infos(self.partitions),
-                              [queue.info() for queue in self.queues.values()], self.unsafe)
+                              [queue.info() for queue in self.queues.values()], self.unsafe,
+                              ",".join(self.features) or None)
 
     def apply(self, message: ClusterMessage) -> Changes:
         """Apply an advisory completely, or raise StateMismatch."""
@@ -104,6 +107,7 @@ class ClusterState:
 
     def _replace_all(self, advisory: LeaderAdvisory, changes: Changes) -> None:
         self.unsafe = advisory.unsafe
+        self.features = ActiveFeatures(filter(None, (advisory.features or "").split(",")))
         removed = self.partitions.keys() - {info.partition_id for info in advisory.partitions}
         changes.partitions += sorted(removed)
         for partition_id in removed:

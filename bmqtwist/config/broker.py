@@ -374,6 +374,8 @@ class BmqtwistConfig(Section):
                                         "the proxy stops reading from producers", 256 << 20, unit="B")
     rebalance: bool = member("when a node becomes available, the leader moves partitions, one at a time, until all nodes "
                              "are primary of an equal number of partitions", False)
+    rollback_seconds: Natural = member("time after an upgrade of all nodes during which they can be rolled back; then "
+                                       "records that older releases do not understand are written", 3600, unit="s")
     event_bytes_max: Natural = member("maximum size of one event; a peer that announces a larger one is disconnected",
                                       EVENT_BYTES_MAX, unit="B")
     authorization: AuthorizationRules = member("authorization rules", AuthorizationRules)

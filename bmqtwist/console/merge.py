@@ -80,8 +80,8 @@ def merge_nodes(parts: Parts, missing: Mapping[str, str], last_stops: Mapping[st
         if part is not None:
             row.update({key: part[key] for key in _OWN}, state=part["state"], sampledAt=part["at"])
         else:
-            row.update(dict.fromkeys(_OWN), sampledAt=None, url=next((view["url"] for view in views if view["url"]), ""),
-                       state=_reported_state(views), problem=missing.get(name, row["problem"]), stop=last_stops.get(name))
+            row.update(dict.fromkeys(_OWN), sampledAt=None, url=_first(views, "url"), state=_reported_state(views),
+                       problem=missing.get(name, row["problem"]) or _first(views, "refused"), stop=last_stops.get(name))
         rows.append(row)
     return sorted(rows, key=lambda row: (row["id"], row["name"]))
 
@@ -100,6 +100,11 @@ def merge_proxies(parts: Parts) -> list[Document]:
     for row in rows.values():
         row["links"].sort(key=lambda link: link["node"])
     return sorted(rows.values(), key=lambda row: (row["name"], row["ident"]))
+
+
+def _first(views: Sequence[Document], key: str) -> str:
+    """Return the first text with this key that is not empty; nodes of earlier releases do not send all keys."""
+    return next((str(view[key]) for view in views if view.get(key)), "")
 
 
 def _reported_state(views: Sequence[Document]) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bmqtwist import alarms
 from bmqtwist.broker.broker import Broker
@@ -33,6 +33,7 @@ from bmqtwist.loop.scheduler import Priority
 from bmqtwist.member.appointments import AppointmentRules
 from bmqtwist.member.cluster import Cluster
 from bmqtwist.member.dispatch import MemberDispatch
+from bmqtwist.member.features import ClusterFeatures
 from bmqtwist.member.leadership import Leadership
 from bmqtwist.member.member_relays import MemberRelays
 from bmqtwist.member.metadata import ClusterMetadata
@@ -48,7 +49,7 @@ from bmqtwist.steps import Awaited, Steps
 from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.ledger_file import LedgerFile
 from bmqtwist.storage.probe import probe_directory
-from bmqtwist.storage.slot_file import PromiseFile, VoteFile
+from bmqtwist.storage.slot_file import PromiseFile, SlotFile, StorageVersionFile, VoteFile
 from bmqtwist.storage.store import Disk, FileSizes
 from bmqtwist.textformat import timestamp_text
 from bmqtwist.view import snapshots
@@ -81,7 +82,7 @@ class Node:
         self.broker, self.disk, self.clock = broker, disk, clock
         self._executor: AdminExecutor | None = None
         self._locks: list[ExitStack] = []
-        self._files: list[LedgerFile | VoteFile | PromiseFile] = []
+        self._files: list[LedgerFile | SlotFile[Any]] = []
         self._started = self._closed = False
         self.history = NodeHistory(_name_of(broker.configuration), lambda: clock.now() + clock.wall_offset)
         self.events, self.alarms = self.history.events, self.history.alarms
@@ -116,6 +117,7 @@ class Node:
             cluster.leadership.start(now)
             if cluster.release is not None:
                 cluster.release.start(now)
+            cluster.features.start(now)
         Housekeeping(self.broker, self.alarms).start(now)
         self._started = True
         if self._executor is not None:
@@ -134,8 +136,12 @@ class Node:
         cluster = Cluster(definition, node_id, broker.loop, broker.deliveries, broker.domains, self.clock.timer_ns)
         log = MetadataLog(node_id, cluster.node_name, members, config.max_csl_file_size, definition.master_assignment)
         metadata = ClusterMetadata(log, ledger_file, report)
-        if several:
-            self._add_member_parts(cluster, metadata)
+        links = ClusterLinks(definition, node_id, broker.sessions) if several else None
+        cluster.features = self._check_versions(definition, links, not ledger_file.read_all())
+        metadata.on_features = cluster.features.on_features
+        if links is not None:
+            links.active_features = lambda: metadata.log.head.features
+            self._add_member_parts(cluster, metadata, links)
         sets = self._open_file_sets(definition, wall)
         extension = configuration.extension
         opening = sets, extension.durability, extension.payload_cache_bytes, self.clock.now(), wall
@@ -166,13 +172,23 @@ class Node:
             "replicated. docs/operations.md describes how the cluster is restored")
         return replace(definition, nodes=tuple(each for each in definition.nodes if each.id == node_id))
 
-    def _add_member_parts(self, cluster: Cluster, metadata: ClusterMetadata) -> None:
+    def _check_versions(self, definition: ClusterDefinition, links: ClusterLinks | None, is_new: bool) -> ClusterFeatures:
+        """Return the features of a cluster; the storage must have a version of this release."""
+        location, broker = definition.partition_config.location, self.broker
+        file = StorageVersionFile(self.disk, location)
+        self._files.append(file)
+        features = ClusterFeatures(definition.name, location, broker.identity.versions, file, broker.loop,
+                                   broker.configuration.extension.rollback_seconds, links)
+        features.open(is_new)
+        return features
+
+    def _add_member_parts(self, cluster: Cluster, metadata: ClusterMetadata, links: ClusterLinks) -> None:
         """Add the parts of a member of a cluster of several nodes: links, elections, replication, relays."""
         definition, node_id, broker = cluster.definition, cluster.node_id, self.broker
         vote_file = VoteFile(self.disk, definition.partition_config.location)
         promise_file = PromiseFile(self.disk, definition.partition_config.location)
         self._files += [vote_file, promise_file]
-        links = broker.sessions.peers[definition.name] = ClusterLinks(definition, node_id, broker.sessions)
+        broker.sessions.peers[definition.name] = links
         links.receipts = cluster.receipts
         statuses = NodeStatuses(definition, node_id, links, broker.report)
         rules = AppointmentRules(definition.master_assignment, definition.cluster_monitor_config.max_time_master,

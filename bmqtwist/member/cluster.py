@@ -49,6 +49,7 @@ from bmqtwist.wire.cluster_schema import NodeStatus
 
 if TYPE_CHECKING:
     from bmqtwist.config.clusters import ClusterDefinition
+    from bmqtwist.member.features import ClusterFeatures
     from bmqtwist.member.leadership import Leadership
 
 
@@ -63,6 +64,7 @@ class Cluster:
         self.timer_ns = timer_ns  # feeds storage keys
         self.metadata: ClusterMetadata
         self.leadership: Leadership
+        self.features: ClusterFeatures
         self.replication: Replication | None = None  # this and the next three: None in a cluster of one node
         self.proposals: Proposals | None = None
         self.members: MemberRelays | None = None
@@ -89,6 +91,7 @@ class Cluster:
              release: RoleRelease | None = None) -> None:
         """Recover the metadata. The leader is elected after `Leadership.start`; `replication` is opened before that."""
         self.leadership, self.metadata = leadership, leadership.metadata
+        self.features.leadership, leadership.common_features = leadership, self.features.common
         self.metadata.open()
         leadership.open()
         if replication is not None:
@@ -413,7 +416,8 @@ class Cluster:
         closed = [f"{self.name}/{partition.partition_id}" for partition in self.partitions if not partition.available]
         replication = self.replication
         if not closed and (not self.partitions or replication is not None and not replication.known_primaries.all_active):
-            closed = [f"{self.name} (no primaries)"]
+            refused = "".join(f"; node {name} is refused: {why}" for name, why in self.features.refusals().items())
+            closed = [f"{self.name} (no primaries{refused})"]
         if not closed and self.members is not None and self.members.statuses.own is NodeStatus.E_STARTING:
             closed = [f"{self.name} (this node is catching up)"]
         return ", ".join(closed)

@@ -15,7 +15,7 @@ in `cluster/elector.py`, the appointment of primaries is in `appointments.py`. T
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Protocol, assert_never
 
@@ -105,6 +105,7 @@ class Leadership:
             self.elector.timers.data_received_at = links.data_received_at
         self.replication: LeaderUser | None = None  # None in a cluster of one node
         self.on_leader_changed: Callable[[], None] = lambda: None  # a leader has become active
+        self.common_features: Callable[[], Collection[str]] = tuple  # that all members have announced
         self.active = False  # the leader's first record is known to be committed
         self._primaries = PrimaryRules(definition.partition_config.num_partitions)
         self._inputs: deque[tuple[float, int, ElectionInput]] = deque()
@@ -320,7 +321,8 @@ class Leadership:
         if self._links is not None:
             report_change(change, self.definition.name, self._links, self.metadata.log.lsn, self._loop.report)
         if after.state is ElectionState.LEADER:
-            self.metadata.lead(after.term, self._choose_primaries(), self._on_first_record_decided, wall)
+            self.metadata.lead(after.term, self._choose_primaries(), self._on_first_record_decided, wall,
+                               self.common_features())
         elif after.leader is not None:
             self.metadata.step(Follow(after.term, after.leader), wall)
             self._check_commit()

@@ -12,7 +12,7 @@ The log's rules are in `cluster/metadata_log.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Protocol, assert_never
 
 from bmqtwist import alarms
@@ -41,6 +41,7 @@ from bmqtwist.cluster.state import ClusterState
 from bmqtwist.errors import LocalError
 from bmqtwist.report import RepeatLimiter, Report, traceback_text
 from bmqtwist.storage.ledger_file import LedgerFile
+from bmqtwist.versions import ActiveFeatures
 
 OnDecided = Callable[[Outcome, int], None]  # outcome of a change, wall clock
 
@@ -75,6 +76,9 @@ class ClusterMetadata:
         self.user: LogUser | None = None
         self._repeats, self._fails = RepeatLimiter(), False
         self.on_write_failed: Callable[[str, str], None] = lambda what, error: None  # for `disk_health`
+        self.on_features: Callable[[ActiveFeatures], None] = lambda active: None  # prepares for features that are active
+        self.features = ActiveFeatures()  # that this node may use: `on_features` has prepared for them
+        self._features_alarmed = False
         self.flush_due = False  # an input has come since the last Flush: call `next_job`
 
     @property
@@ -88,16 +92,19 @@ class ClusterMetadata:
         return bool(self._callbacks)
 
     def open(self) -> None:
-        """Read the file; damaged contents do not raise."""
+        """Read the file; damaged contents do not raise. Raises LocalError if the active features are unknown."""
         data = self._file.read_all()
         good, outputs = self.log.open(data)
         self._perform_outputs(outputs, 0)
+        self.on_features(self.state.features)
+        self.features = self.state.features
         if good < len(data):
             self._file.truncate(good)
 
-    def lead(self, term: int, primaries: PrimaryRules, on_decided: OnDecided, wall: int) -> None:
-        """Lead the cluster; `on_decided` receives the outcome of the first record of the term."""
-        self.step(Lead(self._register(on_decided), term, primaries), wall)
+    def lead(self, term: int, primaries: PrimaryRules, on_decided: OnDecided, wall: int,
+             features: Collection[str] = ()) -> None:
+        """Lead the cluster; `on_decided` receives the outcome of the first record. `features`: of all members."""
+        self.step(Lead(self._register(on_decided), term, primaries, features), wall)
 
     def step(self, event: Input, wall: int) -> None:
         """Pass an input to the log and perform its outputs."""
@@ -189,6 +196,7 @@ class ClusterMetadata:
                     if user is not None:
                         user.send(output.node_id, output.message)
                 case StateChanged():
+                    self.update_features()
                     if user is not None:
                         user.on_applied(output)
                 case LeadershipLost():
@@ -196,6 +204,21 @@ class ClusterMetadata:
                         user.on_leadership_lost(output.reason)
                 case _:
                     assert_never(output)
+
+    def update_features(self) -> None:
+        """Take over the active features of the committed state. A failure raises one alarm; the next call tries again."""
+        active = self.state.features
+        if active == self.features:
+            return
+        try:
+            self.on_features(active)
+        except (LocalError, OSError) as error:
+            if not self._features_alarmed:
+                self._features_alarmed = True
+                self._report.alarm(alarms.FEATURES_NOT_USABLE, "Metadata: %s cannot be used: %s", ", ".join(active), error)
+            return
+        self.features, self._features_alarmed = active, False
+        self._report.info("Metadata: active features: %s. Releases without them are refused", ", ".join(active))
 
     def _on_decided(self, decided: Decided, wall: int) -> None:
         try:

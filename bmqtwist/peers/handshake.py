@@ -20,6 +20,7 @@ from bmqtwist.link.session import Session
 from bmqtwist.loop.loop import Loop
 from bmqtwist.report import Report
 from bmqtwist.security.authenticators import Security
+from bmqtwist.versions import OWN, Versions
 from bmqtwist.wire.schema import (
     DEVELOPMENT_VERSION,
     BrokerResponse,
@@ -30,9 +31,8 @@ from bmqtwist.wire.schema import (
     Status,
 )
 
-MEMBER_EXTENSION = "BMQTWIST"  # feature group that BlazingMQ does not have
-MEMBER_FEATURES = ("DURABLE_VOTE", "METADATA_LOG")  # required of all members of a cluster
-RECORD_COPIES = "RECORD_COPIES"  # optional: the member answers requests for messages that are damaged at their sender
+PAIR_EXTENSION = "BMQTWIST_PAIR"  # feature group of members: each applies if the receiver has announced it
+RECORD_COPIES = "RECORD_COPIES"  # the member answers requests for messages that are damaged at their sender
 CLUSTER_EXTENSION = "BMQTWIST_CLUSTER"  # feature group of configuration that must be equal at all members
 CONSOLE_EXTENSION = "BMQTWIST_CONSOLE"  # feature group of the console's URL and a proxy's name: UTF-8 in hexadecimal
 OLDEST_SDK = {SdkLanguage.E_CPP: 10500, SdkLanguage.E_JAVA: 2}
@@ -51,6 +51,7 @@ class Identity:
     client_id: bytes  # 6 bytes: "BrokerId"
     started: float  # monotonic
     started_wall: float  # seconds since the epoch at the same moment
+    versions: Versions = OWN
 
 
 def own_features(app: AppConfig) -> str:
@@ -171,7 +172,7 @@ def member_identity(identity: Identity, app: AppConfig, session_number: int, clu
     return ClientIdentity(
         protocol_version=1, sdk_version=DEVELOPMENT_VERSION, client_type=ClientType.E_TCPBROKER,
         process_name=identity.process_name, pid=identity.pid, session_id=session_number, host_name=identity.host_name,
-        features=f"{own_features(app)};{MEMBER_EXTENSION}:{','.join((*MEMBER_FEATURES, RECORD_COPIES))};"
+        features=f"{own_features(app)};{identity.versions.announcement()};{PAIR_EXTENSION}:{RECORD_COPIES};"
         f"{RELAY_EXTENSION}:{','.join(RELAY_FEATURES)}{extra}", cluster_name=cluster,
         cluster_node_id=node_id, sdk_language=SdkLanguage.E_CPP, user_agent=f"bmqbrkr:{DEVELOPMENT_VERSION}",
         guid_info=guid_info)
@@ -193,14 +194,9 @@ def is_same_process(one: ClientIdentity, other: ClientIdentity) -> bool:
     return bool(one.guid_info.client_id) and one.guid_info == other.guid_info and one.pid == other.pid
 
 
-def missing_member_features(features: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the features that a broker lacks to be a member."""
-    return [name for name in MEMBER_FEATURES if name not in features.get(MEMBER_EXTENSION, ())]
-
-
 def supports_record_copies(features: Mapping[str, Sequence[str]]) -> bool:
     """Return whether a member answers requests for messages."""
-    return RECORD_COPIES in features.get(MEMBER_EXTENSION, ())
+    return RECORD_COPIES in features.get(PAIR_EXTENSION, ())
 
 
 def wants_receipts(features: Mapping[str, Sequence[str]]) -> bool:

@@ -1,7 +1,8 @@
 """Connections between the nodes of one cluster, at one of them.
 
 `cluster/membership.py` decides which nodes are dialled and admitted. This module performs its decisions, and passes
-connections and events of other nodes to its user. All members must support the extensions of `handshake.py`.
+connections and events of other nodes to its user. A member with another configuration, or whose versions do not fit
+(`versions.py`), is refused on both sides, with an alarm; the refusal stays visible until the node is connected.
 
 `ProxyLinks` are the connections of a proxy, which dials all nodes of the cluster; no node dials a proxy.
 `broker/sessions.py` passes them accepted connections, `link/peer.py` their events.
@@ -9,7 +10,7 @@ connections and events of other nodes to its user. All members must support the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Protocol, assert_never
 
@@ -24,6 +25,7 @@ from bmqtwist.link.session import Session
 from bmqtwist.link.upstream_batch import UpstreamBatch
 from bmqtwist.peers import handshake
 from bmqtwist.security.authorization import Action
+from bmqtwist.versions import active_announcement, announced_versions, member_conflict
 from bmqtwist.wire.fast import EventType
 from bmqtwist.wire.schema import BrokerResponse, ClientIdentity
 
@@ -63,7 +65,9 @@ class ClusterLinks:
         self._awaited: set[int] = set()  # nodes that have not connected since the start
         self._awaited_until = float("-inf")
         self._refused: dict[int, float] = {}  # node id -> first refusal of another broker during the present connection
-        self._alarmed: set[int] = set()  # nodes with an alarm about their configuration
+        self._alarmed: set[tuple[int, str]] = set()  # node id, kind of an alarm about it
+        self.refusals: dict[int, str] = {}  # node id -> reason why its versions do not fit
+        self.active_features: Callable[[], Collection[str]] = tuple  # features that the cluster uses
 
     def start(self, now: float) -> None:
         """Connect to all other nodes; lost connections are established again until `stop`."""
@@ -119,6 +123,20 @@ class ClusterLinks:
         peer = self._sessions.get(node_id)
         return peer.outbox.lane.sent_at if peer is not None and peer.outbox.lane is not None else float("-inf")
 
+    def announced_features(self) -> Sequence[Collection[str]] | None:
+        """Return the features that each other member has announced; None while a member is not connected."""
+        sessions = [self._sessions.get(node_id) for node_id in self.membership.links]
+        found = [announced_versions(peer.session.remote.features).features for peer in sessions if peer is not None]
+        return found if len(found) == len(sessions) else None
+
+    def refuse_older_members(self) -> None:
+        """Close the connections of members that lack an active feature: it became active after their negotiation."""
+        for peer in list(self._sessions.values()):
+            conflict = self._incompatibility(peer.session)
+            if conflict:
+                peer.session.close("#SESSION_NEGOTIATION Cluster (%s): %s: %s", self.definition.name,
+                                   peer.session.description, conflict)
+
     def is_up(self, node_id: int) -> bool:
         """Return whether a node is connected."""
         return node_id in self._sessions
@@ -160,6 +178,8 @@ class ClusterLinks:
             peer.accept_requests(self.receipts if handshake.wants_receipts(session.remote.features) else None)
         self._sessions[peer.node_id] = peer
         self._logged_failures.discard(peer.node_id)
+        self.refusals.pop(peer.node_id, None)
+        self._alarmed -= {each for each in self._alarmed if each[0] == peer.node_id}
         self._step(session.now, LinkEvent.UP, peer.node_id)
 
     def on_event(self, peer: PeerSession, kind: EventType, specific: int, body: bytes) -> None:
@@ -177,6 +197,8 @@ class ClusterLinks:
     def on_negotiation_failed(self, session: Session) -> None:
         """Handle a dialled connection that ended during negotiation."""
         node_id = self._dialled.pop(session)
+        if self.role is PeerRole.MEMBER and session.remote.identity.cluster_name == self.definition.name:
+            self._incompatibility(session)  # the other node refused this one: raise the alarm here, too
         if node_id not in self._logged_failures:
             self._logged_failures.add(node_id)
             presented = self._host.security.provider is not None
@@ -206,21 +228,24 @@ class ClusterLinks:
         return reason or self._incompatibility(session)
 
     def _alarm(self, kind: AlarmKind, node_id: int, text: str) -> None:
-        """Raise an alarm, once for each node."""
-        if node_id in self._nodes and node_id not in self._alarmed:
-            self._alarmed.add(node_id)
+        """Raise an alarm, once for each node and kind until the node is connected."""
+        if node_id in self._nodes and (node_id, kind.id) not in self._alarmed:
+            self._alarmed.add((node_id, kind.id))
             self._host.report.alarm(kind, f"Cluster ({self.definition.name}): {text}")
 
     def _incompatibility(self, session: Session) -> str:
-        lacks = handshake.missing_member_features(session.remote.features)
         if session.remote.identity.cluster_name != self.definition.name:
             return f"its cluster is '{session.remote.identity.cluster_name}'"
-        if lacks:
-            return f"it does not support {', '.join(lacks)}"
+        node_id = session.remote.identity.cluster_node_id
+        conflict = member_conflict(self._host.identity.versions, self.active_features(), session.remote.features)
+        if conflict:
+            if node_id in self._nodes:
+                self.refusals[node_id] = conflict
+            self._alarm(alarms.NODE_VERSION_DIFFERS, node_id, f"node {self.name(node_id)}: {conflict}. It is refused")
+            return conflict
         differs = (handshake.configuration_difference(session.remote.features, self.definition)
                    if isinstance(self.definition, ClusterDefinition) else "")
         if differs:
-            node_id = session.remote.identity.cluster_node_id
             self._alarm(
                 alarms.NODE_CONFIGURATION_DIFFERS,
                 node_id, f"node {self.name(node_id)}: {differs}. It is refused: all members need the same definition of "
@@ -229,8 +254,10 @@ class ClusterLinks:
 
     def _introduction(self, session_number: int) -> ClientIdentity:
         definition = self.definition if isinstance(self.definition, ClusterDefinition) else None
-        return handshake.member_identity(self._host.identity, self._host.configuration.app, session_number,
-                                       self.definition.name, self.node_id, definition)
+        found = handshake.member_identity(self._host.identity, self._host.configuration.app, session_number,
+                                          self.definition.name, self.node_id, definition)
+        found.features += active_announcement(self.active_features())
+        return found
 
     def _step(self, now: float, event: LinkEvent, node_id: int | None = None) -> None:
         title, report = f"Cluster ({self.definition.name})", self._host.report

@@ -107,5 +107,6 @@ LEDGER_HEADER = Layout(number(version=2, header_words=6), raw(log_id=5), skip(2)
 # A slot of the files of a node's vote and promises: this header (version 1), the value, the CRC32 of all before it.
 SLOT = Layout(raw(magic=4), number(version=32), number(number=64))
 VOTE = Layout(number(term=64), signed(vote=32))  # the value after the magic BMQV; vote: id of the node, -1 = none
+STORAGE_VERSION = Layout(number(version=32))  # the value after the magic BMQS
 PROMISES = Layout(number(partitions=32))  # the value after the magic BMQP, then for each partition:
 PROMISE = Layout(number(lease=32), number(flags=32))  # flags: 1 = durable records may be missing

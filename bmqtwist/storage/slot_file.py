@@ -1,4 +1,6 @@
-"""Files of a node's vote and of its promises: two slots, written alternately and synced before the value takes effect.
+"""Files of a node's vote, of its promises, and of the storage version: two slots, written alternately.
+
+A value is synced before it takes effect.
 
 After a torn write the other slot holds the previous value. If both slots are damaged, the value is lost.
 `member/leadership.py` writes votes, `member/promises.py` promises. `layout.py` declares the bytes of both.
@@ -13,7 +15,7 @@ from struct import error as StructError
 from typing import Generic, TypeVar
 from zlib import crc32
 
-from bmqtwist.storage.layout import PROMISE, PROMISES, SLOT, VOTE
+from bmqtwist.storage.layout import PROMISE, PROMISES, SLOT, STORAGE_VERSION, VOTE
 from bmqtwist.storage.store import Disk, File
 
 _VERSION, _NO_VOTE, _DOUBTFUL = 1, -1, 1
@@ -103,6 +105,19 @@ class VoteFile(SlotFile[Vote]):
     def _unpack(self, data: bytes) -> tuple[Vote, int]:
         term, vote = VOTE.struct.unpack_from(data)
         return (term, None if vote == _NO_VOTE else vote), VOTE.size
+
+
+class StorageVersionFile(SlotFile[int]):
+    """File of the storage version: releases that do not understand it must not use the directory."""
+
+    name, magic, slot_distance, initial = "bmqtwist_version", b"BMQS", 4096, 0
+
+    def _pack(self, value: int) -> bytes:
+        return STORAGE_VERSION.struct.pack(value)
+
+    def _unpack(self, data: bytes) -> tuple[int, int]:
+        version, = STORAGE_VERSION.struct.unpack_from(data)
+        return version, STORAGE_VERSION.size
 
 
 @dataclass(frozen=True, slots=True)

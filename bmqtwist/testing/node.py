@@ -21,6 +21,7 @@ from bmqtwist.peers.handshake import Identity
 from bmqtwist.report import ListReport
 from bmqtwist.storage.memory import MemoryDisk
 from bmqtwist.testing.clock import START_S, WALL_S, SimulatedClock
+from bmqtwist.versions import OWN
 
 ROUNDS_MAX = 100_000  # limit of turns in one `run`
 STOP_SECONDS_MAX = 600.0  # limit of a graceful stop, on the node's clock
@@ -117,6 +118,7 @@ class MemoryNode:
         self.clock = SimulatedClock(moment, wall_offset)
         self.dumps: list[str] = []  # dumped messages
         self._runs = 0
+        self.versions = OWN  # from the next run on; other ones simulate another release
 
     def open_node(self, performer: Performer, observed: bool = True) -> None:
         """Assemble and start a node over the present files. Raises StartFailure. `observed`: as of
@@ -124,7 +126,8 @@ class MemoryNode:
         configuration, now = self._configure(), self.clock.now()
         client_id = (int.from_bytes(self._client_id, "big") + self._runs).to_bytes(6, "big")  # GUIDs differ between runs
         self._runs += 1
-        identity = Identity("bmqbrkr", 1, configuration.app.host_name, client_id, now, now + self.clock.wall_offset)
+        identity = Identity("bmqbrkr", 1, configuration.app.host_name, client_id, now, now + self.clock.wall_offset,
+                            self.versions)
         self.assembled = node = assemble(configuration, self._domains(configuration), self.disk, self.clock, performer,
                                          identity, self.report)
         self.broker = node.broker

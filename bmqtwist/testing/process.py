@@ -74,6 +74,7 @@ class BrokerProcess(_Started):
         root.mkdir(parents=True, exist_ok=True)
         self.config = ConfigDirectory(root, port or free_port(), app=app, cluster=cluster)
         self.process: subprocess.Popen[bytes] | None = None
+        self.command: list[str] | None = None  # of another release of the broker; None = this one
         self.records: list[str] = []  # output lines of all runs
         self._changed = threading.Condition()
         self._reader: threading.Thread | None = None
@@ -101,9 +102,10 @@ class BrokerProcess(_Started):
     def launch(self, *arguments: str) -> None:
         """Start the process without waiting until the broker serves."""
         self._release_output()
-        self.process = subprocess.Popen([*broker_command(), *arguments, str(self.config.etc)], cwd=self.root,
-                                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-                                        start_new_session=True, env={**os.environ, "PYTHONUNBUFFERED": "1"})
+        command = [*(self.command or broker_command()), *arguments, str(self.config.etc)]
+        self.process = subprocess.Popen(command, cwd=self.root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                        stdin=subprocess.DEVNULL, start_new_session=True,
+                                        env={**os.environ, "PYTHONUNBUFFERED": "1"})
         self._reader = threading.Thread(target=self._read, args=(self.process,), daemon=True)
         self._reader.start()
 

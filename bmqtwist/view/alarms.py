@@ -19,6 +19,7 @@ from bmqtwist import alarms as kinds
 from bmqtwist.alarms import AlarmKind
 from bmqtwist.errors import LocalError
 from bmqtwist.ids import InvalidUri, parse_uri
+from bmqtwist.peers.links import ClusterLinks
 from bmqtwist.queue.meter import Meter, MeterState
 from bmqtwist.storage.room import SOFT_LIMIT_PERCENT
 
@@ -262,6 +263,10 @@ def _can_write(broker: Broker, alarm: AlarmState, wall: float) -> bool:
                    if alarm.subject == f"Cluster ({cluster.name})")
 
 
+def _versions_fit(broker: Broker, alarm: AlarmState, wall: float) -> bool:
+    return not any(links.refusals for links in broker.sessions.peers.values() if isinstance(links, ClusterLinks))
+
+
 def _has_upstream(broker: Broker, alarm: AlarmState, wall: float) -> bool:
     return all(proxy.selector.active is not None for proxy in broker.proxies.values()
                if alarm.subject in ("", f"ClusterProxy ({proxy.name})"))
@@ -283,5 +288,6 @@ CONDITIONS: dict[str, Callable[[Broker, AlarmState, float], bool]] = {
     kinds.PRIMARY_NOT_ACTIVE.id: _is_led,
     kinds.NODE_CANNOT_WRITE.id: _can_write,
     kinds.CLUSTER_ACTIVE_NODE_UNKNOWN.id: _has_upstream,
+    kinds.NODE_VERSION_DIFFERS.id: _versions_fit,
     kinds.DISPATCHER.id: lambda broker, alarm, wall: wall - alarm.last_at >= MOMENTARY_S,
 }

@@ -102,7 +102,7 @@ def node_states(cluster: Cluster) -> tuple[state.NodeState, ...]:
     primaries: dict[int, list[int]] = {}
     for number, primary in sorted(cluster.metadata.state.partitions.items()):
         primaries.setdefault(primary.node_id, []).append(number)
-    found = []
+    found, refusals = [], cluster.features.refusals()
     for node in cluster.definition.nodes:
         ours = node.id == cluster.node_id
         if statuses is None:
@@ -112,7 +112,8 @@ def node_states(cluster: Cluster) -> tuple[state.NodeState, ...]:
         connected = "self" if ours else str(cluster.leadership.is_up(node.id)).lower()
         found.append(state.NodeState(names[node.id], node.name, node.id, node.data_center, connected, status.name,
                                      tuple(primaries.get(node.id, ())),
-                                     statuses.unable.get(node.id, "") if statuses is not None else ""))
+                                     statuses.unable.get(node.id, "") if statuses is not None else "",
+                                     refusals.get(node.name, "")))
     return tuple(found)
 
 
@@ -125,8 +126,8 @@ def members(cluster: Cluster, urls: dict[str, str]) -> list[MemberRow]:
     """Return the members of a cluster. `urls`: of their consoles, by name."""
     return [MemberRow(name=node.name, id=node.node_id, data_center=node.data_center,
                       state=_STATES[NodeStatus[node.status]], connected=node.connected != "false",
-                      primary_for=list(node.primary_for), unable=node.unable, url=urls.get(node.name, ""))
-            for node in node_states(cluster)]
+                      primary_for=list(node.primary_for), unable=node.unable, url=urls.get(node.name, ""),
+                      refused=node.refused) for node in node_states(cluster)]
 
 
 def own_state(broker: Broker, cluster: Cluster | None) -> str:

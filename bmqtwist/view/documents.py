@@ -15,7 +15,7 @@ from bmqtwist.view.snapshot import FileState
 
 class MemberRow(Struct, frozen=True, kw_only=True, rename="camel"):
     """Member of a cluster. `primary_for`: numbers of partitions; `unable`: why it cannot be leader or primary, "" = it can;
-    `url`: of its console, "" = unknown."""
+    `url`: of its console, "" = unknown; `refused`: reason why its versions do not fit, "" = they do."""
 
     name: str
     id: int
@@ -25,6 +25,7 @@ class MemberRow(Struct, frozen=True, kw_only=True, rename="camel"):
     primary_for: list[int]
     unable: str
     url: str
+    refused: str = ""
 
 
 class ElectorRow(Struct, frozen=True, kw_only=True, rename="camel"):

@@ -258,7 +258,7 @@ class PartitionSnapshot(Struct, frozen=True):
 
 class NodeState(Struct, frozen=True):
     """Member of the cluster. `connected`: self, true or false; `primary_for`: partition ids; `unable`: why the member cannot
-    be leader or primary, "" = it can."""
+    be leader or primary, "" = it can; `refused`: reason why its versions do not fit, "" = they do."""
 
     description: str
     name: str
@@ -268,6 +268,7 @@ class NodeState(Struct, frozen=True):
     status: str
     primary_for: tuple[int, ...] = ()
     unable: str = ""
+    refused: str = ""
 
 
 class ElectorState(Struct, frozen=True):
@@ -293,7 +294,8 @@ class AssignedQueue(Struct, frozen=True):
 
 class ClusterSnapshot(Struct, frozen=True):
     """Cluster that this broker is a member of. `unsafe_since`: seconds since the epoch at which this node began to run
-    without replication (unsafe mode), 0 = it replicates."""
+    without replication (unsafe mode), 0 = it replicates; `features`: active ones; `pending_features`: seconds until the
+    activation of each feature that all members support."""
 
     name: str
     self_node: str
@@ -306,6 +308,9 @@ class ClusterSnapshot(Struct, frozen=True):
     ledger_bytes: int = 0
     ledger_limit: int = 0
     unsafe_since: int = 0
+    features: tuple[str, ...] = ()
+    pending_features: Mapping[str, float] = field(default_factory=no_numbers)
+    storage_version: int = 0
 
     @property
     def queues_by_domain(self) -> Mapping[str, int]:

@@ -131,7 +131,9 @@ def cluster_in_steps(cluster: Cluster) -> Steps[state.ClusterSnapshot]:
         cluster.name, name, not cluster.unavailable, node_states(cluster),
         elector_state(cluster, names), partitions, tuple(queues),
         cluster.definition.partition_config.location, ledger_bytes=log.log.size, ledger_limit=log.log.max_bytes,
-        unsafe_since=unsafe.since if unsafe is not None else 0)
+        unsafe_since=unsafe.since if unsafe is not None else 0, features=cluster.metadata.features,
+        pending_features=cluster.features.activation.seconds_left(cluster.loop.now),
+        storage_version=cluster.features.storage_version)
 
 
 def elector_state(cluster: Cluster, names: dict[int, str]) -> state.ElectorState:

@@ -113,11 +113,12 @@ class UnsafeInfo(SchemaType):
 
 
 class LeaderAdvisory(Advisory):
-    """Snapshot of the whole cluster state."""
+    """Snapshot of the whole cluster state. `unsafe`, `features` (names, separated by commas): extensions."""
 
     partitions: list[PartitionPrimaryInfo] = array()
     queues: list[QueueInfo] = array()
     unsafe: UnsafeInfo | None = None
+    features: str | None = None
 
 
 class QueueAssignmentAdvisory(Advisory):

@@ -21,6 +21,7 @@ from bmqtwist.config.provider import DomainFile, DomainProvider
 from bmqtwist.errors import Category, Refused
 from bmqtwist.ids import parse_uri
 from bmqtwist.member.cluster import Cluster
+from bmqtwist.member.features import ClusterFeatures
 from bmqtwist.member.leadership import Leadership
 from bmqtwist.member.metadata import ClusterMetadata
 from bmqtwist.peers.handshake import Identity
@@ -34,6 +35,7 @@ from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.ledger_file import LedgerFile
 from bmqtwist.storage.memory import MemoryDisk
 from bmqtwist.storage.message import Message
+from bmqtwist.storage.slot_file import StorageVersionFile
 from bmqtwist.storage.store import FileSizes
 from bmqtwist.view.statistics import Statistics
 from kit.config import broker_config, clusters_config, domain_config
@@ -132,6 +134,8 @@ class Bench:
         ledger.open()
         self.cluster = Cluster(clusters.my_clusters[0], 1, self.broker.loop, self.broker.deliveries, self.broker.domains,
                                self._timer)
+        self.cluster.features = ClusterFeatures("c3", "/l", identity.versions, StorageVersionFile(disk, "/l"),
+                                                self.broker.loop, 3600, None)
         metadata = ClusterMetadata(MetadataLog(1, "n1", (1,), 1 << 20), ledger, self.report)
         leadership = Leadership(clusters.my_clusters[0], 1, metadata, self.broker.loop)
         self.cluster.start(leadership, list(files), "none", 1 << 20, STARTED, int(STARTED_WALL))

@@ -8,6 +8,7 @@
     python -m tests.soak kill9 --count N      kill -9 under load (more options: `kill9 --help`)
     python -m tests.soak restarts --count N   restarts under clients of the SDK (more options: `restarts --help`)
     python -m tests.soak failover --minutes N crashes, pauses and partitions of nodes (more options: `failover --help`)
+    python -m tests.soak upgrade --from REF   nodes of an earlier release and of this one under load (`upgrade --help`)
     python -m tests.soak spread               many consumers at nodes and proxies (more options: `spread --help`)
     python -m tests.soak hostile --count N    invalid and malicious input of clients (more options: `hostile --help`)
     python -m tests.soak spark                kills of a Spark query and its broker (more options: `spark --help`)
@@ -34,7 +35,7 @@ from fuzz.configurations import Configurations
 from fuzz.findings import Finding
 from fuzz.storage_tails import Tails
 
-from soak import damage, failover, hostile, kill9, metadata, restarts, spark, spread
+from soak import damage, failover, hostile, kill9, metadata, restarts, spark, spread, upgrade
 
 FRAMES, STORAGE_TAILS, CONFIGS, KILLS, MINUTES = 1_000_000, 10_000, 10_000, 300, 10
 
@@ -77,7 +78,7 @@ _RUNS: dict[str, tuple[Callable[[int, int], dict[str, Any]], int]] = {
     "frames": (frames, FRAMES), "storage": (storage, STORAGE_TAILS), "configs": (configs, CONFIGS)}
 _COMMANDS: dict[str, Callable[[list[str]], int]] = {  # runs with other options
     "kill9": kill9.main, "restarts": restarts.main, "failover": failover.main, "spread": spread.main,
-    "hostile": hostile.main, "metadata": metadata.main, "damage": damage.main, "spark": spark.main}
+    "upgrade": upgrade.main, "hostile": hostile.main, "metadata": metadata.main, "damage": damage.main, "spark": spark.main}
 
 
 def _fuzz(name: str, count: int | None, seed: int) -> int:

@@ -184,8 +184,18 @@ class Run:
 
     # -- the test ---------------------------------------------------------------------------------------------------
 
-    def run(self, seconds: float, period: float, kinds: list[str]) -> Verdict:
-        """Cause faults for `seconds`; return the verdict."""
+    def cause_faults(self, seconds: float, period: float, kinds: list[str]) -> None:
+        """Cause faults for `seconds`."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            next_fault = time.monotonic() + period
+            self.fault(self.random.choice(kinds))
+            time.sleep(max(0.0, next_fault - time.monotonic()))
+            print(f"{sum(self.faults.values())} faults {dict(self.faults)}, slowest recovery "
+                  f"{self.slowest_recovery_s:.1f} s", file=sys.stderr, flush=True)
+
+    def run(self, act: Callable[[], None]) -> Verdict:
+        """Start the cluster and the clients, perform `act`, end the clients; return the verdict."""
         self.cluster.start()
         self.wait_available()
         proxy, anywhere = self.cluster["p1"].url, ",".join(self.cluster.urls)
@@ -197,13 +207,7 @@ class Run:
         self.until(lambda: all((self.root / f"{name}.open").exists() for name in (*PRODUCERS.values(), "live", "fan")),
                    "clients to open their queues", AVAILABLE_SECONDS_MAX)
         self.until(lambda: all(self.stored(uri) > 0 for uri in (FAN, LATE)), "the first messages", AVAILABLE_SECONDS_MAX)
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            next_fault = time.monotonic() + period
-            self.fault(self.random.choice(kinds))
-            time.sleep(max(0.0, next_fault - time.monotonic()))
-            print(f"{sum(self.faults.values())} faults {dict(self.faults)}, slowest recovery "
-                  f"{self.slowest_recovery_s:.1f} s", file=sys.stderr, flush=True)
+        act()
         producers = list(PRODUCERS.values())
         self.finish("probe", *producers)
         records = [self.record(name) for name in producers]
@@ -300,7 +304,7 @@ def run(seconds: float, *, nodes: int = 3, kinds: list[str] | None = None, perio
         relays = stack.enter_context(CuttingRelays()) if set(fault_kinds) & set(CUTS) else None
         test_run = Run(root, nodes, durability, seed, relays)
         stack.callback(test_run.close)
-        verdict = test_run.run(seconds, period, fault_kinds)
+        verdict = test_run.run(lambda: test_run.cause_faults(seconds, period, fault_kinds))
     if not verdict.violations:
         shutil.rmtree(root)
     return {"run": "failover", "cluster": CLUSTER, "nodes": nodes, "durability": durability, "seed": seed,

@@ -10,6 +10,7 @@ import pytest
 from bmqtwist.link.extensions import RELAY_EXTENSION, RELAY_FEATURES
 from bmqtwist.link.outbox import OVERTAKING
 from bmqtwist.peers import handshake
+from bmqtwist.versions import MEMBER_EXTENSION, REGISTRY
 from bmqtwist.wire import cluster_schema as schema
 from bmqtwist.wire import layout
 from bmqtwist.wire.declare import Layout
@@ -58,8 +59,8 @@ def test_every_extension_in_the_schema_is_on_the_page() -> None:
 
 
 def test_every_feature_is_on_the_page_with_its_group() -> None:
-    for group, names in ((handshake.MEMBER_EXTENSION, handshake.MEMBER_FEATURES),
-                         (handshake.MEMBER_EXTENSION, (handshake.RECORD_COPIES,)), (RELAY_EXTENSION, RELAY_FEATURES)):
+    for group, names in ((MEMBER_EXTENSION, REGISTRY), (handshake.PAIR_EXTENSION, (handshake.RECORD_COPIES,)),
+                         (RELAY_EXTENSION, RELAY_FEATURES)):
         assert f"| `{group}` | {', '.join(f'`{name}`' for name in names)} |" in PAGE
     assert f"| `{handshake.CLUSTER_EXTENSION}` |" in PAGE and f"| `{handshake.CONSOLE_EXTENSION}` |" in PAGE
 
