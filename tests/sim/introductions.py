@@ -10,12 +10,13 @@ from kit.client import Client
 from bmqtwist.peers.links import ClusterLinks
 from bmqtwist.testing.config import CLUSTER
 from bmqtwist.testing.simulated_node import SimulatedNode
+from bmqtwist.versions import OWN
 from bmqtwist.wire import control
 from bmqtwist.wire.control import Encoding, NegotiationMessage
 from bmqtwist.wire.schema import BrokerResponse, ClientIdentity, ClientType
 from sim.cluster import SimulatedCluster, SimulatedLink
 
-FEATURES = "PROTOCOL_ENCODING:BER;BMQTWIST:DURABLE_VOTE,METADATA_LOG"
+FEATURES = f"PROTOCOL_ENCODING:BER;{OWN.announcement()}"
 
 
 def links(node: SimulatedNode) -> ClusterLinks:

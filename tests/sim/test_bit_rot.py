@@ -151,7 +151,7 @@ def test_a_message_waits_for_a_member_that_may_have_an_intact_copy() -> None:
 def test_members_without_the_extension_are_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handshake, "RECORD_COPIES", "NONE")
     monkeypatch.setattr("bmqtwist.member.repairs.supports_record_copies", lambda features: "RECORD_COPIES" in
-                        features.get(handshake.MEMBER_EXTENSION, ()))
+                        features.get(handshake.PAIR_EXTENSION, ()))
     nodes = filled(7)
     primary = nodes.primary(nodes.record(STRONG).partition_id)
     damage(nodes, primary)

@@ -13,6 +13,7 @@ from bmqtwist.peers.links import DUPLICATE_S
 from bmqtwist.testing.config import CLUSTER
 from bmqtwist.testing.network import ConnectionEnd
 from bmqtwist.testing.simulated_node import SimulatedNode
+from bmqtwist.versions import OWN
 from bmqtwist.wire.fast import HEARTBEAT_REQ, HEARTBEAT_RSP
 from bmqtwist.wire.schema import ClientType
 from sim.cluster import SimulatedCluster
@@ -155,7 +156,7 @@ def test_an_accepted_member_receives_the_identity_of_the_other_member() -> None:
     assert answer is not None and answer.result.category == 0
     identity = answer.broker_identity
     assert (identity.cluster_name, identity.cluster_node_id, identity.client_type) == (CLUSTER, 2, ClientType.E_TCPBROKER)
-    assert "BMQTWIST:DURABLE_VOTE,METADATA_LOG,RECORD_COPIES" in identity.features.split(";")
+    assert {*OWN.announcement().split(";"), "BMQTWIST_PAIR:RECORD_COPIES"} <= set(identity.features.split(";"))
     assert peers(nodes.node("n2")) == {1: False, 3: True}
 
 
