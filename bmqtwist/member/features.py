@@ -64,7 +64,7 @@ class ClusterFeatures:
             raise VersionRefused(
                 f"{self._title}: the metadata in '{self._where}' use {', '.join(unknown)}, which this release, "
                 f"{self.versions.release}, does not support: start the newer release that has activated it")
-        needed = max((REGISTRY[name].storage for name in active), default=0)
+        needed = max(self.versions.storage.oldest, *(REGISTRY[name].storage for name in active), 0)
         if needed > self.storage_version:
             self._file.write(needed)
             self.storage_version = needed

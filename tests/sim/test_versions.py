@@ -110,12 +110,19 @@ def test_an_incompatible_member_is_refused_and_both_sides_name_both_releases(
     queue = nodes.client(others[0]).open(STRONG, write=1)
     queue.put(b"posted without the member")
     assert queue.next_ack().status == 0
-    if versions.storage.newest <= OWN.storage.newest:
-        nodes.install(name, OWN)
-        nodes.post_and_wait()
-        nodes.run(2.0)
-        assert not any(nodes.alarms(node.name) for node in nodes.machines)
-        assert "Refused" not in nodes.admin(nodes.node(others[0]), "CLUSTERS CLUSTER c3 STATUS")
+    refused = nodes.node(name)
+    refused.stop(down=None)
+    nodes.until(lambda: not refused.up)
+    refused.versions = OWN
+    if versions.storage.oldest > OWN.storage.newest:
+        with pytest.raises(StartFailure, match=f"has version {versions.storage.oldest}; this release, .*, understands "):
+            refused.open_node(SimulatedPerformer(refused))
+        refused.disk = MemoryDisk()
+    refused.boot()
+    nodes.post_and_wait()
+    nodes.run(2.0)
+    assert not any(nodes.alarms(node.name) for node in nodes.machines)
+    assert "Refused" not in nodes.admin(nodes.node(others[0]), "CLUSTERS CLUSTER c3 STATUS")
     nodes.check_all()
 
 
