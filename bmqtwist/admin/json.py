@@ -1,7 +1,8 @@
 """JSON form of the answers of admin commands: an object with one member, named after the kind of answer.
 
-`executor.py` calls `dump`; the functions are named in `table.py`. The text form is in `text.py`. The values are made in
-`operations.py`; their classes are in `commands.py` and `view/`.
+`executor.py` calls `dump`; the functions are named in `table.py`, which also has the JSON form of answers that need no
+function here (events, alarms, log lines, elections). The text form is in `text.py`. The values are made in `operations.py`;
+their classes are in `commands.py` and `view/`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Text form of the answers of admin commands. Programs parse this text: its layout is exactly the original's.
 
-One function per kind of answer, named in `table.py`; private functions return lines, which `indent` indents.
+One function per kind of answer, named in `table.py`, some also used by `daemon/housekeeping.py`; private functions return
+lines, which `indent` indents.
 """
 
 from __future__ import annotations

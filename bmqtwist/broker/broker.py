@@ -17,6 +17,8 @@ Steps of a turn, each once for all input since the last turn:
 Exceptions of sessions, queues, partitions and timers do not leave these calls (loop/error_isolation.py).
 
 Pure: files, clock, threads and sockets are arguments; a `Performer` (loop/performer.py) performs effects.
+`reactor/performer.py` calls `turn` and `tick`, in tests `testing/node.py` and `testing/simulated_node.py` do;
+`daemon/assemble.py` creates the Broker.
 
 docs/architecture.md, "A message's way", shows when this module is called.
 """

@@ -1,4 +1,4 @@
-"""Reception of records and images from another node: the primary, or for a new primary the node whose log it pulls.
+"""Reception of records and images: from the primary or, at a new primary, from the node whose log it pulls.
 
 Received records are appended, an image replaces the log; each is acknowledged with a receipt. Part of
 `partition_machine.py`, whose table calls the actions; `take_over.py` starts and stops the pull of a new primary. The sending

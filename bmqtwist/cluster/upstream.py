@@ -3,8 +3,8 @@
 A proxy connects to all members of a cluster and uses one of them, the *active* one, until its connection is lost or it
 announces another status than AVAILABLE; then the proxy chooses another one at once. It never leaves an available node for a
 better one. Nodes of the proxy's own data centre come first: during the first LOCAL_WAIT_S seconds the proxy chooses only
-these; later, or once a node has been in use, any available node if no local one is. Every choice has a *generation*, a
-number; answers of an older generation are ignored.
+these. Later, or once a node has been in use, it chooses any available node if no local one is available. Every choice has a
+*generation*, a number; answers of an older generation are ignored.
 
 `relay/proxy.py` calls `UpstreamSelector.step` and performs the outputs. `streams.py` has the queues that are open upstream.
 """

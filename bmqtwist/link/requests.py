@@ -1,8 +1,8 @@
 """Queue requests of a client: open, configure, close, disconnect.
 
-Requests of each queue id are answered in order of arrival, in the same turn unless the answer comes from another node. While
-a request is unanswered, until its deadline, later requests of its queue id are pending; they start after it, in order. Queue
-ids are independent of each other. Later answers to a FINISHED request are ignored.
+Requests of each queue id are answered in order of arrival: in the same turn, or when another node has answered. A request
+without an answer ends at its deadline. Later requests of its queue id are pending until then; they start after it, in order.
+Queue ids are independent of each other. Later answers to a FINISHED request are ignored.
 
 The effects of a request are in force when its answer is appended to the output, so that the answer precedes every PUSH
 that it allows. A disconnect cancels all pending requests, and its answer is the last message. Called by `client.py` for

@@ -1,4 +1,7 @@
-"""Messages of a queue being activated: numbered in order of arrival and sorted by app, RESTORED_AT_ONCE messages per step.
+"""Messages of a queue being activated: numbered in order of arrival, and listed for each app that has to confirm them.
+
+A step handles RESTORED_AT_ONCE messages. Arrival times later than `wall` are corrected; expired messages stay, and
+`queue/root.py` removes them later.
 
 `member/activation.py` runs the steps; `RootQueue.restore` takes over the result. RESTORED_AT_ONCE is in
 `bmqtwist/limits.py`.

@@ -11,8 +11,8 @@ module connects both with the queue's upstream connection (`Upstream`).
     uplink                   PUTs and CONFIRMs of clients
     release_surplus          close at the upstream the handles that clients have closed
 
-Members and proxies differ in a queue's upstream, its domain and the payloads of PUSHes: `RelayUser`
-(`upstream_queue.py`). Called by `broker/access.py` for requests of clients, by `proxy.py` and `member/member_relays.py`
+Members and proxies differ in a queue's upstream, its domain and the payloads of PUSHes; `RelayUser` (`upstream_queue.py`)
+is the interface to both. Called by `broker/access.py` for requests of clients, by `proxy.py` and `member/member_relays.py`
 for the upstream. Timeouts are configured (`config/clusters.py: QueueOperations`), limits are in `bmqtwist/limits.py`.
 """
 

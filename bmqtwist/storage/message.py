@@ -1,7 +1,8 @@
 """Message: the object that storage and queue share.
 
-`link/puts.py` creates it for a PUT, `replay.py` for a stored record; `state.py` keeps it until its DELETION, and
-`queue/queue.py` routes it.
+Created by `link/puts.py` for a PUT, `relay/messages.py` for a PUSH of an upstream broker, `broker/local_producer.py` for a
+local post, and `replay.py` for a stored record; `queue/handover.py` and `member/member_relays.py` copy it. `state.py` keeps
+it until its DELETION, and `queue/queue.py` routes it.
 """
 
 from __future__ import annotations

@@ -4,10 +4,11 @@
 `member/repairs.py` completes: with the data in memory, with the data of the record itself if only its header, options or
 padding differ, or with a copy of another member.
 
-A repair writes the bytes that the record had, at the same offset. JOURNAL and offsets stay, so that no other record depends
-on the write, and a write that a crash interrupts leaves a record that is as damaged as before.
+A repair writes the bytes that the record had, at the same offset; JOURNAL and offsets stay. No other record depends on the
+write. If a crash interrupts it, the record is as damaged as before.
 
-Called by `queue/root.py` and the views for messages, by `scrub.py` and `image.py` for whole records.
+`queue/root.py`, `replica.py`, `member/repairs.py`, `member/member_relays.py` and `view/stored_queue.py` read messages,
+`scrub.py` and `image.py` whole records. `Repair` is in `damage.py`.
 """
 
 from __future__ import annotations
@@ -96,8 +97,8 @@ class PayloadReader:
         return record
 
     def own_copy(self, message: Message) -> bytes | None:
-        """Return the application data of a damaged message from memory, or from its record if the damage is elsewhere in it;
-        None if both are lost."""
+        """Return the application data of a damaged message from memory, or from its record if only header, options or
+        padding are damaged; None if both are lost."""
         if message.payload is not None:
             return message.payload
         try:

@@ -3,7 +3,7 @@
 A journal record's first eight bytes are read as one number, the *head*: type in the top 4 bits, 12 bits of flags,
 48 bits of sequence number.
 
-If this module is compiled, records of messages are packed by machine instructions, as in `wire/fast.py`.
+If this module is compiled, records of messages are packed without a call of `struct`, as in `wire/fast.py`.
 """
 
 from __future__ import annotations

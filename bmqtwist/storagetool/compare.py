@@ -1,10 +1,11 @@
 """`bmq storage compare`: compares the copies of partitions at two nodes, record by record, paired by PSN.
 
 Replicas hold the same records at the same offsets, so a difference is damage or an error. An earlier end of one copy is no
-difference, nor are records that a rollover of one copy omitted. Each node writes the sync point after the copied records
-itself, with its own time and the primary that it knows; it repeats the PSN of the record before it. Its time and node may
-differ, and it is skipped if the copies did not roll over at the same record. Called by `cli/storage.py`; damage within one
-copy is found by `verify.py`, a running broker's copies are compared by `view/storage_files.py`.
+difference, nor are records that a rollover of one copy omitted. At a rollover each node writes a sync point of its own
+after the copied records, with its own time and the primary that it knows, and with the PSN of the record before. Time and
+node of these sync points may differ; if the copies did not roll over at the same record, they are skipped. Called by
+`cli/storage.py`; damage within one copy is found by `verify.py`, a running broker's copies are compared by
+`view/storage_files.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Transports of blocking sessions to an in-process broker.
 
-A step without work advances the broker's virtual clock; if the clock follows the machine's (threads, ports, real event
-loops), it waits. `broker.py` passes `MemoryTransport` to blocking sessions (`sdk/pump.py`); that of a simulated node is in
+A step without work advances the broker's virtual clock; if this clock follows the machine's (threads, ports, real event
+loops), the step waits. The bytes pass through a `TappedConnection` (`connection.py`), which has the delays and faults.
+`broker.py` passes `MemoryTransport` to blocking sessions (`sdk/pump.py`); that of a simulated node is in
 `simulated_pump.py`.
 """
 

@@ -1,8 +1,8 @@
 """Statistics: values of the counters over a sliding window of time.
 
-The hot path only increments counters (`queue/counters.py`); `Statistics` samples them. The window covers the last
-`print_interval` seconds and advances in `SLOTS` steps, so a delta covers at least (SLOTS - 1) / SLOTS of the window.
-`daemon/assemble.py` creates the Statistics; `metrics.py` renders the values. The interval is configured
+The hot path only increments counters and raises their maxima (`queue/counters.py`); `Statistics` samples both. The window
+covers the last `print_interval` seconds and advances in `SLOTS` steps, so a delta covers at least (SLOTS - 1) / SLOTS of
+the window. `daemon/assemble.py` creates the Statistics; `metrics.py` renders the values. The interval is configured
 (`config/broker.py: StatsPrinter`).
 """
 

@@ -5,8 +5,8 @@
 Two producers post numbered messages to a priority and a fanout queue, without retries of their own; consumers confirm.
 Every 10 to 30 s the broker is killed or stopped and started again, or a consumer process is killed. Checked at the end:
 every acknowledged message was delivered to every app, the storage is empty, and the memory of the broker is at most
-`GROWTH_MAX` times the memory after `SETTLED_SECONDS` (only in runs longer than that). Run by `make soak`; clusters are
-killed by `soak/failover.py`.
+`GROWTH_MAX` times the memory after `SETTLED_SECONDS` (only in runs longer than that). Clusters are killed by
+`soak/failover.py`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Admin commands and log lines of members and proxies.
 
-Tests `bmqtwist/admin/operations.py`.
+Tests commands of `bmqtwist/admin/operations.py`, and the lines and alarms of elections, quorums and passive partitions
+(`bmqtwist/member/`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`bmq cluster unsafe-force` and `unsafe-clear`: single-node operation of a cluster that lost its majority, and its end.
 
-`command.py` adds both to `bmq cluster`. They change the ledger files of stopped brokers with `cluster/metadata_log.py`; the
-broker reads the result at its start.
+`command.py` adds both to `bmq cluster`. They change the ledger files of stopped brokers with `cluster/metadata_log.py`:
+they set or remove `UnsafeInfo` (`wire/cluster_schema.py`). The broker reads the result at its start.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 A producer ends when all messages are posted and, if the queue was opened with ack, acknowledged; a consumer ends
 `shutdown_grace` seconds after its last message; otherwise a signal ends them. The fifth signal exits at once. Run by
-`command.py`; commands from a terminal or a script are executed in `interactive.py`.
+`command.py`; commands from a terminal or a script are executed in `interactive.py`. The rows of the statistics are
+formatted in `throughput.py`, the report of latencies in `bmqtwist/cli/latencies.py`.
 """
 
 from __future__ import annotations
