@@ -350,7 +350,7 @@ def cluster_status(cluster: seen.ClusterSnapshot) -> str:
     if cluster.unsafe_since:
         since = timestamp_text(cluster.unsafe_since)
         lines.append(f"    UNSAFE        : runs alone since {since}, nothing is replicated")
-    if cluster.features or cluster.pending_features:
+    if cluster.pending_features:
         pending = "".join(f", {name} in {seconds:.0f} s" for name, seconds in cluster.pending_features.items())
         lines += [f"    Features      : {', '.join(cluster.features) or 'none'}{pending}",
                   f"    Storage       : version {cluster.storage_version}"]

@@ -134,7 +134,7 @@ def test_a_replica_with_a_slow_disk_acknowledges_as_soon_as_the_other_nodes_are_
 
 
 def test_with_replication_factor_three_an_ack_waits_for_the_third_node() -> None:
-    nodes, node, primary = start(1)
+    nodes, node, primary = start(3)
     queue = nodes.client(node.name).open(STRONG, write=1)
     delay_replies(nodes, primary)
     for factor, ways in (3, 2), (2, 1):

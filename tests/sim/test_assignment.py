@@ -291,7 +291,7 @@ def test_a_primary_with_a_new_lease_first_reports_the_old_lease_as_passive() -> 
     leadership.metadata.propose(AssignPartitions([number(primary)], [number(primary)], {0: known.lease}),
                                 lambda outcome, wall: None, nodes.leader.broker.loop.wall(nodes.leader.local_now))
     nodes.leader.request_turn()
-    nodes.until(lambda: nodes.primaries()[0] == Primary(number(primary), known.lease + 1), 5.0)
+    nodes.until(lambda: leadership.metadata.state.partitions[0] == Primary(number(primary), known.lease + 1), 5.0)
     nodes.until(lambda: nodes.replication(primary).is_active_primary(0), 5.0)
     nodes.run(0.5)
     for listener in nodes.replicas():

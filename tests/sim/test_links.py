@@ -139,7 +139,7 @@ def test_a_member_that_connects_again_replaces_its_former_connection() -> None:
 
 def test_another_broker_with_the_id_of_a_connected_node_is_refused_and_reported_after_a_time() -> None:
     """For DUPLICATE_S it may be the same node after a restart, whose former connection has not ended yet."""
-    nodes = SimulatedCluster(5, 3)
+    nodes = SimulatedCluster(4, 3)
     nodes.run(4.0)
     for seconds, alarmed in ((0.0, False), (DUPLICATE_S / 2, False), (DUPLICATE_S, True)):
         nodes.run(seconds)

@@ -206,7 +206,7 @@ def test_an_open_during_the_removal_creates_a_new_queue(place: int, late: float)
 
 @pytest.mark.spec("cluster", 59)
 def test_a_new_primary_removes_an_idle_queue_after_a_full_keepalive() -> None:
-    nodes, client = cluster_with_idle_queue(6)
+    nodes, client = cluster_with_idle_queue(7)
     queue = client.open(EVENTUAL, write=1)
     nodes.run(10.0)
     before = nodes.record(EVENTUAL)

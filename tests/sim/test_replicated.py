@@ -469,7 +469,7 @@ def test_an_image_with_an_unreadable_message_raises_a_limited_number_of_alarms(m
     monkeypatch.setattr(image.ImageSource, "next_part", unreadable)
     away.boot()
     nodes.run(10.0)
-    alarms = [line for line in primary.log() if "an image cannot be made for node" in line]
+    alarms = [line for line in primary.log() if "replication-read-failed" in line]
     assert 1 <= len(alarms) <= 20
     nodes.post(3)
     monkeypatch.undo()

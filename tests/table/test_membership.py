@@ -97,7 +97,7 @@ def test_a_connection_is_refused_unless_the_node_with_the_smaller_id_dials_and_i
     assert made.refusal_reason(4) == "no node of the cluster has the id 4"
     assert made.refusal_reason(PROXY) == "no node of the cluster has the id -1", "proxies are admitted by another class"
     made.step(BEGIN, UP, 1)
-    assert made.refusal_reason(1) == "node 1 is connected already"
+    assert made.refusal_reason(1).startswith("node 1 is connected already")
     assert made.links[1].state is C
     made.step(BEGIN, DOWN, 1)
     assert made.refusal_reason(1) == ""
