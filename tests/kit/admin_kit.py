@@ -30,7 +30,7 @@ from bmqtwist.queue.queue import ConsumerSpec, Handle, Put
 from bmqtwist.queue.root import RootQueue
 from bmqtwist.queue.window import DeliveryWindow
 from bmqtwist.report import ListReport
-from bmqtwist.steps import at_once
+from bmqtwist.steps import Awaited, at_once
 from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.ledger_file import LedgerFile
 from bmqtwist.storage.memory import MemoryDisk
@@ -226,6 +226,7 @@ class Bench:
 
     def run(self, command: str) -> str:
         """Run an admin command and return its answer."""
-        answer = at_once(self.admin.execute(command, "test")).text
+        answer = at_once(self.admin.execute(command, "test"))
+        assert not isinstance(answer, Awaited), f"'{command}' depends on other nodes"
         self.turn()
-        return answer
+        return answer.text
