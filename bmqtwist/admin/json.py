@@ -210,6 +210,8 @@ def cluster_status(cluster: seen.ClusterSnapshot) -> Tree:
     return {
         "name": cluster.name, "description": f"Cluster ({cluster.name})", "selfNodeDescription": cluster.self_node,
         "isHealthy": cluster.healthy, **({"unsafeSince": cluster.unsafe_since} if cluster.unsafe_since else {}),
+        "clusterId": cluster.cluster_id, "memberState": cluster.member_state, "awaited": cluster.awaited,
+        "voters": list(cluster.voters), "planned": list(cluster.planned),
         "nodeStatuses": _nodes(cluster.nodes),
         "electorInfo": _elector(cluster.elector), "partitionsInfo": _partitions(cluster.partitions),
         "queuesInfo": _queues(cluster),

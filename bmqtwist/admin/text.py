@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from bmqtwist.admin import commands
 from bmqtwist.admin.commands import Entry
+from bmqtwist.cluster.electorate import MemberState
 from bmqtwist.machine import transition_lines
 from bmqtwist.report import LogLine, shown
 from bmqtwist.textformat import grouped, pretty_bytes, timestamp_text
@@ -347,6 +348,11 @@ def cluster_status(cluster: seen.ClusterSnapshot) -> str:
     if cluster.unsafe_since:
         since = timestamp_text(cluster.unsafe_since)
         lines.append(f"    UNSAFE        : runs alone since {since}, nothing is replicated")
+    if cluster.member_state not in ("", MemberState.MEMBER.name):
+        waits = f" (waits for {cluster.awaited})" if cluster.awaited else ""
+        lines.append(f"    Member state  : {cluster.member_state}{waits}")
+    if cluster.planned:
+        lines.append(f"    Planned nodes : {', '.join(cluster.planned)}")
     for section in (_nodes(cluster.nodes), _elector(cluster.elector), _partitions(cluster.partitions),
                     _queues(cluster), _summary(cluster)):
         lines += ["", *indent(section, 4)]

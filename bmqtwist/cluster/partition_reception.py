@@ -169,9 +169,10 @@ class Reception:
             standing.outputs.append(Committed(known))
 
     def has_durable(self, lease: int, psn: Psn) -> bool:
-        """True if a record is durable at this node, as reported to the primary of that lease, or known to be committed."""
+        """True if a record is durable at this voter, as reported to the primary of that lease, or known to be committed."""
         standing = self._standing
-        return psn <= standing.committed or lease == standing.lease and psn <= min(self.matched, standing.log.durable)
+        return psn <= standing.committed or lease == standing.lease and psn <= min(
+            self.matched, standing.log.durable) and standing.node_id in standing.electorate.voters
 
     def is_known_committed(self, psn: Psn) -> bool:
         """True if a replica can infer that a record, durable at its primary, is committed; the replica may lack the record.

@@ -69,9 +69,7 @@ class TakeOver:
         standing = self._standing
         if standing.promised_lease < standing.lease or standing.log.busy:
             return
-        answered = len(self.promises) + 1
-        reliable = sum(not each.doubtful for each in self.promises.values()) + (not standing.doubtful)
-        if reliable < standing.majority and answered < len(standing.members):
+        if not self._has_quorum():
             return
         own, lease = standing.log.summary.last, standing.lease
         best = max(self.promises.values(), key=lambda each: (each.last, -each.sender), default=None)
@@ -91,6 +89,22 @@ class TakeOver:
         standing.goal = best.last
         standing.change_role(STG2, standing.node_id, f"pulls from node {best.sender}")
         self._pull_from(best.sender)
+
+    def _has_quorum(self) -> bool:
+        """Return whether enough voters have promised, and enough of them have all records that they acknowledged."""
+        standing, electorate = self._standing, self._standing.electorate
+        doubtful = {node_id: each.doubtful for node_id, each in self.promises.items() if node_id in electorate.voters}
+        if standing.node_id in electorate.voters:
+            doubtful[standing.node_id] = standing.doubtful
+        reliable = [node_id for node_id, doubt in doubtful.items() if not doubt and electorate.has_records(node_id)]
+        return len(doubtful) >= electorate.majority and len(reliable) >= electorate.intact_needed
+
+    @property
+    def doubts(self) -> list[int]:
+        """The nodes that have promised and may lack durable records."""
+        standing = self._standing
+        own = [standing.node_id] if standing.doubtful else []
+        return sorted([*own, *(node_id for node_id, each in self.promises.items() if each.doubtful)])
 
     def query_nodes(self) -> None:
         """Request missing promises, and receipts from the nodes that receive records."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from bmqtwist import alarms
 from bmqtwist.broker.broker import Broker
+from bmqtwist.cluster.electorate import Electorate
 from bmqtwist.cluster.metadata_log import MetadataLog, read_unsafe_info
 from bmqtwist.config.broker import Configuration
 from bmqtwist.config.clusters import ClusterDefinition
@@ -26,6 +27,7 @@ from bmqtwist.config.provider import DomainProvider, DomainSource
 from bmqtwist.daemon.directories import shared_directories
 from bmqtwist.daemon.housekeeping import Housekeeping
 from bmqtwist.daemon.preflight import find_class
+from bmqtwist.daemon.storage_start import StorageFiles, start_storage
 from bmqtwist.errors import LocalError
 from bmqtwist.link.admin import AdminAnswer
 from bmqtwist.loop.performer import Clock, Performer
@@ -40,6 +42,7 @@ from bmqtwist.member.node_status import NodeStatuses
 from bmqtwist.member.proposals import Proposals
 from bmqtwist.member.replication import Replication
 from bmqtwist.member.role_release import RoleRelease
+from bmqtwist.member.storage_standing import StorageStanding
 from bmqtwist.peers.handshake import Identity
 from bmqtwist.peers.links import ClusterLinks
 from bmqtwist.report import Report
@@ -55,6 +58,7 @@ from bmqtwist.view import snapshots
 from bmqtwist.view.events import NodeHistory
 from bmqtwist.view.snapshot import ProcessState
 from bmqtwist.view.statistics import Statistics
+from bmqtwist.wire.cluster_schema import NodeStatus
 
 if TYPE_CHECKING:
     from bmqtwist.admin.commands import AdminContext
@@ -128,14 +132,21 @@ class Node:
         configuration, report = broker.configuration, broker.report
         ledger_file, node_id = self._open_ledger_file(definition), configuration.self_nodes[definition.name]
         several = len(definition.nodes) > 1
+        files = StorageFiles(self.disk, config.location, ledger_file,
+                             VoteFile(self.disk, config.location) if several else None,
+                             PromiseFile(self.disk, config.location) if several else None)
+        self._files += [each for each in (files.vote, files.promises) if each is not None]
+        started = start_storage(files, definition, node_id, broker.loop.performer.chance, wall, report)
         if several:
             definition = self._alone_if_forced(definition, node_id, ledger_file)
-        members = [node.id for node in definition.nodes] if several else [node_id]
         cluster = Cluster(definition, node_id, broker.loop, broker.deliveries, broker.domains, self.clock.timer_ns)
-        log = MetadataLog(node_id, cluster.node_name, members, config.max_csl_file_size, definition.master_assignment)
+        electorate = Electorate(node_id, [node.id for node in definition.nodes] if several else [node_id])
+        log = MetadataLog(electorate, cluster.node_name, config.max_csl_file_size, definition.master_assignment)
         metadata = ClusterMetadata(log, ledger_file, report)
-        if several:
-            self._add_member_parts(cluster, metadata)
+        storage = StorageStanding(definition, metadata, started.identity, files.identity, broker.loop)
+        storage.mistake = started.mistake
+        if files.vote is not None and files.promises is not None:
+            self._add_member_parts(cluster, storage, files.vote, files.promises, started.promises_unknown)
         sets = self._open_file_sets(definition, wall)
         extension = configuration.extension
         opening = sets, extension.durability, extension.payload_cache_bytes, self.clock.now(), wall
@@ -143,7 +154,7 @@ class Node:
             if cluster.replication is not None:
                 cluster.replication.open(*opening)
             else:
-                cluster.start(Leadership(definition, node_id, metadata, broker.loop), *opening)
+                cluster.start(Leadership(storage, broker.loop), *opening)
         except (LocalError, OSError):
             _close_all(sets)
             raise
@@ -166,19 +177,21 @@ class Node:
             "replicated. docs/operations.md describes how the cluster is restored")
         return replace(definition, nodes=tuple(each for each in definition.nodes if each.id == node_id))
 
-    def _add_member_parts(self, cluster: Cluster, metadata: ClusterMetadata) -> None:
+    def _add_member_parts(self, cluster: Cluster, storage: StorageStanding, vote_file: VoteFile,
+                          promise_file: PromiseFile, promises_unknown: bool) -> None:
         """Add the parts of a member of a cluster of several nodes: links, elections, replication, relays."""
-        definition, node_id, broker = cluster.definition, cluster.node_id, self.broker
-        vote_file = VoteFile(self.disk, definition.partition_config.location)
-        promise_file = PromiseFile(self.disk, definition.partition_config.location)
-        self._files += [vote_file, promise_file]
-        links = broker.sessions.peers[definition.name] = ClusterLinks(definition, node_id, broker.sessions)
+        definition, node_id, broker, metadata = cluster.definition, cluster.node_id, self.broker, storage.metadata
+        links = broker.sessions.peers[definition.name] = ClusterLinks(definition, storage.electorate, broker.sessions)
         links.receipts = cluster.receipts
         statuses = NodeStatuses(definition, node_id, links, broker.report)
         rules = AppointmentRules(definition.master_assignment, definition.cluster_monitor_config.max_time_master,
                                  broker.configuration.extension.rebalance)
         replication = Replication(definition, cluster, broker.loop, links, promise_file, statuses, rules)
-        leadership = Leadership(definition, node_id, metadata, broker.loop, vote_file, links)
+        replication.runner.promises.lost = promises_unknown
+        leadership = Leadership(storage, broker.loop, vote_file, links)
+        storage.is_available = lambda node_id: statuses.status_of(node_id) is NodeStatus.E_AVAILABLE
+        storage.has_saved_promises = lambda: replication.runner.promises.are_saved
+        storage.doubt_all, storage.reconnect = replication.doubt_all, links.reconnect
         extension = broker.configuration.extension
         relays = MemberRelays(cluster, lambda uri: metadata.state.queues.get(uri), replication, links, statuses,
                               extension.relay_bytes_max)

@@ -88,15 +88,14 @@ class PartitionRunner:
 
     def open(self, files: list[FileSets], durability: Durability, cache_bytes: int, timing: ReplicationTiming, now: float,
              wall: int) -> None:
-        """Read promises and partitions; raises OSError."""
-        node_id, members = self._links.node_id, [node.id for node in self._links.definition.nodes]
+        """Read the partitions; raises OSError."""
         self.handovers = Handovers(self.hosted, self._loop, timing.retry, self.set_serving, self._end_lease, self._decline,
                                    lambda index, reason: self.give_up(index, reason))
-        self.promises.read(len(files))
+        self.promises.load(len(files))
         for partition in self._logs.open(files, durability, cache_bytes, self.promises, now, wall):
             hosted = HostedPartition(partition)
             promise = self.promises.wanted[hosted.index]
-            hosted.machine = PartitionMachine(node_id, members, hosted, timing, promise.lease,
+            hosted.machine = PartitionMachine(self._links.electorate, hosted, timing, promise.lease,
                                               f"Cluster ({self._name}) Partition [{hosted.index}]", promise.doubtful)
             hosted.machine.take_over.data_received_at = self._links.data_received_at
             hosted.machine.take_over.data_sent_at = self._links.data_sent_at

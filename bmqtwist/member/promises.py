@@ -21,8 +21,8 @@ RETRY_S = 1.0  # from a failed write to the next attempt
 
 class Promises:
     """Promises of one cluster. `on_saved(partition, lease, now)`: the promise of a newer lease is durable. `wanted`: the
-    latest promises, by partition, of which a write may be pending; `lost`: the file is damaged, so that earlier promises are
-    unknown."""
+    latest promises, by partition, of which a write may be pending; `lost`: earlier promises are unknown, until this node
+    follows a leader."""
 
     def __init__(self, title: str, file: PromiseFile, loop: Loop,
                  on_saved: Callable[[int, int, float], None]) -> None:
@@ -33,16 +33,16 @@ class Promises:
         self._repeats = RepeatLimiter()
         self.on_write_failed: Callable[[str, str], None] = lambda what, error: None  # for `disk_health`
 
-    def read(self, partitions: int) -> None:
-        """Read the file; raises OSError."""
-        stored, self.lost = self._file.read()
+    def load(self, partitions: int) -> None:
+        """Take the promises that were read from the file."""
+        stored = self._file.value
         self._durable = [*stored, *[StoredPromise()] * partitions][:max(partitions, len(stored))]
         self.wanted = list(self._durable)
-        if self.lost:
-            self._loop.report.alarm(
-                alarms.PROMISES_UNKNOWN, "%s",
-                f"{self._title}: the promises of this node are unknown: its partitions "
-                "do not take part in the cluster until it follows a leader")
+
+    @property
+    def are_saved(self) -> bool:
+        """True if all promises are known and durable."""
+        return not self.lost and self.wanted == self._durable
 
     def mark_doubtful(self, index: int) -> None:
         """Store at once that durable records of a partition may be missing; raises OSError."""

@@ -37,6 +37,7 @@ class SlotFile(ABC, Generic[V]):
         self._disk, self._directory = disk, directory
         self._file: File | None = None
         self._number = 0  # number of the last write
+        self.value: V = self.initial  # as read or written last
         self._name_durable = False  # the file's name is known to be durable
 
     @abstractmethod
@@ -59,8 +60,13 @@ class SlotFile(ABC, Generic[V]):
         found = [each for each in map(self._decode_slot, slots) if each is not None]
         if not found:
             return self.initial, any(any(slot) for slot in slots)
-        self._number, value = max(found, key=lambda each: each[0])
-        return value, False
+        self._number, self.value = max(found, key=lambda each: each[0])
+        return self.value, False
+
+    @property
+    def has_value(self) -> bool:
+        """True once a value was found or written."""
+        return self._number > 0
 
     def _decode_slot(self, slot: bytes) -> tuple[int, V] | None:
         """Return (number of the write, value) of a slot; None if it is damaged."""
@@ -84,6 +90,7 @@ class SlotFile(ABC, Generic[V]):
             self._disk.sync_directory(self._directory)
             self._name_durable = True
         self._number += 1
+        self.value = value
 
     def close(self) -> None:
         if self._file is not None:

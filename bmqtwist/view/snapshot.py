@@ -293,7 +293,8 @@ class AssignedQueue(Struct, frozen=True):
 
 class ClusterSnapshot(Struct, frozen=True):
     """Cluster that this broker is a member of. `unsafe_since`: seconds since the epoch at which this node began to run
-    without replication (unsafe mode), 0 = it replicates."""
+    without replication (unsafe mode), 0 = it replicates; `member_state`: name of its `MemberState`; `awaited`: the nodes
+    that it waits for; `voters`, `planned`: names of the voters, and of the planned nodes, in the member list."""
 
     name: str
     self_node: str
@@ -306,6 +307,11 @@ class ClusterSnapshot(Struct, frozen=True):
     ledger_bytes: int = 0
     ledger_limit: int = 0
     unsafe_since: int = 0
+    member_state: str = ""
+    awaited: str = ""
+    cluster_id: str = ""
+    voters: tuple[str, ...] = ()
+    planned: tuple[str, ...] = ()
 
     @property
     def queues_by_domain(self) -> Mapping[str, int]:

@@ -99,10 +99,32 @@ class Advisory(SchemaType):
     sequence_number: Lsn = NO_LSN
 
 
+class MemberInfo(SchemaType):
+    """Extension: a node of a cluster. `voting`: False for a learner; `incarnation`: of its storage, 0 = not registered."""
+
+    node_id: I32 = 0
+    name: str = ""
+    endpoint: str = ""
+    voting: bool = False
+    incarnation: U64 = 0
+
+
+class MemberList(SchemaType):
+    """Extension: identity and nodes of a cluster. `cluster_id`: random, made when the cluster is formed; `version`: counts
+    the changes; `partitions`: their number; `planned`: the next nodes, which configurations may have already."""
+
+    cluster_id: U64 = 0
+    version: U32 = 0
+    partitions: I32 = 0
+    nodes: list[MemberInfo] = array()
+    planned: list[MemberInfo] = array()
+
+
 class PartitionPrimaryAdvisory(Advisory):
-    """New primaries or leases of partitions: an update of the cluster state."""
+    """New primaries or leases of partitions, or a new member list: an update of the cluster state."""
 
     partitions: list[PartitionPrimaryInfo] = array()
+    members: MemberList | None = None
 
 
 class UnsafeInfo(SchemaType):
@@ -118,6 +140,7 @@ class LeaderAdvisory(Advisory):
     partitions: list[PartitionPrimaryInfo] = array()
     queues: list[QueueInfo] = array()
     unsafe: UnsafeInfo | None = None
+    members: MemberList | None = None
 
 
 class QueueAssignmentAdvisory(Advisory):

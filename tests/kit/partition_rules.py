@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from bmqtwist.cluster.election_events import PeerDown, PeerUp, Stop, Tick, TickAt
+from bmqtwist.cluster.electorate import Electorate
 from bmqtwist.cluster.partition_events import (
     Assigned,
     ImageLost,
@@ -65,7 +66,7 @@ class Situation:
     def __init__(self, log: LogSummary = OLD, promised: int = 4) -> None:
         self.log, self.now = FakeLog(), 100.0
         self.log.be(log)
-        self.machine = PartitionMachine(NODE, (NODE, PRIMARY, OTHER), self.log, TIMING, promised, "p")
+        self.machine = PartitionMachine(Electorate(NODE, (NODE, PRIMARY, OTHER)), self.log, TIMING, promised, "p")
         self.do(PeerUp(PRIMARY))
         self.do(PeerUp(OTHER))
 

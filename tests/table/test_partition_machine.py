@@ -34,6 +34,7 @@ from kit.partition_rules import (
 )
 
 from bmqtwist.cluster.election_events import PeerDown, PeerUp, Tick
+from bmqtwist.cluster.electorate import MemberStorage
 from bmqtwist.cluster.partition_events import (
     Append,
     Assigned,
@@ -57,7 +58,17 @@ from bmqtwist.cluster.partition_events import (
 )
 from bmqtwist.cluster.partition_machine import STALLED_RETRIES_MAX, TABLE, PartitionMachine
 from bmqtwist.storage.psn import NO_PSN, LogSummary, RecordRun, common_prefix
-from bmqtwist.wire.cluster_schema import Decline, Keepalive, Prepare, Promise, Pull, Renewal, Stale
+from bmqtwist.wire.cluster_schema import (
+    Decline,
+    Keepalive,
+    MemberInfo,
+    MemberList,
+    Prepare,
+    Promise,
+    Pull,
+    Renewal,
+    Stale,
+)
 
 # By role and event: the next role, if it changes, then the outputs. All other events have no effect.
 CELLS = {
@@ -239,11 +250,26 @@ def test_a_source_whose_data_arrives_is_not_replaced() -> None:
     assert SendMessage(OTHER, Prepare(NODE, LEASE)) in situation.do(Tick(), TIMING.retry / 2)
 
 
-def test_doubtful_logs_count_only_when_all_nodes_have_promised() -> None:
+def test_doubtful_logs_do_not_count_even_if_all_nodes_have_promised() -> None:
     situation = stg1()
     situation.do(PromiseWritten(LEASE))
-    assert situation.output_names(promise(OTHER, LEASE, EMPTY, NO_PSN, doubtful=True)) == []
-    assert BeginLease(LEASE) in situation.do(promise(PRIMARY, LEASE, EMPTY, NO_PSN, doubtful=True))
+    for node_id in (OTHER, PRIMARY):
+        assert situation.output_names(promise(node_id, LEASE, EMPTY, NO_PSN, doubtful=True)) == []
+    assert situation.machine.take_over.doubts == sorted((OTHER, PRIMARY))
+    assert BeginLease(LEASE) in situation.do(promise(PRIMARY, LEASE, EMPTY, NO_PSN))
+
+
+def test_a_promise_counts_once_the_storage_of_its_node_is_registered() -> None:
+    situation = stg1()
+    electorate = situation.machine.standing.electorate
+    electorate.announced = {NODE: MemberStorage(1), OTHER: MemberStorage(99)}
+    members = MemberList(7, 1, 1, [MemberInfo(NODE, "", "", True, 1), MemberInfo(OTHER, "", "", True, 2),
+                                   MemberInfo(PRIMARY, "", "", True, 3)])
+    electorate.set_lists([members])
+    situation.do(PromiseWritten(LEASE))
+    assert situation.output_names(promise(OTHER, LEASE, EMPTY, NO_PSN)) == [], "an old copy of its directory"
+    electorate.announced[OTHER] = MemberStorage(2)
+    assert BeginLease(LEASE) in situation.do(Tick(), TIMING.keepalive)
 
 
 def test_a_promise_with_an_inconsistent_log_summary_is_ignored() -> None:

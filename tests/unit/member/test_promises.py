@@ -14,18 +14,18 @@ from bmqtwist.storage.slot_file import StoredPromise
 class PromisesBench:
     """A promise file whose writes complete on the test's command."""
 
-    def __init__(self, stored: list[StoredPromise], lost: bool = False) -> None:
+    def __init__(self, stored: list[StoredPromise]) -> None:
         self.written: list[list[StoredPromise]] = []
         self.jobs: list[tuple[Callable[[], None], Callable[[float], None], Callable[[OSError, float], None]]] = []
         self.saved: list[tuple[int, int, float]] = []
         self.alarms: list[str] = []
         self.timers = Timers()
-        file: Any = SimpleNamespace(read=lambda: (stored, lost), write=self.written.append)
+        file: Any = SimpleNamespace(value=stored, write=self.written.append)
         host: Any = SimpleNamespace(
             now=1.0, timers=self.timers, run_in_thread=lambda *job: self.jobs.append(job),
             report=SimpleNamespace(alarm=lambda kind, form, text: self.alarms.append(text)))
         self.promises = Promises("Cluster (c)", file, host, lambda *saved: self.saved.append(saved))
-        self.promises.read(2)
+        self.promises.load(2)
 
     def work(self) -> None:
         """Complete the write."""
@@ -69,8 +69,3 @@ def test_a_doubt_is_written_at_once() -> None:
     bench = PromisesBench([StoredPromise(5), StoredPromise(6)])
     bench.promises.mark_doubtful(1)
     assert bench.written == [[StoredPromise(5), StoredPromise(6, True)]] and not bench.jobs
-
-
-def test_lost_promises_raise_an_alarm() -> None:
-    bench = PromisesBench([], lost=True)
-    assert bench.promises.lost and "the promises of this node are unknown" in bench.alarms[0]
