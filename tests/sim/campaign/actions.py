@@ -230,7 +230,8 @@ def delay_syncs(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode,
 
 def damage_vote_file(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
     """Kill the node and damage its vote file, unless the file of another node is damaged already."""
-    if node.up and len(world.machines) > 1 and not any(durable_vote(each)[1] for each in world.machines):
+    if node.up and len(world.machines) > 1 and not any(durable_vote(each)[1] for each in world.machines) and (
+            world.may_lose_vote(node)):
         node.crash(power=False, down=0.01 + step.share * DOWN_S)
         world.damage_vote(node)
 

@@ -60,6 +60,7 @@ class CampaignWorld(ElectedCluster):
         self.violation: Violation | None = None  # the first one
         self.message_judge = next(judge for judge in self.judges if isinstance(judge, MessageJudge))
         self.proposals = 0
+        self._lost = set[str]()  # nodes that have lost files since their last start
         self.faults_ended = False
         self.campaign_clients: list[Any] = []  # `clients.CampaignClient`
         self.undecided: Counter[str] = Counter()  # queue URI -> proposed changes with unknown outcome
@@ -112,6 +113,7 @@ class CampaignWorld(ElectedCluster):
 
     def _on_boot(self, node: SimulatedNode) -> None:
         self.counts["boots"] += 1
+        self._lost.discard(node.name)  # its identity says so from now on
         for proxy in node.broker.proxies.values():
             self._observe_relays(node, proxy.relays)
         if node in self.proxies:
@@ -233,7 +235,16 @@ class CampaignWorld(ElectedCluster):
                     or lost == EVERYTHING):
                 node.disk.remove(path)
                 node.disk.sync_directory(directory)
+        self._lost.add(node.name)
         self.notify_judges(lambda judge: judge.on_storage_lost(node, lost))
+
+    def may_lose_vote(self, node: SimulatedNode) -> bool:
+        """Return whether the cluster continues without an operator after the loss of a node's vote: enough members with intact
+        storage remain, or every node has a ledger."""
+        size = len(self.machines)
+        identities = [IdentityFile(each.disk, STORAGE.format(each.name)).read()[0] for each in self.machines]
+        return len(set(self.intact_members()) - {node.name}) >= size - size // 2 or not self._lost and all(
+            identity is not None and identity.state is not StorageState.LOST for identity in identities)
 
     def intact_members(self) -> list[str]:
         """Return the nodes whose disk has the registered incarnation, and all records that it has acknowledged; none before
@@ -244,6 +255,8 @@ class CampaignWorld(ElectedCluster):
         registered = {each.node_id: each.incarnation for each in newest.nodes} if newest is not None else {}
         found = []
         for node in self.machines:
+            if node.name in self._lost:
+                continue
             identity, _ = IdentityFile(node.disk, STORAGE.format(node.name)).read()
             if (identity is not None and registered.get(identity.node_id) == identity.incarnation
                     and identity.state is StorageState.COMPLETE and not durable_vote(node)[1]
