@@ -239,8 +239,8 @@ class CampaignWorld(ElectedCluster):
         self.notify_judges(lambda judge: judge.on_storage_lost(node, lost))
 
     def may_lose_vote(self, node: SimulatedNode) -> bool:
-        """Return whether the cluster continues without an operator after the loss of a node's vote: enough members with intact
-        storage remain, or every node has a ledger."""
+        """Return whether the cluster continues without an operator after the loss of a node's vote: enough members with
+        intact storage remain, or every node has a ledger."""
         size = len(self.machines)
         identities = [IdentityFile(each.disk, STORAGE.format(each.name)).read()[0] for each in self.machines]
         return len(set(self.intact_members()) - {node.name}) >= size - size // 2 or not self._lost and all(
