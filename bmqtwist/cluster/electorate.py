@@ -14,7 +14,7 @@ old and the new list. Before the first list (*forming*) all configured nodes are
 lists counts as intact.
 
 Read by the elector, the metadata log and the partitions; changed by `metadata_log.py` (lists), `peers/links.py` and
-`member/standing.py` (announced storage).
+`member/storage_standing.py` (announced storage).
 """
 
 from __future__ import annotations

@@ -154,14 +154,13 @@ class StorageStanding:
         led = self.metadata.log.leader_term
         if self._proposing or led is None:
             return
-        voters = self.electorate.voters
-        ready = [each for each in led.caught_up if each in voters or self.is_available(each)]
-        primaries = {each.node_id for each in self.metadata.state.partitions.values()}
-        if not primaries <= {*led.caught_up, self.electorate.node_id}:
-            ready = [each for each in ready if each in voters]
+        voters, caught_up = self.electorate.voters, [*led.caught_up, self.electorate.node_id]
+        # a primary commits records by the voters that it knows: it has the present list before the voters change again
+        is_known = {each.node_id for each in self.metadata.state.partitions.values()} <= set(caught_up)
+        ready = [each for each in caught_up if each in voters or is_known and self.is_available(each)]
         wanted = self.first_list() or without_storage(self.electorate, led.regressed) or with_recovered(
-            self.electorate, [*ready, self.electorate.node_id])
-        if wanted is None and self.agrees(connected):
+            self.electorate, ready)
+        if wanted is None and is_known and self.agrees(connected):
             wanted = with_nodes(self.electorate, self.definition.members)
         if wanted is not None:
             self.propose(wanted, now)
