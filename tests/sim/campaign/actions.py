@@ -35,7 +35,8 @@ from sim.campaign.world import CampaignWorld
 DOWN_S, PAUSED_S, SLOW_S, SLOW_DISK_S, JUMP_S = 8.0, 8.0, 1.5, 3.0, 4.0  # longest duration, delay or clock jump
 ROLLING_S = 9.0  # longest time between the stops of two nodes in a rolling restart
 _SEQUENCE_AT = 7  # offset of the last byte of the sequence number in a record
-OLD_S = SYNC_POINTS + 2  # age of a message whose record was durable by its sync points
+FLIP_ATTEMPTS, FLIP_RETRY_S = 20, 0.25  # until there is such a message
+OLD_S = SYNC_POINTS + 1  # age of a message whose record was durable by its sync points
 URIS = 12  # number of queues that are assigned and unassigned
 APPS = ("a", "b", "c")
 
@@ -337,15 +338,10 @@ def flip_bit(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, st
 
     So a majority of the disks stays intact.
     """
-    all_hosted = [hosted for each in world.machines if each.up for hosted in world.replication(each).hosted] if (
-        len(world.machines) > 2) else []
-    if not all_hosted or not all(each.up for each in world.machines) or any(
-            hosted.machine.standing.doubtful for hosted in all_hosted):
-        return
-    if any(True for _ in damaged_messages(all_hosted)):
+    if not _is_undamaged(world):
         return
     if step.dice < 0.5:
-        flip_live_data(world, node, step)
+        flip_live_data(world, node, step, FLIP_ATTEMPTS)
         return
     found = [(path, where) for hosted in world.replication(node).hosted if not hosted.busy
              for path, where in detectable_positions(hosted) if path in node.disk.paths()]
@@ -356,8 +352,22 @@ def flip_bit(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, st
         world.counts["bits flipped"] += 1
 
 
-def flip_live_data(world: CampaignWorld, node: SimulatedNode, step: Step) -> None:
-    """Flip a bit in the data of a message that all nodes have had for some seconds; for half of them a scrub follows."""
+def _is_undamaged(world: CampaignWorld) -> bool:
+    """Return whether all of at least three nodes are up, and no log or live message is damaged."""
+    if len(world.machines) < 3 or not all(each.up for each in world.machines):
+        return False
+    all_hosted = [hosted for each in world.machines for hosted in world.replication(each).hosted]
+    return not any(hosted.machine.standing.doubtful for hosted in all_hosted) and not any(
+        True for _ in damaged_messages(all_hosted))
+
+
+def flip_live_data(world: CampaignWorld, node: SimulatedNode, step: Step, attempts: int) -> None:
+    """Flip a bit in the data of a message that all nodes have had for some seconds, as soon as there is one; a scrub follows
+    half of the time."""
+    if world.faults_ended or not _is_undamaged(world):
+        return
+    if attempts > 1:
+        world.at(world.now + FLIP_RETRY_S, partial(flip_live_data, world, node, step, attempts - 1))
     replications = [world.replication(each) for each in world.machines]
     for hosted in world.replication(node).hosted:
         durable = min(each.hosted[hosted.index].partition.durable_psn for each in replications)

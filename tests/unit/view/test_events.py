@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kit.admin_kit import STARTED_WALL, Bench
-from msgspec.structs import replace
 
 from bmqtwist import alarms
 from bmqtwist.alarms import AlarmKind
