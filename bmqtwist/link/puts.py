@@ -46,7 +46,7 @@ class PutReader:
     PUTs for unknown queue ids without an answer."""
 
     __slots__ = ("unacked", "makes_guids", "ignores_unknown", "_session", "_queues", "_requests", "_handles",
-                 "_posting_deferred", "_inflating", "_receivers")
+                 "_posting_deferred", "_inflating", "_receivers", "_found_wrong_crc")
 
     def __init__(self, session: Session, queues: QueueRequestsContext, requests: QueueRequests,
                  handles: dict[int, Handle]) -> None:
@@ -54,6 +54,7 @@ class PutReader:
         self.makes_guids, self.ignores_unknown = session.remote.makes_guids, False
         self.unacked: dict[bytes, Handle] = {}
         self._posting_deferred = False  # a deferred PUT is being posted
+        self._found_wrong_crc = False  # and logged
         self._receivers = 0  # apps or consumers that received PUTs in this slice
         self._inflating: dict[tuple[int, int], Inflation] = {}  # in progress, by buffer and position
 
@@ -108,11 +109,14 @@ class PutReader:
                 wants_ack = wants_ack or correlation_id != 0
                 guid = self._queues.make_guid()
             size = len(payload)
-            computed: int = _crc32c(payload)
-            if (size > APPLICATION_DATA_BYTES_MAX or computed != crc or options and (
-                    len(options) > PUT_OPTIONS_BYTES_MAX or size + len(options) > APPLICATION_DATA_BYTES_MAX)):
-                self._refuse(handle, guid, correlation_id, "PUT message that is too large or does not match its CRC32-C")
+            if size > APPLICATION_DATA_BYTES_MAX or options and (
+                    len(options) > PUT_OPTIONS_BYTES_MAX or size + len(options) > APPLICATION_DATA_BYTES_MAX):
+                self._refuse(handle, guid, correlation_id, "PUT message that is too large")
                 continue
+            computed: int = _crc32c(payload)
+            if computed != crc:
+                crc = computed
+                self._count_wrong_crc(handle)
             has_properties = bool(flags & MESSAGE_PROPERTIES)
             if compression:
                 key = (id(buffer), begin)
@@ -217,6 +221,14 @@ class PutReader:
     def _refuse(self, handle: Handle, guid: bytes, correlation_id: int, what: str) -> None:
         self._log_invalid(what, handle.q_id)
         handle.client.ack(handle, guid if self.makes_guids else NULL_GUID, correlation_id, AckStatus.UNKNOWN)
+
+    def _count_wrong_crc(self, handle: Handle) -> None:
+        """Count a PUT whose CRC32-C is not that of its application data, as some clients send it; log the first one of the
+        session. The message is stored with the right CRC32-C."""
+        handle.queue.stats.wrong_crc_msgs += 1
+        if not self._found_wrong_crc:
+            self._found_wrong_crc = True
+            self._log_invalid("PUT message with a wrong CRC32-C, accepted and corrected (logged once per session)", handle.q_id)
 
     def _log_invalid(self, what: str, q_id: int) -> None:
         self._session.log("#CLIENT_INVALID_PUT", "%s ([ qId = %d subId = DEFAULT ])", what, q_id)

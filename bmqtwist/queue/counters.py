@@ -20,7 +20,7 @@ from typing import ClassVar, Final
 _APP = ("push_msgs", "push_bytes", "confirm_msgs", "confirm_time_sum", "confirm_time_max", "queue_time_sum",
         "queue_time_max", "content_msgs_max", "content_bytes_max")
 _ENTRANCE = ("put_msgs", "put_bytes", "ack_msgs", "ack_time_sum", "ack_time_max", "nack_msgs", "nack_noquorum_msgs",
-             "reject_msgs", "gc_msgs")
+             "reject_msgs", "gc_msgs", "wrong_crc_msgs")
 _CLIENT = ("put_msgs", "put_bytes", "push_msgs", "push_bytes", "ack_msgs", "nack_msgs", "confirm_msgs")
 
 
@@ -183,7 +183,7 @@ class QueueStats(AppStats):
         self.put_msgs = self.put_bytes = 0
         self.ack_msgs = self.nack_msgs = self.nack_noquorum_msgs = 0
         self.ack_time_sum = self.ack_time_max = 0.0
-        self.reject_msgs = self.gc_msgs = 0
+        self.reject_msgs = self.gc_msgs = self.wrong_crc_msgs = 0
 
     def count_ack(self, waited: float) -> None:
         """Count an ACK with status 0, `waited` seconds after the PUT."""

@@ -78,7 +78,8 @@ def open_queue(queue: Queue, client: Client, handle: Handle | None, request: Ope
     app_id = request.app_id if request.app_id not in (None, DEFAULT_APP_ID) else None
     if request.read_count and queue.mode == QueueMode.FANOUT and app_id is None:
         raise Refused(Category.E_UNKNOWN, "Reader of a fanout queue requires an appId to be specified.", -1)
-    if request.app_id is not None and request.read_count and queue.mode != QueueMode.FANOUT:
+    explicit = request.app_id is not None and (request.app_id, request.sub_id) != (DEFAULT_APP_ID, 0)
+    if explicit and request.read_count and queue.mode != QueueMode.FANOUT:
         raise Refused(Category.E_UNKNOWN, "AppId should not be specified when opening a non-fanout queue", -1)
     _check_limits(queue, request)
     if handle is not None and handle.read_count + request.read_count > COUNT_MAX:

@@ -117,7 +117,7 @@ METRICS = (
     _mean("confirm_time", "confirm_msgs", "Confirm", "time avg"), _longest("confirm_time", "Confirm", "time max"),
     _delta("reject_msgs", "Reject", "delta"), _total("reject_msgs", "Reject", "abs"),
     _delta("gc_msgs", "GC", "delta"), _total("gc_msgs", "GC", "abs"),
-    _delta("nack_noquorum_msgs"), _total("nack_noquorum_msgs"),
+    _delta("nack_noquorum_msgs"), _total("nack_noquorum_msgs"), _total("wrong_crc_msgs"),
     _gauge("content_msgs", lambda seen: seen.messages, of_apps=True, exported="content_msgs_max"),
     _gauge("content_bytes", lambda seen: seen.bytes, of_apps=True, exported="content_bytes_max"),
     _gauge("cfg_msgs", lambda seen: seen.queue.message_limit),

@@ -255,8 +255,6 @@ KNOWN: dict[tuple[str, Any], str] = {
     ("negotiation_refused", 2): "as above",
     ("negotiation_refused", "closed"): "as above",
     ("open_limits", "ACKs"): "no ACK names a queue id that the client has given up: it would crash an official client",
-    ("producer_consumer", "ACKs"): "a PUT whose checksum does not fit is refused; the original stores it",
-    ("producer_consumer", "PUSHes"): "as above",
 }
 # Recordings in which two producers posted at the same moment: the order between them is chance.
 RACES = {"properties_v1_v2"}

@@ -72,10 +72,18 @@ def test_opening_a_fanout_queue_for_reading_requires_an_app_id(app: str | None) 
 
 
 @pytest.mark.parametrize("mode", ["priority", "broadcast"])
-def test_opening_a_queue_of_another_mode_with_an_app_id_is_refused(mode: str) -> None:
+@pytest.mark.parametrize("app, sub_id", [("foo", 0), ("foo", 1), ("__default", 1)])
+def test_opening_a_queue_of_another_mode_with_an_app_id_is_refused(mode: str, app: str, sub_id: int) -> None:
     engine = Engine(mode, in_memory=mode == "broadcast")
-    assert refusal(engine, open_queue, engine.queue, Client("c"), None, request(app="foo"))[2] == \
+    assert refusal(engine, open_queue, engine.queue, Client("c"), None, request(app=app, sub_id=sub_id))[2] == \
         "AppId should not be specified when opening a non-fanout queue"
+
+
+@pytest.mark.parametrize("mode", ["priority", "broadcast"])
+def test_a_client_may_name_the_default_substream_of_a_queue_of_another_mode(mode: str) -> None:
+    engine = Engine(mode, in_memory=mode == "broadcast")
+    handle = open_queue(engine.queue, Client("c"), None, request(app="__default"))
+    assert [substream.app_id for substream in handle.substreams.values()] == ["__default"]
 
 
 def test_the_limits_of_producers_and_consumers_include_all_clients() -> None:
