@@ -13,7 +13,6 @@ exchanges, queues and messages of kombu; the thread is `sdk/_adapters/threaded.p
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import ssl
 import threading
@@ -28,6 +27,7 @@ from kombu.exceptions import OperationalError
 
 from bmqtwist.errors import LocalError
 from bmqtwist.ids import parse_uri
+from bmqtwist.sdk._adapters import forks
 from bmqtwist.sdk._adapters.threaded import Completion, ThreadedCore
 from bmqtwist.sdk._core.outbox import Completed
 from bmqtwist.sdk._core.posts import Post
@@ -128,9 +128,6 @@ def tls_context(given: Any) -> ssl.SSLContext | None:
     return context
 
 
-_links: weakref.WeakSet[BrokerLink] = weakref.WeakSet()
-
-
 class Reader:
     """Consumer of a queue. `inbox`: delivered messages; `unconfirmed`: number of messages taken from it and not confirmed;
     `configuring`: a configure request is in progress."""
@@ -171,7 +168,7 @@ class BrokerLink:
         self._threaded = ThreadedCore(settings.session, on_effect, settings.tls, name="bmqtwist-kombu")
         self._core, self._changed = self._threaded.core, self._threaded.changed
         weakref.finalize(self, self._threaded.end_thread).atexit = False
-        _links.add(self)
+        forks.register(self)
         self._threaded.start()
         address = settings.session.brokers[0]
         try:
@@ -426,23 +423,10 @@ class BrokerLink:
     @property
     def is_forked(self) -> bool:
         """True if the connection belongs to the parent process."""
-        return self.loss_reason == _FORKED
+        return self.loss_reason == forks.FORKED
 
-    def close_after_fork(self) -> None:
-        """Close the descriptors in a child process after a fork, so that the broker detects the end of the parent. The child
-        has no I/O thread, and locks may stay locked."""
-        self.loss_reason = _FORKED
-        self._threaded.transport.close_channel()
+    def on_forked(self, core: Any) -> None:
+        """Called in a child process: end this copy of the connection."""
+        self.loss_reason = forks.FORKED
         self._wakeup_writer.close()
         self._wakeup_reader.close()
-
-
-_FORKED = "the connection belongs to the parent process"
-
-
-def _after_fork() -> None:
-    for link in list(_links):
-        link.close_after_fork()
-
-
-os.register_at_fork(after_in_child=_after_fork)

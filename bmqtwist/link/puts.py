@@ -228,7 +228,8 @@ class PutReader:
         handle.queue.stats.wrong_crc_msgs += 1
         if not self._found_wrong_crc:
             self._found_wrong_crc = True
-            self._log_invalid("PUT message with a wrong CRC32-C, accepted and corrected (logged once per session)", handle.q_id)
+            self._log_invalid("PUT message with a wrong CRC32-C, accepted and corrected (logged once per session)",
+                              handle.q_id)
 
     def _log_invalid(self, what: str, q_id: int) -> None:
         self._session.log("#CLIENT_INVALID_PUT", "%s ([ qId = %d subId = DEFAULT ])", what, q_id)

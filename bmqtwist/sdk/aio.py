@@ -87,6 +87,10 @@ class _Channel(asyncio.BufferedProtocol):
         if self.transport is not None:
             self.transport.abort()
 
+    def fileno(self) -> int:
+        channel = self.transport.get_extra_info("socket") if self.transport is not None else None
+        return -1 if channel is None else int(channel.fileno())
+
 
 class Queue(LoopQueue[ValueT], Generic[ValueT]):
     """One opened queue; async iteration yields its messages until it is closed. `async with` closes it at the end of the

@@ -78,6 +78,11 @@ class Pump(ABC):
     def dispose(self) -> None:
         """Release all resources; no step follows."""
 
+    def on_forked(self, core: Any) -> None:
+        """Release all resources in a child process, without sending anything; the lock may be held by no thread."""
+        self.lock, self.core = threading.RLock(), core
+        self.dispose()
+
     def perform(self, flush: bool = False) -> None:
         """Perform effects and write; call it with the lock held, after calls of the core. `flush`: including batches whose
         delay has not passed."""

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import atexit
 import itertools
-import os
 import ssl
 import warnings
 import weakref
@@ -27,6 +26,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar, Unpack, cast, overload
 
+from bmqtwist.sdk._adapters import forks
 from bmqtwist.sdk._adapters.base import BaseQueue, BaseSession, Cancel, OnAck, OnEvent
 from bmqtwist.sdk._adapters.identity import session_options
 from bmqtwist.sdk._adapters.log import LOG
@@ -193,6 +193,7 @@ class Session(BaseSession):
         super().__init__(on_event, on_nack)
         self.options: SessionOptions = session_options(broker, options, changes)
         self.running: bool = True
+        self._end = "the session is stopped"  # text of errors after its end
         self._transport = pump(self.options, cast(Dispatch, self._perform), tls)
         self.core: SessionCore = self._transport.core
         self.clock: Callable[[], float] = self._transport.clock
@@ -202,7 +203,7 @@ class Session(BaseSession):
         self._calling = False
         self._health: deque[bool] = deque()  # changes of the health monitor, from any thread
         self._listen(health, self._on_health)
-        self._process = os.getpid()
+        forks.register(self)
         self._exit_handler = partial(_stop_at_exit, weakref.ref(self))
         try:
             self.run(self._start())
@@ -216,10 +217,13 @@ class Session(BaseSession):
         if getattr(self, "running", False):
             self._stop_with_warning()
 
+    def on_forked(self, core: Any) -> None:
+        """Called in a child process: end this copy of the session without sending anything."""
+        self.running, self.core, self._end = False, core, forks.FORKED
+        self._transport.on_forked(core)
+
     def _stop_with_warning(self) -> None:
-        """Stop a session that the application has not stopped. Has no effect in a child process."""
-        if os.getpid() != self._process:
-            return
+        """Stop a session that the application has not stopped."""
         warnings.warn(f"{self!r} was not stopped: use it with `with`, or call `stop`", UserWarning, stacklevel=3)
         try:
             self.stop()
@@ -280,7 +284,7 @@ class Session(BaseSession):
 
     def _check_running(self) -> None:
         if not self.running:
-            raise SdkError(Result.NOT_CONNECTED, "the session is stopped")
+            raise SdkError(Result.NOT_CONNECTED, self._end)
 
     def _run_coroutine(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
         try:

@@ -118,6 +118,10 @@ class _Channel(Protocol):
         if self.connected:
             self.transport.abortConnection()
 
+    def fileno(self) -> int:
+        get_handle = getattr(self.transport, "getHandle", None)  # not every endpoint has a socket
+        return -1 if get_handle is None else int(get_handle().fileno())
+
 
 classImplements(_Channel, IPushProducer)
 

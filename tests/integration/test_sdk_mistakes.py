@@ -114,3 +114,53 @@ def test_every_lost_post_is_reported_to_the_program(node: ProcessWorld, kind: st
         done = run_program(node, program(kind, body.replace("small/q", f"small/{name}")))
         assert words in done.stderr, (name, done.stderr)
         assert node.stored(f"bmq://small/{name}") <= 11, name
+
+
+FORKED = """await session.start()
+queue = await session.open("bmq://d/forked", write=True)
+await queue.post(b"before")
+if os.fork() == 0:
+    in_child(lambda: queue.post_nowait(b"child"))
+await queue.post(b"after")
+await session.stop()
+"""
+OFFICIAL = """
+import sys
+from bmqtwist.sdk import blazingmq
+session = blazingmq.Session(lambda event: None, lambda message, handle: None, sys.argv[1])
+session.open_queue("bmq://d/forked", write=True)
+session.post("bmq://d/forked", b"before", on_ack=lambda ack: None)
+if os.fork() == 0:
+    in_child(lambda: session.post("bmq://d/forked", b"child"),
+             lambda: session.open_queue("bmq://d/other", read=True, timeout=60.0))
+session.post("bmq://d/forked", b"after", on_ack=lambda ack: None)
+session.stop()
+"""
+CHILD = """
+import os, socket, sys, urllib.parse
+def in_child(*calls):
+    for call in calls:
+        try:
+            call()
+        except Exception as error:
+            print(f"{type(error).__name__}: {error}", file=sys.stderr)
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            if socket.socket(fileno=os.dup(int(fd))).getpeername()[1] == urllib.parse.urlsplit(sys.argv[1]).port:
+                print("the child is still connected", file=sys.stderr)
+        except OSError:
+            pass
+    sys.stderr.flush()
+    os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("kind", [*LOOP, "official"])
+def test_a_session_ends_in_a_forked_child_with_a_clear_error_and_goes_on_in_the_parent(node: ProcessWorld, kind: str) -> None:
+    text = OFFICIAL if kind == "official" else program(kind, FORKED)
+    done = run_program(node, CHILD + text)
+    assert done.returncode == 0, done.stderr
+    assert node.stored("bmq://d/forked") == 2
+    remedy = "the session belongs to the parent process: open one in each process, after the fork"
+    assert done.stderr.count(remedy) == (2 if kind == "official" else 1), done.stderr
+    assert "still connected" not in done.stderr

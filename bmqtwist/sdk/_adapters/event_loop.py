@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Generic, Self, cast
 
+from bmqtwist.sdk._adapters import forks
 from bmqtwist.sdk._adapters.base import BaseQueue, BaseSession, Cancel, OnAck, OnEvent
 from bmqtwist.sdk._adapters.identity import make_core
 from bmqtwist.sdk._adapters.log import reason_of
@@ -47,6 +48,7 @@ class LoopSession(BaseSession):
         self._timer_due = 0.0
         self.core = make_core(options, clock(), self._schedule_turn)
         self._listen(health, lambda healthy: self.call_from_thread(self._set_health, healthy))
+        forks.register(self)
 
     # -- defined by subclasses ----------------------------------------------------------------------------------------
 
@@ -64,7 +66,7 @@ class LoopSession(BaseSession):
 
     @abstractmethod
     def make_channel(self, attempt: int) -> Any:
-        """Return an unconnected channel with `attempt`, `is_connected()`, `write(data)` and `abort()`."""
+        """Return an unconnected channel with `attempt`, `is_connected()`, `write(data)`, `abort()` and `fileno()` (-1: none)."""
 
     @abstractmethod
     async def dial(self, address: Address, channel: Any) -> None:
@@ -78,6 +80,12 @@ class LoopSession(BaseSession):
                           + (f"; {unacked} posts are not acknowledged" if unacked else "")
                           + (f"; {failures}" if failures else ""),
                           UserWarning if unacked or failures else ResourceWarning, stacklevel=2)
+
+    def on_forked(self, core: Any) -> None:
+        """Called in a child process: end this copy of the session without sending anything."""
+        channel, self._channel, self.core = self._channel, None, core
+        if channel is not None:
+            forks.detach_descriptor(channel.fileno())
 
     # -- turns ------------------------------------------------------------------------------------------------------
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 import ssl
 import threading
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
+from bmqtwist.sdk._adapters import forks
 from bmqtwist.sdk._core.outbox import Completed, RoomAvailable
 from bmqtwist.sdk._core.posts import Post
 from bmqtwist.sdk._core.queue import Queue
@@ -40,16 +41,24 @@ class ThreadedCore:
                  on_step: Callable[[], object] = lambda: None) -> None:
         self._on_effect, self._on_step = on_effect, on_step
         self.transport: Final = make_transport(options, self._dispatch, tls)
-        self.core: Final = self.transport.core
-        self.lock: Final = self.transport.lock
+        self.core = self.transport.core
+        self.lock = self.transport.lock
         self.clock: Final = self.transport.clock
-        self.changed: Final = threading.Condition(self.lock)
+        self.changed = threading.Condition(self.lock)
         self.error: BaseException | None = None  # exception that ended the thread
         self._running = True
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        forks.register(self)
 
     def start(self) -> None:
         self._thread.start()
+
+    def on_forked(self, core: Any) -> None:
+        """Called in a child process, which has no I/O thread: end this copy of the session without sending anything."""
+        self._running = False
+        self.transport.on_forked(core)
+        self.core, self.lock = core, self.transport.lock
+        self.changed = threading.Condition(self.lock)
 
     def wait(self, done: Callable[[], object], timeout_s: float | None = None) -> bool:
         """Wait for a condition, evaluated under the lock; return its value."""

@@ -27,6 +27,7 @@ from bmqtwist.ids import InvalidUri
 from bmqtwist.sdk import message as sdk_message
 from bmqtwist.sdk import options as sdk_options
 from bmqtwist.sdk import results
+from bmqtwist.sdk._adapters import forks
 from bmqtwist.sdk._adapters.threaded import ThreadedCore
 from bmqtwist.sdk._core.posts import Post
 from bmqtwist.sdk._core.queue import Queue
@@ -117,8 +118,8 @@ class CallbackEngine(ThreadedCore):
         super().__init__(options, self._queue_callback, make_transport=make_transport, on_step=self._stop_if_abandoned)
         self.transport.logger = LOG
         self.started: bool = True
+        self.end_text = STOPPED  # text of errors after the end of the session
         self._abandoned = self._stopping = False
-        self._process = os.getpid()
         self._remove_health_listener: Callable[[], None] = lambda: None
         if health is not None:
             self._set_health(health.healthy)
@@ -154,17 +155,19 @@ class CallbackEngine(ThreadedCore):
             self.request(self.core.stop)
             self._end_threads()
 
+    def on_forked(self, core: Any) -> None:
+        super().on_forked(core)
+        self.started, self.end_text = False, f"Session not usable: {forks.FORKED}"
+
     def abandon(self) -> None:
         """Stop in the thread after the session was garbage-collected. Runs in any thread, so it takes no lock."""
-        if self.started and self._process == os.getpid():
+        if self.started:
             self._abandoned, self.started = True, False
             warnings.warn(UNSTOPPED.format(hex(id(self))), UserWarning, stacklevel=3)
             self.transport.interrupt_step()
 
     def stop_at_exit(self) -> None:
-        """Deliver posts and stop at the end of the program. Has no effect in a child process, which has no threads."""
-        if self._process != os.getpid():
-            return
+        """Deliver posts and stop at the end of the program."""
         if self.started:
             warnings.warn(UNSTOPPED.format(hex(id(self))), UserWarning, stacklevel=2)
         failed = self.core.counters().nacked
@@ -234,7 +237,7 @@ class CallbackEngine(ThreadedCore):
     def confirm(self, message: Message) -> None:
         with self.lock:
             if self.core.state is State.STOPPED:
-                raise Error(STOPPED)
+                raise Error(self.end_text)
             try:
                 self.core.confirm(message._message)
             except SdkError as error:
@@ -442,7 +445,7 @@ class Session:
 
     def _check_started(self) -> None:
         if not self._engine.started:
-            raise Error(STOPPED)
+            raise Error(self._engine.end_text)
 
     def _find_queue(self, uri: str) -> Queue:
         self._check_started()  # again, with the lock: another thread may have stopped the session

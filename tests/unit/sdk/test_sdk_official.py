@@ -285,17 +285,6 @@ def test_loggers_have_names_of_the_official_library(broker: Broker, caplog: pyte
     assert {record.name for record in caplog.records} == {"blazingmq.session", "blazingmq.session_events"}
 
 
-def test_the_exit_handler_of_a_session_has_no_effect_in_a_forked_child(broker: Broker) -> None:
-    session = broker.official_session(lambda event: None)
-    engine = session._engine
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("os.getpid", lambda: -1)
-        engine.stop_at_exit()
-        engine.abandon()
-    assert engine.started
-    session.stop()
-
-
 @pytest.mark.parametrize("timeout", [-1.0, 2.0 ** 63, float("inf")])
 def test_an_invalid_timeout_is_refused_before_the_address_is_parsed(timeout: float) -> None:
     with pytest.raises(ValueError, match="timeout must be greater than 0.0, was"):
