@@ -156,7 +156,8 @@ def in_child(*calls):
 
 
 @pytest.mark.parametrize("kind", [*LOOP, "official"])
-def test_a_session_ends_in_a_forked_child_with_a_clear_error_and_goes_on_in_the_parent(node: ProcessWorld, kind: str) -> None:
+def test_a_session_ends_in_a_forked_child_with_a_clear_error_and_continues_in_the_parent(
+        node: ProcessWorld, kind: str) -> None:
     text = OFFICIAL if kind == "official" else program(kind, FORKED)
     done = run_program(node, CHILD + text)
     assert done.returncode == 0, done.stderr

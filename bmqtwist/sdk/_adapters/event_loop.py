@@ -66,7 +66,7 @@ class LoopSession(BaseSession):
 
     @abstractmethod
     def make_channel(self, attempt: int) -> Any:
-        """Return an unconnected channel with `attempt`, `is_connected()`, `write(data)`, `abort()` and `fileno()` (-1: none)."""
+        """Return an unconnected channel with `attempt`, `is_connected()`, `write`, `abort()` and `fileno()` (-1: none)."""
 
     @abstractmethod
     async def dial(self, address: Address, channel: Any) -> None:

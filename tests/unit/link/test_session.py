@@ -158,7 +158,8 @@ def test_a_put_repeated_before_its_ack_is_acknowledged_once(memory: MemoryWorld)
 
 def test_acks_to_a_client_without_guids_have_its_correlation_ids(memory: MemoryWorld) -> None:
     producer = memory.producer(guids=False)
-    send_put_event(producer, put_message(producer, codec.correlation(7)), codec.put_message(producer.q_id + 9, codec.correlation(8)))
+    send_put_event(producer, put_message(producer, codec.correlation(7)),
+                   codec.put_message(producer.q_id + 9, codec.correlation(8)))
     producer.client.barrier()
     found = [event.ack for event in producer.client.events if event.kind == "ack"]
     assert sorted((ack.correlation_id, ack.status) for ack in found) == [(7, 0), (8, 5)]
