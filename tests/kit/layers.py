@@ -25,7 +25,7 @@ RANKS: dict[str, float] = {
 IO_MODULES = {"storage.files", "reactor.tcp", "reactor.incoming", "config.load", "security.tls", "logs.observer",
               "logs.background", "daemon.service", "daemon.directories", "reactor.performer", "reactor.epoll_round",
               "daemon.control_pipe", "reactor.disk_threads", "daemon.process", "daemon.statistics_log", "daemon.trial_start",
-              "reactor.watchdog", "storagetool.inputs", "sdk._adapters.identity",
+              "reactor.watchdog", "storagetool.inputs", "sdk._adapters.forks", "sdk._adapters.identity",
               "sdk.pump", "sdk.simple", "sdk.aio", "sdk.rpc", "sdk.tx", "tap", "console.http",
               "console.pages", "console.audit", "console.live", "console.collector",
               "console.demonstration", "console.stops", "console.server", "console.service",
