@@ -288,11 +288,12 @@ TERM_OUT_OF_RANGE = _declare(
     "A node sent an election message with a term above the maximum.",
     "The message is ignored.",
     "Check the version and the file `bmqtwist_vote` of the node.")
-VOTE_UNKNOWN = _declare(
-    "vote-unknown", "CLUSTER",
-    "The file `bmqtwist_vote` of this node is damaged: its vote in the present term is unknown.",
-    "The node does not vote or follow until all other nodes have reported their terms.",
-    "Start all other nodes. See docs/operations.md if a node cannot be started.")
+STORAGE_LOST = _declare(
+    "storage-lost", "CLUSTER",
+    "Files of this node's storage directory are missing or damaged: the alarm names them.",
+    "The node is `RECOVERING`: it copies the data of the other members, does not lead, and its votes and acknowledgements "
+    "do not count until it has all data.",
+    "Check the disk of `location`. Without a majority of members with intact storage, see docs/operations.md.")
 VOTE_NOT_WRITTEN = _declare(
     "vote-not-written", "CLUSTER",
     "The vote of this node could not be written.",
@@ -379,11 +380,11 @@ PRIMARY_NOT_ACTIVE = _declare(
     "The leader appoints another primary.",
     "Check the node: its log, its disk and its connections to a majority of the members.",
     clears="the partition has an active primary")
-PROMISES_UNKNOWN = _declare(
-    "promises-unknown", "CLUSTER",
-    "The file of this node's promises to primaries is damaged.",
-    "Its partitions do not take part in the cluster until the node follows a leader.",
-    "Check the disk of `location`.")
+IDENTITY_NOT_WRITTEN = _declare(
+    "identity-not-written", "CLUSTER",
+    "The file `bmqtwist_identity` could not be written after the node was registered in the member list.",
+    "The node works; the write is repeated.",
+    "Check space and permissions of `location`.")
 PROMISE_NOT_WRITTEN = _declare(
     "promise-not-written", "CLUSTER",
     "A promise of this node to a new primary could not be written.",
@@ -422,6 +423,12 @@ FEATURES_NOT_USABLE = _declare(
     "The metadata activate a feature that this release does not support, or the storage version cannot be written.",
     "This node does not use the feature. If it does not support it, the other nodes refuse this node.",
     "Start the release that the other nodes run, or make the storage directory writable.")
+CLUSTER_ID_DIFFERS = _declare(
+    "cluster-id-differs", "CLUSTER_CONFIGURATION",
+    "A node has the storage of another cluster: two nodes started apart from each other, or one ran alone after "
+    "`bmq cluster unsafe-force`. The alarm has both cluster ids. One alarm for each node.",
+    "The node is refused. The files of both stay as they are.",
+    "Keep the history of one of the two clusters; start the nodes of the other one with empty directories.")
 CLUSTER_ACTIVE_NODE_UNKNOWN = _declare(
     "cluster-active-node-unknown", "CLUSTER_ACTIVE_NODE_UNKNOWN",
     "A proxy is connected to no node of its cluster that it can use.",

@@ -55,11 +55,12 @@ class ClusterFeature:
     meaning: str
 
 
-DURABLE_VOTE, METADATA_LOG, FEATURE_RECORDS = "DURABLE_VOTE", "METADATA_LOG", "FEATURE_RECORDS"
+DURABLE_VOTE, METADATA_LOG, FEATURE_RECORDS, MEMBER_LIST = "DURABLE_VOTE", "METADATA_LOG", "FEATURE_RECORDS", "MEMBER_LIST"
 REGISTRY = {each.name: each for each in (
     ClusterFeature(DURABLE_VOTE, 0, 0, "votes are durable before they are sent"),
     ClusterFeature(METADATA_LOG, 0, 0, "metadata are replicated by `metadataLogMessage`"),
     ClusterFeature(FEATURE_RECORDS, 1, 1, "SNAPSHOT records contain the active features"),
+    ClusterFeature(MEMBER_LIST, 1, 1, "records contain the cluster id, the members, and the incarnation of their storage"),
 )}
 
 

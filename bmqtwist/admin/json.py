@@ -214,6 +214,8 @@ def cluster_status(cluster: seen.ClusterSnapshot) -> Tree:
         "isHealthy": cluster.healthy, **({"unsafeSince": cluster.unsafe_since} if cluster.unsafe_since else {}),
         "features": {"active": list(cluster.features), "secondsUntilActive": dict(cluster.pending_features),
                      "storageVersion": cluster.storage_version},
+        "clusterId": cluster.cluster_id, "memberState": cluster.member_state, "awaited": cluster.awaited,
+        "voters": list(cluster.voters), "planned": list(cluster.planned),
         "nodeStatuses": _nodes(cluster.nodes),
         "electorInfo": _elector(cluster.elector), "partitionsInfo": _partitions(cluster.partitions),
         "queuesInfo": _queues(cluster),

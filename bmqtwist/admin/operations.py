@@ -6,6 +6,7 @@ or Refused with a text for the operator. State is read through `view/`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from msgspec.structs import replace
 from bmqtwist.admin import commands
 from bmqtwist.admin.commands import AdminContext, Tunables, quorum
 from bmqtwist.cluster.election_events import ElectionMode
+from bmqtwist.config.clusters import parse_endpoint
 from bmqtwist.config.text import pretty_json
 from bmqtwist.errors import LocalError, Refused
 from bmqtwist.ids import InvalidUri, parse_uri
@@ -27,6 +29,7 @@ from bmqtwist.view.documents import PartitionRow
 from bmqtwist.view.events import NodeEvent
 from bmqtwist.view.metrics import tables_in_steps, tree_in_steps
 from bmqtwist.view.snapshot import BrokerState, ClusterSnapshot, DomainState, QueueState, StorageState
+from bmqtwist.wire.cluster_schema import MemberInfo
 
 if TYPE_CHECKING:
     from bmqtwist.broker.broker import Broker
@@ -313,6 +316,50 @@ def move_partition(context: AdminContext, name: str, number: int, node: str) -> 
 
 def rebalance(context: AdminContext, name: str) -> None:
     _raise_if_refused(_appointments(find_cluster(context, name)).rebalance())
+
+
+def _plan_members(context: AdminContext, name: str, plan: Callable[[list[MemberInfo]], list[MemberInfo]]) -> None:
+    """Plan other nodes of a cluster. `plan`: returns them, from the present ones."""
+    cluster = find_cluster(context, name)
+    members = cluster.metadata.state.members
+    if members is None:
+        raise LocalError(f"Cluster '{name}' is not formed yet: all of its nodes must be connected once")
+    _raise_if_refused(cluster.leadership.plan_members(plan([replace_info(each) for each in members.nodes])))
+
+
+def replace_info(info: MemberInfo, **changes: str) -> MemberInfo:
+    """Return id, name and endpoint of a node, with changes."""
+    return MemberInfo(info.node_id, changes.get("name", info.name), changes.get("endpoint", info.endpoint))
+
+
+def add_member(context: AdminContext, name: str, number: int, node: str, endpoint: str) -> None:
+    """Plan to add a node."""
+    _check_endpoint(endpoint)
+    _plan_members(context, name, lambda nodes: [*nodes, MemberInfo(number, node, endpoint)])
+
+
+def remove_member(context: AdminContext, name: str, node: str) -> None:
+    """Plan to remove a node."""
+    node_id = _node_id(find_cluster(context, name), node)
+    _plan_members(context, name, lambda nodes: [each for each in nodes if each.node_id != node_id])
+
+
+def replace_member(context: AdminContext, name: str, node: str, endpoint: str) -> None:
+    """Plan to replace a node by one at another endpoint."""
+    _check_endpoint(endpoint)
+    node_id = _node_id(find_cluster(context, name), node)
+    _plan_members(context, name, lambda nodes: [
+        replace_info(each, endpoint=endpoint) if each.node_id == node_id else each for each in nodes])
+
+
+def cancel_members(context: AdminContext, name: str) -> None:
+    """Cancel the planned nodes."""
+    _plan_members(context, name, lambda nodes: [])
+
+
+def _check_endpoint(endpoint: str) -> None:
+    if parse_endpoint(endpoint) is None:
+        raise LocalError(f"ENDPOINT must be tcp://host:port or tls://host:port, not '{endpoint}'")
 
 
 def show_partition_history(context: AdminContext, name: str, number: int) -> commands.Transitions:

@@ -26,7 +26,7 @@ _ISO: tuple[tuple[str, Callable[[str], object]], ...] = (
     ("theTime", datetime.time.fromisoformat),
     ("theDatetime", datetime.datetime.fromisoformat),
 )
-_NUMBERS = ("offset", "count", "partitionId", "after")
+_NUMBERS = ("offset", "count", "partitionId", "after", "id")
 _ENCODINGS = f"[{', '.join(encoding.value for encoding in AnswerEncoding)}]"
 _REST = "<expression>"  # an argument that takes all remaining words
 _TOKEN_TEXTS = {

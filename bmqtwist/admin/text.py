@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from bmqtwist.admin import commands
 from bmqtwist.admin.commands import Entry
+from bmqtwist.cluster.electorate import MemberState
 from bmqtwist.machine import transition_lines
 from bmqtwist.report import LogLine, shown
 from bmqtwist.textformat import grouped, pretty_bytes, timestamp_text
@@ -354,6 +355,11 @@ def cluster_status(cluster: seen.ClusterSnapshot) -> str:
         pending = "".join(f", {name} in {seconds:.0f} s" for name, seconds in cluster.pending_features.items())
         lines += [f"    Features      : {', '.join(cluster.features) or 'none'}{pending}",
                   f"    Storage       : version {cluster.storage_version}"]
+    if cluster.member_state not in ("", MemberState.MEMBER.name):
+        waits = f" (waits for {cluster.awaited})" if cluster.awaited else ""
+        lines.append(f"    Member state  : {cluster.member_state}{waits}")
+    if cluster.planned:
+        lines.append(f"    Planned nodes : {', '.join(cluster.planned)}")
     for section in (_nodes(cluster.nodes), _elector(cluster.elector), _partitions(cluster.partitions),
                     _queues(cluster), _summary(cluster)):
         lines += ["", *indent(section, 4)]

@@ -20,6 +20,7 @@ from bmqtwist.ids import DEFAULT_APP_ID, DEFAULT_APP_KEY, make_storage_key, pars
 from bmqtwist.storage.psn import NO_PSN, Psn
 from bmqtwist.wire.cluster_schema import (
     NO_LSN,
+    MemberList,
     PartitionPrimaryAdvisory,
     QueueAssignmentAdvisory,
     QueueInfo,
@@ -95,7 +96,14 @@ class ActivateFeatures:
     names: Collection[str]
 
 
-Change = AssignQueue | AdoptQueue | UnassignQueue | UpdateApps | AssignPartitions | ActivateFeatures
+@dataclass(frozen=True, slots=True)
+class ChangeMembers:
+    """Replace the member list by its next version; refused while another change of it is pending."""
+
+    members: MemberList
+
+
+Change = (AssignQueue | AdoptQueue | UnassignQueue | UpdateApps | AssignPartitions | ActivateFeatures | ChangeMembers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +113,14 @@ class PrimaryRules:
     `candidates` may become primaries (None: only the leader); primaries in `keep` keep their lease. All other partitions get
     the next lease, even at the same node: a process never appends under the lease of an earlier one. `used_leases`: by
     partition, the highest lease that the leader has promised or that its files contain, for the case of a lost ledger.
+    `members`: the first member list, if the state has none.
     """
 
     partitions: int
     candidates: Collection[int] | None = None
     keep: Collection[int] = ()
     used_leases: Mapping[int, int] = field(default_factory=dict)
+    members: MemberList | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +151,8 @@ class ChangePlanner:
             return self._update(change, head)
         if isinstance(change, ActivateFeatures):
             return self._activate(change, head)
+        if isinstance(change, ChangeMembers):
+            return self._change_members(change.members, head)
         return self._partitions(change, head)
 
     def primaries(self, head: ClusterState, wanted: PrimaryRules) -> dict[int, Primary]:
@@ -196,6 +208,12 @@ class ChangePlanner:
         apps = {app_id: key for app_id, key in queue.apps.items() if app_id not in removed}
         return Plan(QueueRecord(uri, queue.key, queue.partition_id, apps | new), uri,
                     QueueUpdateAdvisory(NO_LSN, [update]))
+
+    def _change_members(self, members: MemberList, head: ClusterState) -> Plan:
+        version = head.members.version if head.members is not None else 0
+        if members.version != version + 1:
+            raise ChangeRefused(f"the member list has version {version}: version {members.version} cannot follow it")
+        return Plan(members, "", PartitionPrimaryAdvisory(NO_LSN, [], members))
 
     def _partitions(self, change: AssignPartitions, head: ClusterState) -> Plan:
         primaries = self._choose(head, sorted(head.partitions), change.candidates, change.keep, change.declined)

@@ -76,11 +76,10 @@ class ElectionTiming:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Start with the term and vote in the file; `damaged`: they are lost."""
+    """Start with the term and vote in the file."""
 
     term: int
     vote: int | None = None
-    damaged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +137,7 @@ class SetMode:
 
 @dataclass(frozen=True, slots=True)
 class SetQuorum:
-    """Set the number of votes that a leader needs, at least a majority; 0 = a majority."""
+    """Set the number of votes that a leader needs besides a quorum of the electorate; 0 = no more."""
 
     quorum: int
 

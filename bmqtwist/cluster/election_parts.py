@@ -1,4 +1,4 @@
-"""Parts of the elector: ballot (term and vote), timers, support by other nodes, scouting round, term inquiry.
+"""Parts of the elector: ballot (term and vote), timers, support by other nodes, scouting round.
 
 `elector.py` uses them. All are pure: without input, output or clock.
 """
@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from bmqtwist.cluster.election_events import ElectionOutput, ElectionTimer, ElectionTiming, SaveVote
+from bmqtwist.cluster.electorate import Electorate, quorum_value
 from bmqtwist.cluster.log_events import Send
 from bmqtwist.wire.control import ElectorMessage
 
@@ -84,31 +85,12 @@ class Support:
         self.nodes.add(node_id)
         self.answered_at[node_id] = max(self.answered_at.get(node_id, 0.0), sent_at)
 
-    def lasts_until(self, majority: int, inactivity: float) -> float:
-        """Return the time until which a majority, this node included, has answered within the last `inactivity` seconds."""
-        needed = majority - 1
-        if not needed:
+    def lasts_until(self, electorate: Electorate, inactivity: float) -> float:
+        """Return the time until which a quorum, this node included, has answered within the last `inactivity` seconds."""
+        if electorate.has_quorum((electorate.node_id,)):
             return float("inf")
-        answered_at = sorted(self.answered_at.values(), reverse=True)
-        return (answered_at[needed - 1] if len(answered_at) >= needed else 0.0) + inactivity
-
-
-@dataclass(slots=True)
-class TermInquiry:
-    """Terms of all other nodes, requested when the own term and vote are lost (`pending`)."""
-
-    other_nodes: list[int]
-    pending: bool = False
-    terms: dict[int, int] = field(default_factory=dict)
-
-    @property
-    def missing(self) -> list[int]:
-        return [node_id for node_id in self.other_nodes if node_id not in self.terms]
-
-    def add_term(self, node_id: int, term: int) -> None:
-        """Add the term of a node; the inquiry ends with the last one."""
-        self.terms[node_id] = term
-        self.pending = bool(self.missing)
+        answered_at = {electorate.node_id: float("inf"), **self.answered_at}
+        return (quorum_value(electorate, answered_at, 0, lambda moment: moment) or 0.0) + inactivity
 
 
 _UNKNOWN = (-1, None)  # unknown content of the file: no term is -1
@@ -133,14 +115,14 @@ class Ballot:
         self._last_number = 0  # number of the newest write
         self._delayed: dict[tuple[int, str], ElectorMessage] = {}
 
-    def load(self, term: int, vote: int | None, damaged: bool) -> None:
-        """Set term and vote from the file; `damaged`: its content is unknown."""
+    def load(self, term: int, vote: int | None) -> None:
+        """Set term and vote from the file."""
         self.term, self.vote = term, vote
-        self._saved = _UNKNOWN if damaged else (term, vote)
+        self._saved = term, vote
 
     def reset(self) -> None:
         """Reset at the stop of the node; the next start calls `load`."""
-        self.load(0, None, False)
+        self.load(0, None)
         self._writing, self._delayed = None, {}
 
     def set_term(self, term: int, vote: int | None) -> list[ElectionOutput]:

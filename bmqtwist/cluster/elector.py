@@ -2,11 +2,8 @@
 
 docs/internals.md, "The election", lists its rules.
 
-**Lost term and vote.** A node whose vote file is lost or damaged could vote twice in a term, or follow a leader of an older
-term than its vote. So it neither votes nor follows until all other nodes have reported their terms; then it enters the
-newest of them without a vote: a candidate that received its vote had made that term durable first. Two simpler rules are
-unsafe: to wait for a fixed time, because a message of a candidate may be delayed for longer; to follow a leader that has a
-majority, because a leader of an older term may have one, too.
+A node that has lost its vote could vote twice in a term, or follow a leader of an older term than its vote. Its storage is
+not intact then (`electorate.py`): each quorum has an intact voter of each earlier one.
 
 `Elector` has the state of a node; its actions are functions, grouped by role. `TABLE` names the action for every state
 and event. Timers are deadlines; a `TickAt` reports the earliest one. `now`: seconds, monotonic. `member/leadership.py`
@@ -23,7 +20,8 @@ from bmqtwist import alarms
 from bmqtwist.alarms import AlarmKind
 from bmqtwist.cluster import election_events as ev
 from bmqtwist.cluster.election_events import ElectionMode, ElectionReason, ElectionState, ElectionTimer
-from bmqtwist.cluster.election_parts import Ballot, ElectionTimers, Scouting, Support, TermInquiry
+from bmqtwist.cluster.election_parts import Ballot, ElectionTimers, Scouting, Support
+from bmqtwist.cluster.electorate import Electorate
 from bmqtwist.cluster.log_events import Alarm, WriteFailed, Written
 from bmqtwist.machine import Cell, TransitionLog, check, event_name, table, to
 from bmqtwist.wire import cluster_schema as schema
@@ -39,14 +37,14 @@ _PASSIVE = (ElectionMode.NEVER, ElectionMode.LEAVING)  # a node in these modes i
 
 
 class Elector:
-    """Elector of one node. `members`: ids of all nodes; `chance`: returns a random number in [0, 1); `newest_lsn`: returns
-    the LSN of the newest durable metadata record; `quorum`: number of votes that a leader needs, at least a majority."""
+    """Elector of one node. `electorate`: the voters; `chance`: returns a random number in [0, 1); `newest_lsn`: returns the
+    LSN of the newest durable metadata record; `least_votes`: number of votes that a leader needs besides a quorum."""
 
-    def __init__(self, node_id: int, name: str, members: Collection[int], timing: ev.ElectionTiming,
-                 chance: Callable[[], float], newest_lsn: Callable[[], Lsn], quorum: int = 0) -> None:
-        self.node_id, self.name = node_id, name
-        self.other_nodes = sorted(set(members) - {node_id})
-        self.quorum = max(quorum, self.majority)
+    def __init__(self, electorate: Electorate, name: str, timing: ev.ElectionTiming, chance: Callable[[], float],
+                 newest_lsn: Callable[[], Lsn], least_votes: int = 0) -> None:
+        self.node_id, self.name, self.electorate = electorate.node_id, name, electorate
+        self.other_nodes = sorted(electorate.configured - {self.node_id})
+        self.least_votes = least_votes
         self.newest_lsn = newest_lsn
         self.timing, self.timers = timing, ElectionTimers(timing, chance)
         self.mode = ElectionMode.NORMAL
@@ -57,7 +55,6 @@ class Elector:
         self.reported_leader: int | None = None  # leader reported by another node while this node has none
         self.support = Support()  # while candidate or leader
         self.scouting: Scouting | None = None
-        self.inquiry = TermInquiry(self.other_nodes)
         self.highest_reported_term = 0  # highest term in other nodes' messages; a candidacy uses a higher one
         self.ceded_by: int | None = None  # leader that has transferred the leadership to this node
         self.preferred_candidate: int | None = None  # node to which this node has ceded; it votes for no other one
@@ -123,9 +120,14 @@ class Elector:
         """Number of nodes of the cluster, this one included."""
         return len(self.other_nodes) + 1
 
+    def has_quorum(self, nodes: Collection[int]) -> bool:
+        """Return whether these nodes can elect a leader, and whether they can support one."""
+        return len(nodes) >= self.least_votes and self.electorate.has_quorum(nodes)
+
     @property
-    def majority(self) -> int:
-        return self.node_count // 2 + 1
+    def quorum(self) -> int:
+        """Number of votes that a leader needs."""
+        return max(self.least_votes, self.electorate.majority)
 
     @property
     def term(self) -> int:
@@ -138,7 +140,7 @@ class Elector:
     @property
     def quorum_until(self) -> float:
         """Time at which this leader's quorum is lost if no further answer arrives."""
-        return self.support.lasts_until(self.majority, self.timing.inactivity)
+        return self.support.lasts_until(self.electorate, self.timing.inactivity)
 
     @property
     def leader_on_wire(self) -> int:
@@ -151,7 +153,7 @@ class Elector:
 
     def is_eligible(self, sender: int, request: ScoutingRequest | ElectionProposal) -> bool:
         """True if this node may vote for the sender, whose log the request describes."""
-        votes = not self.inquiry.pending and self.mode is not ElectionMode.LEAVING
+        votes = self.mode is not ElectionMode.LEAVING
         return votes and self.preferred_candidate in (None, sender) and (request.last or NO_LSN) >= self.newest_lsn()
 
     # -- changes and outputs -------------------------------------------------------------------------------------------
@@ -202,13 +204,7 @@ def _ignore(elector: Elector, event: object) -> None:
 
 
 def _on_start(elector: Elector, event: ev.Start) -> None:
-    elector.ballot.load(event.term, event.vote, event.damaged)
-    elector.inquiry = TermInquiry(elector.other_nodes, event.damaged)
-    if event.damaged:
-        elector.alarm(
-            alarms.VOTE_UNKNOWN,
-            "term and vote of this node are lost: it neither votes nor follows a leader until all other nodes have "
-            "reported their terms")
+    elector.ballot.load(event.term, event.vote)
     elector.change_state(FOLLOWER, None, ElectionReason.STARTED, "the node has started")
     elector.timers.arm(ElectionTimer.INITIAL, elector.timing.initial_wait if elector.other_nodes else 0.0)
 
@@ -238,8 +234,7 @@ def _on_scouting(elector: Elector, event: ev.Received) -> None:
     request = event.message.value
     will_vote = (elector.leader in (None, request.ceded_by) and event.message.term > elector.term
                  and elector.is_eligible(event.sender, request))
-    term = 0 if elector.inquiry.pending else elector.term  # with 0 the message is no answer to a term inquiry
-    elector.send(event.sender, schema.ScoutingResponse(will_vote, elector.leader_on_wire), term)
+    elector.send(event.sender, schema.ScoutingResponse(will_vote, elector.leader_on_wire))
 
 
 def _on_set_mode(elector: Elector, event: ev.SetMode) -> None:
@@ -249,7 +244,7 @@ def _on_set_mode(elector: Elector, event: ev.SetMode) -> None:
 
 
 def _on_set_quorum(elector: Elector, event: ev.SetQuorum) -> None:
-    elector.quorum = max(event.quorum, elector.majority)
+    elector.least_votes = event.quorum
 
 
 def _on_vote_written(elector: Elector, event: Written) -> None:
@@ -278,32 +273,28 @@ def _on_candidacy_timer(elector: Elector, event: ElectionTimer) -> None:
     elector.preferred_candidate = None
     if elector.leader is not None or elector.tentative_leader is not None:
         return
-    if elector.inquiry.pending:
-        _request_terms(elector)
+    if elector.mode in _PASSIVE or elector.other_nodes and not elector.electorate.may_stand:
         elector.schedule_candidacy()
-    elif elector.mode in _PASSIVE:
-        elector.schedule_candidacy()
-    elif not elector.other_nodes:
-        _become_candidate(elector, elector.term + 1, "the cluster has one node")
-    else:
-        term = max(elector.term, elector.highest_reported_term) + 1
-        elector.scouting = Scouting(term, {elector.node_id})
-        elector.record_cause(f"starts scouting for term {term}")
-        elector.timers.arm_answers(ElectionTimer.SCOUT, elector.timing.scouting_result)
-        elector.broadcast(ScoutingRequest(elector.newest_lsn(), elector.ceded_by), term)
+        return
+    term = max(elector.term, elector.highest_reported_term) + 1
+    if not elector.other_nodes or elector.has_quorum((elector.node_id,)):
+        _become_candidate(elector, term, "this node is the only voter")
+        return
+    elector.scouting = Scouting(term, {elector.node_id})
+    elector.record_cause(f"starts scouting for term {term}")
+    elector.timers.arm_answers(ElectionTimer.SCOUT, elector.timing.scouting_result)
+    elector.broadcast(ScoutingRequest(elector.newest_lsn(), elector.ceded_by), term)
 
 
 def _on_scouting_response(elector: Elector, event: ev.Received) -> None:
     scouting, message = elector.scouting, event.message
-    if elector.inquiry.pending and message.term:
-        _add_reported_term(elector, event.sender, message.term)
     elector.highest_reported_term = max(elector.highest_reported_term, message.term)
     if scouting is None or elector.leader is not None or elector.tentative_leader is not None:
         return
     (scouting.willing if message.value.will_vote else scouting.unwilling).add(event.sender)
     if message.value.leader not in (None, NO_NODE):
         scouting.leader = elector.reported_leader = message.value.leader
-    if len(scouting.willing) >= elector.quorum:
+    if elector.has_quorum(scouting.willing):
         _become_candidate(elector, scouting.term, f"{len(scouting.willing)} nodes would vote for this node")
     elif scouting.answer_count == elector.node_count:
         _end_scouting(elector, scouting, f"only {len(scouting.willing)} nodes would vote for this node")
@@ -358,11 +349,6 @@ def _cast_vote(elector: Elector, candidate: int, term: int) -> None:
 
 def _on_heartbeat(elector: Elector, event: ev.Received) -> None:
     sender, term = event.sender, event.message.term
-    if elector.inquiry.pending:
-        _add_reported_term(elector, sender, term)
-    if elector.inquiry.pending:
-        _request_terms(elector)
-        return
     if term < elector.term:
         elector.send(sender, schema.HeartbeatResponse())
         return
@@ -378,21 +364,6 @@ def _on_heartbeat(elector: Elector, event: ev.Received) -> None:
         if is_new:
             elector.send(sender, schema.ElectionResponse())
     _answer_heartbeat(elector, event)
-
-
-def _add_reported_term(elector: Elector, node_id: int, term: int) -> None:
-    """Add the term of another node to the inquiry; with the last one this node takes part in elections again."""
-    inquiry = elector.inquiry
-    inquiry.add_term(node_id, term)
-    if not inquiry.pending:
-        elector.set_term(max(elector.term, *inquiry.terms.values()), None)
-        elector.record_cause(f"all other nodes have reported their terms; the newest is {elector.term}")
-
-
-def _request_terms(elector: Elector) -> None:
-    """Request the missing terms by a scouting request: its answer has the term, and no other effect."""
-    for node_id in elector.inquiry.missing:
-        elector.send(node_id, ScoutingRequest(elector.newest_lsn()), elector.term + 1)
 
 
 def _follow_leader(elector: Elector, leader: int, term: int) -> None:
@@ -439,8 +410,9 @@ def _on_cession(elector: Elector, event: ev.Received) -> None:
         _become_follower(elector, ElectionReason.LEADER_NO_HEARTBEAT, f"node {sender} has ceded")
     else:
         _drop_candidate(elector, f"node {sender} has ceded")
-    # if the quorum is all nodes, the successor could not lead without the leaving node
-    if successor == elector.node_id and elector.mode not in _PASSIVE and elector.quorum < elector.node_count:
+    # if the quorum needs the leaving node, the successor could not lead without it
+    if successor == elector.node_id and elector.mode not in _PASSIVE and elector.has_quorum(
+            {*elector.other_nodes, elector.node_id} - {sender}):
         elector.ceded_by = sender
         elector.timers.arm(ElectionTimer.RANDOM, 0.0)
 
@@ -462,7 +434,7 @@ def _become_candidate(elector: Elector, term: int, cause: str) -> None:
 
 def _count_vote(elector: Elector, node_id: int) -> None:
     elector.supporters.add(node_id)
-    if len(elector.supporters) >= elector.quorum:
+    if elector.has_quorum(elector.supporters):
         _become_leader(elector)
 
 
@@ -483,7 +455,7 @@ def _on_vote(elector: Elector, event: ev.Received) -> None:
         _count_vote(elector, sender)
     elif refused and sender not in elector.supporters:
         refusals.add(sender)
-        if elector.node_count - len(refusals) < elector.quorum:
+        if not elector.has_quorum({*elector.other_nodes, elector.node_id} - refusals):
             _become_follower(elector, ElectionReason.QUORUM_NOT_ACHIEVED, f"{len(refusals)} nodes refuse their vote")
 
 
@@ -492,7 +464,7 @@ def _on_voter_down(elector: Elector, event: ev.PeerDown) -> None:
 
 
 def _on_election_timer(elector: Elector, event: ElectionTimer) -> None:
-    if len(elector.supporters) >= elector.quorum:  # the quorum was lowered since the last vote
+    if elector.has_quorum(elector.supporters):  # the quorum was lowered since the last vote
         _become_leader(elector)
     else:
         elector.timers.on_answers_missing()
@@ -584,7 +556,7 @@ def _on_rival_heartbeat(elector: Elector, event: ev.Received) -> None:
 def _on_supporter_down(elector: Elector, event: ev.PeerDown) -> None:
     supporters = elector.supporters
     supporters.discard(event.node_id)
-    if len(supporters) < elector.quorum:
+    if not elector.has_quorum(supporters):
         _cede_leadership(elector, f"LEADER lost quorum: the connection to node {event.node_id} is lost, "
                          f"{len(supporters)} nodes remain")
 
@@ -641,7 +613,7 @@ TABLE = table(ElectionState, EVENTS, {
     DORMANT: dict.fromkeys(EVENTS, to(_ignore)) | {
         ev.Start: to(_on_start, FOLLOWER), ev.SetMode: to(_on_set_mode), ev.SetQuorum: to(_on_set_quorum)},
     FOLLOWER: _RUNNING | {  # the only node of a cluster becomes LEADER without an election
-        T.INITIAL: to(_on_candidacy_timer, LEADER), T.RANDOM: to(_on_candidacy_timer, LEADER),
+        T.INITIAL: to(_on_candidacy_timer, CANDIDATE, LEADER), T.RANDOM: to(_on_candidacy_timer, CANDIDATE, LEADER),
         T.SCOUT: to(_on_scouting_timer), schema.ScoutingResponse: to(_on_scouting_response, CANDIDATE),
         ElectionProposal: to(_on_proposal), schema.LeaderHeartbeat: to(_on_heartbeat), ev.PeerDown: to(_on_peer_down),
         schema.LeadershipCessionNotification: to(_on_cession), T.CHECK: to(_on_leader_check)},

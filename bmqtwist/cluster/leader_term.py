@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from bmqtwist.cluster.changes import Change, ChangePlanner, ChangeRefused, PrimaryRules
+from bmqtwist.cluster.electorate import Electorate, quorum_value
 from bmqtwist.cluster.log_events import Done, Message, NotDone, Send
 from bmqtwist.cluster.record_log import RecordLog, snapshot_record
 from bmqtwist.cluster.state import ClusterState, StateMismatch, partition_infos
+from bmqtwist.versions import MEMBER_LIST
 from bmqtwist.wire.cluster_schema import (
     NO_LSN,
     ClusterMessage,
@@ -37,6 +39,8 @@ class Follower:
     sent: Lsn  # the newest record sent
     resend_after: Lsn  # a resend begins after this record
     durable: Lsn = NO_LSN  # the newest record known to be durable at the follower
+    incarnation: int = 0  # of the storage in which it is durable
+    goal: Lsn = NO_LSN  # the newest record at the first acknowledgement with this incarnation
 
 
 @dataclass(slots=True)
@@ -53,10 +57,12 @@ class LeaderTerm:
     """One term that this node leads. `head`: the state with all pending records applied; `state`: the committed state;
     `primaries`: rules for the choice of primaries in the first record."""
 
-    def __init__(self, node_id: int, term: int, others: Collection[int], log: RecordLog, state: ClusterState,
-                 primaries: PrimaryRules, planner: ChangePlanner) -> None:
-        self.node_id, self.term, self.sequence = node_id, term, 0  # last assigned sequence number
-        self.followers = {other: Follower(log.last, log.last) for other in others}
+    def __init__(self, electorate: Electorate, term: int, log: RecordLog, state: ClusterState, primaries: PrimaryRules,
+                 planner: ChangePlanner) -> None:
+        self.node_id, self.term, self.sequence = electorate.node_id, term, 0  # last assigned sequence number
+        self._electorate = electorate
+        self.followers = {other: Follower(log.last, log.last) for other in electorate.configured - {self.node_id}}
+        self.regressed: dict[int, int] = {}  # node -> incarnation of storage that lacks records that it has acknowledged
         self.head = ClusterState()
         self._log, self._state, self._primaries, self._planner = log, state, primaries, planner
         self.pending: dict[Lsn, PendingRecord] = {}
@@ -86,7 +92,10 @@ class LeaderTerm:
         """Append the first record of the term: a SNAPSHOT of `head`, with further `features`."""
         snapshot = self.head.snapshot()
         snapshot.partitions = partition_infos(self._planner.primaries(self.head, self._primaries))
-        snapshot.features = ",".join(self.head.features.extended(features)) or None
+        active = self.head.features.extended(features)
+        snapshot.features = ",".join(active) or None
+        if active.active(MEMBER_LIST):
+            snapshot.members = snapshot.members or self._primaries.members
         pending = self._publish(LedgerRecordType.SNAPSHOT, snapshot, tokens, wall)
         pending.removed_keys = frozenset(self._state.keys - self.head.keys)
         self._removed_keys |= pending.removed_keys
@@ -154,22 +163,51 @@ class LeaderTerm:
 
     def on_acknowledged(self, sender: int, lsn: Lsn) -> bool:
         """Record that the log is durable up to `lsn` at a follower; return False if that was known or `lsn` is unknown."""
-        follower = self.followers.get(sender)
+        follower = self._follower(sender)
         if follower is None or not follower.durable < lsn <= self._log.last:
             return False
         follower.durable = follower.resend_after = lsn
         follower.sent = max(follower.sent, lsn)
         return True
 
-    def durable_at(self, quorum: int) -> Lsn:
-        """Return the LSN up to which the log is durable at a quorum, this node included."""
+    def _follower(self, node_id: int) -> Follower | None:
+        """Return a follower. With other storage it has acknowledged nothing yet."""
+        follower, incarnation = self.followers.get(node_id), self._electorate.storage(node_id).incarnation
+        if follower is not None and follower.incarnation != incarnation:
+            follower.incarnation = incarnation
+            self._expect_acknowledgement(follower)
+        return follower
+
+    def _expect_acknowledgement(self, follower: Follower) -> None:
+        """Let a follower acknowledge the whole log again: the newest record is sent to it again, even if it has it."""
+        log = self._log
+        follower.durable, follower.goal = NO_LSN, log.last
+        before_last = log.lsn_at(len(log.records) - 1) if log.records else NO_LSN
+        follower.sent = follower.resend_after = min(follower.sent, before_last)
+
+    def durable_at(self, least: int) -> Lsn:
+        """Return the LSN up to which the log is durable at a quorum, this node included, and at `least` nodes."""
         own = self._log.lsn_at(self._log.durable)
-        durable = sorted([own, *(follower.durable for follower in self.followers.values())], reverse=True)
-        return min(own, durable[quorum - 1]) if quorum <= len(durable) else NO_LSN
+        durable = {node_id: follower.durable for node_id, follower in self.followers.items() if self._is_present(node_id)}
+        reached = quorum_value(self._electorate, {self.node_id: own, **durable}, least, lambda lsn: lsn)
+        return NO_LSN if reached is None else min(own, reached)
+
+    def _is_present(self, node_id: int) -> bool:
+        """True if a follower still has the storage of its last acknowledgement."""
+        return self.followers[node_id].incarnation == self._electorate.storage(node_id).incarnation
+
+    @property
+    def caught_up(self) -> list[int]:
+        """The followers whose present storage has all that the log had when they began to acknowledge with it."""
+        return [node_id for node_id, follower in self.followers.items()
+                if follower.durable >= max(follower.goal, (self.term, 1)) and self._is_present(node_id)]
 
     def rewind_follower(self, sender: int, last: Lsn) -> None:
         """Send a follower the records after `last` again: its CatchUp says that it lacks them."""
-        follower, log = self.followers.get(sender), self._log
+        follower, log = self._follower(sender), self._log
+        if follower is not None and last < follower.durable:
+            self.regressed[sender] = follower.incarnation
+            self._expect_acknowledgement(follower)
         if follower is not None and last <= follower.sent:
             follower.sent = follower.resend_after = min(last, log.lsn_at(log.count_up_to(last)))
             follower.durable = min(follower.durable, follower.sent)  # the follower may have lost its file

@@ -11,7 +11,6 @@ followers. `member/metadata.py` calls `MetadataLog.step` and performs the output
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from enum import Enum
 from typing import get_args
 
@@ -19,6 +18,7 @@ from bmqtwist import alarms
 from bmqtwist.alarms import AlarmKind
 from bmqtwist.cluster import log_events as ev
 from bmqtwist.cluster.changes import LEADER_IS_MASTER_ALL, ChangePlanner
+from bmqtwist.cluster.electorate import Electorate
 from bmqtwist.cluster.leader_term import LeaderTerm
 from bmqtwist.cluster.log_events import Done, NotDone
 from bmqtwist.cluster.record_log import LogRecord, RecordLog, committed_by, follows, load_log, load_single, snapshot_record
@@ -26,6 +26,7 @@ from bmqtwist.cluster.state import ClusterState, StateMismatch
 from bmqtwist.errors import PeerError
 from bmqtwist.machine import Cell, TransitionLog, check, table, to
 from bmqtwist.storage.ledger_file import LEDGER_HEADER_BYTES, encode_ledger, read_ledger
+from bmqtwist.versions import FEATURE_RECORDS, MEMBER_LIST
 from bmqtwist.wire.cluster_schema import (
     NO_LSN,
     Acknowledged,
@@ -35,6 +36,7 @@ from bmqtwist.wire.cluster_schema import (
     LeaderAdvisory,
     LedgerRecordType,
     Lsn,
+    MemberList,
     Snapshot,
     UnsafeInfo,
     read_cluster_state_record,
@@ -55,15 +57,14 @@ class Role(Enum):
 class MetadataLog:
     """Metadata log of one node. `state`: the committed state. Only `open` and `step` change it.
 
-    `members`: ids of all nodes of the cluster; `name`: of this node, for log ids and alarms; `max_bytes`: file size above
-    which a new file begins.
+    `electorate`: the voters, whose lists the log sets; `name`: of this node, for log ids and alarms; `max_bytes`: file size
+    above which a new file begins.
     """
 
-    def __init__(self, node_id: int, name: str, members: Collection[int], max_bytes: int,
-                 algorithm: str = LEADER_IS_MASTER_ALL) -> None:
-        self.node_id, self.name = node_id, name
-        self.members = frozenset(members)
-        self.quorum = self._majority = len(self.members) // 2 + 1
+    def __init__(self, electorate: Electorate, name: str, max_bytes: int, algorithm: str = LEADER_IS_MASTER_ALL) -> None:
+        self.node_id, self.name, self.electorate = electorate.node_id, name, electorate
+        self.members = electorate.configured
+        self.quorum = 0  # configured number of nodes that must store a record before its commit
         self.is_only_member = len(self.members) == 1
         self.state = ClusterState()
         self.leader_term: LeaderTerm | None = None  # None unless this node leads
@@ -72,7 +73,7 @@ class MetadataLog:
         self.leader: int | None = None
         self.term = 0  # newest known term
         self.log = RecordLog(name, max_bytes, self.is_only_member)
-        self._planner = ChangePlanner(node_id, algorithm)
+        self._planner = ChangePlanner(self.node_id, algorithm)
         self.applied = NO_LSN  # newest change applied to `state` by this process
         self._committed = NO_LSN  # all records up to this one are committed
         self._matched = NO_LSN  # up to this record the log of a follower equals the leader's
@@ -107,10 +108,19 @@ class MetadataLog:
         before, kind = self.role, type(event)
         TABLE[before][kind].action(self, event)
         check(TABLE, before, kind, self.role)
+        self._update_lists()
         if self.role is not before:
             cause = f"term {self.term}, leader {self.leader}"
             self.transition_log.record(wall, before.name, self.role.name, cause, kind.__name__)
         return self._out
+
+    def _update_lists(self) -> None:
+        """Set the lists that count: the committed one, and each later one."""
+        lists = [self.state.members] if self.state.members is not None else []
+        lists += self.log.pending_lists
+        if len(lists) != len(self.electorate.lists) or any(
+                one is not two for one, two in zip(lists, self.electorate.lists, strict=True)):
+            self.electorate.set_lists(lists)
 
     # -- the start --------------------------------------------------------------------------------------------------
 
@@ -132,6 +142,7 @@ class MetadataLog:
             self.log.load(loaded.base, loaded.records, 0, found.end, found.log_id, damaged)
             self.term = self.log.last[0]
             self._apply_committed()
+            self._update_lists()
         return (len(data) if found.damaged else found.end), self._out
 
     # -- leading ----------------------------------------------------------------------------------------------------
@@ -148,8 +159,7 @@ class MetadataLog:
             return
         self.role, self.leader, self.term = Role.LEADING, self.node_id, event.term
         before = self.leader_term
-        led = LeaderTerm(self.node_id, event.term, self.members - {self.node_id}, self.log, self.state, event.primaries,
-                         self._planner)
+        led = LeaderTerm(self.electorate, event.term, self.log, self.state, event.primaries, self._planner)
         count = event.primaries.partitions
         missing = sorted({queue.partition_id for queue in led.head.queues.values()} - set(range(count)))
         if missing:
@@ -345,7 +355,7 @@ class MetadataLog:
         self._send_to_leader(CatchUp(self.node_id, self.term, self.lsn))
 
     def _on_set_commit_quorum(self, event: ev.SetCommitQuorum) -> None:
-        self.quorum = max(event.quorum, self._majority)
+        self.quorum = event.quorum
         if self.role is Role.LEADING:
             self._advance_commit()
 
@@ -474,11 +484,17 @@ def read_unsafe_info(data: bytes) -> UnsafeInfo | None:
     return advisory.unsafe if record.type is LedgerRecordType.SNAPSHOT and isinstance(advisory, LeaderAdvisory) else None
 
 
-def rewrite_ledger(data: bytes, node_id: int, name: str, log_id: bytes, unsafe: UnsafeInfo | None, wall: int) -> bytes:
-    """Return a ledger with all records of this one, committed or not, and with `unsafe` (None: the node no longer runs
-    alone)."""
-    log = MetadataLog(node_id, name, [node_id], len(data) + 1)
+def open_alone(data: bytes, node_id: int, name: str) -> MetadataLog:
+    """Return the log in a ledger, with all records committed."""
+    log = MetadataLog(Electorate(node_id, [node_id]), name, len(data) + 1)
     log.open(data)
-    log.state.unsafe = unsafe
+    return log
+
+
+def rewrite_ledger(log: MetadataLog, log_id: bytes, unsafe: UnsafeInfo | None, members: MemberList, wall: int) -> bytes:
+    """Return a ledger with the state of a log of `open_alone`, with `unsafe` (None: the node no longer runs alone) and
+    `members`."""
+    log.state.unsafe, log.state.members = unsafe, members
+    log.state.features = log.state.features.extended((FEATURE_RECORDS, MEMBER_LIST))
     # any sequence number but 1, that of a leader's first record, which would be pending
     return encode_ledger(log_id, [snapshot_record(log.state, (log.term + 1, 2), wall)])

@@ -12,11 +12,12 @@ monotonic.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any
 
 from bmqtwist import alarms
 from bmqtwist.cluster.election_events import PeerDown, PeerUp, Stop, TickAt
+from bmqtwist.cluster.electorate import Electorate
 from bmqtwist.cluster.partition_events import (
     Assigned,
     LogFailed,
@@ -37,6 +38,7 @@ from bmqtwist.cluster.replication_targets import ReplicationTargets
 from bmqtwist.cluster.take_over import TakeOver
 from bmqtwist.machine import Cell, check, table, to
 from bmqtwist.storage.psn import Psn
+from bmqtwist.storage.slot_file import Doubt
 from bmqtwist.wire.cluster_schema import Prepare, Stale
 
 UNKNOWN, STG1, STG2, HEALED, WAITING, HEALING, FOLLOWING, STOPPED = PartitionRole
@@ -45,13 +47,13 @@ STALLED_RETRIES_MAX = 3  # a primary declines its lease after this number of `Re
 
 
 class PartitionMachine:
-    """One partition. `promised`: lease in the promise file; `doubtful`: durable records may be missing in the files."""
+    """One partition. `promised`: lease in the promise file; `doubt`: about the log."""
 
-    def __init__(self, node_id: int, members: Collection[int], log: LogView, timing: ReplicationTiming, promised: int = 0,
-                 name: str = "", doubtful: bool = False) -> None:
+    def __init__(self, electorate: Electorate, log: LogView, timing: ReplicationTiming, promised: int = 0, name: str = "",
+                 doubt: Doubt = Doubt.NONE) -> None:
         self.log, self.name = log, name
-        self.other_nodes = tuple(sorted(set(members) - {node_id}))
-        standing = self.standing = PartitionStanding(node_id, members, log, timing, promised, name, doubtful)
+        self.other_nodes = tuple(sorted(electorate.configured - {electorate.node_id}))
+        standing = self.standing = PartitionStanding(electorate, log, timing, promised, name, doubt)
         self.connected_nodes, self.transition_log = standing.connected_nodes, standing.transition_log
         self.targets = ReplicationTargets(standing)
         self.reception = Reception(standing, self.targets)
@@ -67,7 +69,7 @@ class PartitionMachine:
         name = type(event).__name__
         if isinstance(event, Assigned):
             name = "AssignedSelf" if event.primary == standing.node_id else "AssignedOther"
-        if getattr(event, "sender", standing.node_id) in standing.members:
+        if getattr(event, "sender", standing.node_id) in standing.electorate.configured:
             before, standing.event = standing.role, name
             if before is not self._row_role:
                 self._row, self._row_role = _ROWS[before], before
@@ -242,6 +244,8 @@ class PartitionMachine:
         if standing.tick_at is not None and standing.now >= standing.tick_at:
             standing.tick_at = standing.now + standing.timing.keepalive
             self.take_over.query_nodes()
+            if standing.role is STG1:
+                self.take_over.choose_log(event)  # a node may have been registered since its promise
         stalled, retry = standing.now - max(standing.progressed_at, self.take_over.data_moved_at), standing.timing.retry
         if standing.role is HEALED or stalled < retry:
             return
@@ -250,7 +254,9 @@ class PartitionMachine:
             self.take_over.replace_source()
         elif stalled >= STALLED_RETRIES_MAX * retry and len(self.connected_nodes) >= standing.majority - 1:
             standing.progressed_at = standing.now
-            standing.decline(standing.lease, False, f"no progress for {stalled:g} s")
+            lacking = self.take_over.lacking
+            cause = f": durable records may be missing at nodes {', '.join(map(str, lacking))}" if lacking else ""
+            standing.decline(standing.lease, False, f"no progress for {stalled:g} s{cause}")
 
     def on_log_failed(self, event: LogFailed) -> None:
         self.standing.alarm(alarms.PARTITION_LOG_FAILED, event.reason)
@@ -334,7 +340,7 @@ TABLE = table(PartitionRole, PartitionEvent, {
         _E.PROMISE_WRITTEN: to(_take_over(TakeOver.on_promise_written), STG2),
         _E.LOG_ADVANCED: to(_M.check_files, UNKNOWN),
         _E.LOG_READY: to(_take_over(TakeOver.choose_log), STG2),
-        _E.TICK: to(_M.on_tick_leading, UNKNOWN),
+        _E.TICK: to(_M.on_tick_leading, UNKNOWN, STG2),
         _E.PROMISE: to(_take_over(TakeOver.on_promise), STG2),
         _E.RECEIPT: _IGNORE,
     },

@@ -22,6 +22,7 @@ from bmqtwist.cluster.partition_events import (
 from bmqtwist.cluster.partition_standing import FOLLOWING, HEALING, PartitionStanding
 from bmqtwist.cluster.replication_targets import ReplicationTargets
 from bmqtwist.storage.psn import NO_PSN, Psn
+from bmqtwist.storage.slot_file import Doubt
 from bmqtwist.wire.cluster_schema import ImagePart, Keepalive, Promise, Renewal
 
 
@@ -169,9 +170,10 @@ class Reception:
             standing.outputs.append(Committed(known))
 
     def has_durable(self, lease: int, psn: Psn) -> bool:
-        """True if a record is durable at this node, as reported to the primary of that lease, or known to be committed."""
+        """True if a record is durable at this voter, as reported to the primary of that lease, or known to be committed."""
         standing = self._standing
-        return psn <= standing.committed or lease == standing.lease and psn <= min(self.matched, standing.log.durable)
+        return psn <= standing.committed or lease == standing.lease and psn <= min(
+            self.matched, standing.log.durable) and standing.node_id in standing.electorate.voters
 
     def is_known_committed(self, psn: Psn) -> bool:
         """True if a replica can infer that a record, durable at its primary, is committed; the replica may lack the record.
@@ -195,14 +197,15 @@ class Reception:
             if not standing.leads:
                 log = standing.log.summary
                 standing.send(self.source, Promise(standing.node_id, standing.lease, log.last, log.base, log.leases,
-                                                  standing.committed, standing.doubtful))
+                                                  standing.committed, standing.doubt > Doubt.NONE,
+                                                  standing.doubt is Doubt.LOST))
 
     def send_receipt(self, always: bool = False) -> None:
         """Send the source a receipt if it differs from the last one, or `always`."""
         standing = self._standing
         durable = min(standing.log.durable, self.matched)
         if durable[0] == standing.lease and not standing.leads:
-            standing.doubtful = False  # all records up to the present lease are durable here again
+            standing.doubt = Doubt.NONE  # all records up to the present lease are durable here again
         if self.source is None or not always and (self.matched, durable) == self._last_receipt:
             return
         self._last_receipt = self.matched, durable

@@ -8,9 +8,8 @@ own, `elector.py`.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from bmqtwist.alarms import AlarmKind
+from bmqtwist.cluster.electorate import Electorate
 from bmqtwist.cluster.log_events import Alarm
 from bmqtwist.cluster.partition_events import (
     Assigned,
@@ -26,21 +25,22 @@ from bmqtwist.cluster.partition_events import (
 )
 from bmqtwist.machine import TransitionLog
 from bmqtwist.storage.psn import NO_PSN
+from bmqtwist.storage.slot_file import Doubt
 from bmqtwist.wire.cluster_schema import Decline, Stale
 
 UNKNOWN, STG1, STG2, HEALED, WAITING, HEALING, FOLLOWING, STOPPED = PartitionRole
 
 
 class PartitionStanding:
-    """Standing of one node. `promised`: lease in the promise file; `doubtful`: durable records may be missing in the files;
-    `replication_factor`: number of nodes that must store a record before it is reported as committed, at least the majority;
+    """Standing of one node. `promised`: lease in the promise file; `doubt`: about the log;
+    `replication_factor`: number of nodes that must store a record before it is reported as committed, besides a majority;
     `goal`: PSN that a primary has to pull, or to commit, before it becomes active."""
 
-    def __init__(self, node_id: int, members: Collection[int], log: LogView, timing: ReplicationTiming, promised: int,
-                 name: str, doubtful: bool) -> None:
-        self.node_id, self.log, self.timing, self.name, self.doubtful = node_id, log, timing, name, doubtful
-        self.members = frozenset(members)
-        self.majority = self.replication_factor = len(self.members) // 2 + 1
+    def __init__(self, electorate: Electorate, log: LogView, timing: ReplicationTiming, promised: int, name: str,
+                 doubt: Doubt) -> None:
+        self.electorate, self.log, self.timing, self.name, self.doubt = electorate, log, timing, name, doubt
+        self.node_id = electorate.node_id
+        self.replication_factor = 0
         self.role = UNKNOWN
         self.primary: int | None = None
         self.lease = 0  # of `primary`
@@ -56,6 +56,11 @@ class PartitionStanding:
         self.now = 0.0
         self.event = ""  # name of the event in progress
         self.outputs: list[PartitionOutput] = []
+
+    @property
+    def majority(self) -> int:
+        """Number of voters that commit a record, support a primary, and promise a lease."""
+        return self.electorate.majority
 
     @property
     def leads(self) -> bool:

@@ -33,9 +33,12 @@ from bmqtwist.wire.cluster_schema import (
     NO_LSN,
     ClusterMessage,
     ClusterStateRecord,
+    LeaderAdvisory,
     LeaderAdvisoryCommit,
     LedgerRecordType,
     Lsn,
+    MemberList,
+    PartitionPrimaryAdvisory,
     encode_cluster_state_record,
 )
 
@@ -54,6 +57,17 @@ class LogRecord:
     def is_change(self) -> bool:
         """True if the commit of the record changes the state; False for a COMMIT."""
         return self.record.type is not LedgerRecordType.COMMIT
+
+    @property
+    def members(self) -> MemberList | None:
+        """The member list that the record sets, if any."""
+        return members_in(self.record)
+
+
+def members_in(record: ClusterStateRecord) -> MemberList | None:
+    """Return the member list that a record sets, if any."""
+    advisory = record.message.value
+    return advisory.members if isinstance(advisory, LeaderAdvisory | PartitionPrimaryAdvisory) else None
 
 
 def log_record(record: ClusterStateRecord) -> LogRecord:
@@ -79,6 +93,7 @@ class RecordLog:
     def __init__(self, name: str, max_bytes: int, is_only_member: bool) -> None:
         self.name, self.max_bytes, self.is_only_member = name, max_bytes, is_only_member
         self.records: list[LogRecord] = []
+        self._list_records: list[LogRecord] = []  # those of `records` with a member list
         self.base = NO_LSN
         self.covered = self.durable = self.written = 0  # counts of records in `records`
         self._retained = self._retained_bytes = 0  # covered records counted by `drop_covered`, and their bytes
@@ -110,10 +125,17 @@ class RecordLog:
         """True if the record with this LSN is in memory, or is the last dropped one."""
         return self.lsn_at(self.count_up_to(lsn)) == lsn
 
+    @property
+    def pending_lists(self) -> list[MemberList]:
+        """The member lists in the records that are not applied yet."""
+        applied = self.lsn_at(self.covered)
+        return [members for each in self._list_records if each.lsn > applied and (members := each.members) is not None]
+
     # -- changing ---------------------------------------------------------------------------------------------------
 
     def append(self, record: ClusterStateRecord) -> None:
         self.records.append(log_record(record))
+        self._list_records += self.records[-1:] if self.records[-1].members is not None else []
 
     def truncate(self, count: int) -> list[LogRecord]:
         """Remove and return the records after the first `count`, which are at least the covered ones."""
@@ -122,6 +144,7 @@ class RecordLog:
             self.size -= sum(len(each.data) for each in self.records[count:self.written])
             self.written, self._truncation_due = count, True
         del self.records[count:]
+        self._list_records = [each for each in self._list_records if each.lsn <= self.last]
         self.durable, self._durable_after = min(self.durable, count), min(self._durable_after, count)
         return removed
 
@@ -135,6 +158,7 @@ class RecordLog:
         if at:
             self.base = self.records[at - 1].lsn
             del self.records[:at]
+            self._list_records = [each for each in self._list_records if each.lsn > self.base]
             self.covered, self.durable, self.written = self.covered - at, self.durable - at, self.written - at
             self._durable_after = max(0, self._durable_after - at)
         self._retained = self.covered
@@ -142,6 +166,7 @@ class RecordLog:
     def restart(self, base: Lsn) -> None:
         """Remove all records: the file was replaced by one with only the state at `base`."""
         self.records.clear()
+        self._list_records.clear()
         self.base = base
         self.covered = self.durable = self.written = self._durable_after = self._retained = self._retained_bytes = 0
         self._truncation_due = False
@@ -152,6 +177,7 @@ class RecordLog:
              begins_new_file: bool) -> None:
         """Set the content of the file at the start."""
         self.base, self.records, self.covered = base, records, covered
+        self._list_records = [each for each in records if each.members is not None]
         self.durable = self.written = len(records)
         self._retained = self._retained_bytes = 0
         self.size, self.log_id, self.file_exists, self.begins_new_file = size, log_id, True, begins_new_file

@@ -25,6 +25,7 @@ from bmqtwist.cluster.partition_events import (
 )
 from bmqtwist.cluster.partition_standing import HEALED, STG2, PartitionStanding
 from bmqtwist.storage.psn import NO_PSN, LogSummary, Psn, common_prefix
+from bmqtwist.storage.slot_file import Doubt
 from bmqtwist.wire.cluster_schema import Keepalive, Pull
 
 FLIGHT_BYTES_MAX = 4 << 20  # sent to one node without a receipt; above it sending stops
@@ -181,10 +182,11 @@ class ReplicationTargets:
     def supported_until(self) -> float:
         """Time at which this primary becomes passive if no further answer arrives."""
         standing = self._standing
-        if len(standing.members) == 1:
+        voters = standing.electorate.voters
+        needed = standing.majority - (standing.node_id in voters)
+        if not needed:
             return float("inf")
-        answered = sorted(self._answered.values(), reverse=True)
-        needed = standing.majority - 1
+        answered = sorted([moment for node_id, moment in self._answered.items() if node_id in voters], reverse=True)
         return answered[needed - 1] + standing.timing.lease if needed <= len(answered) else float("-inf")
 
     def _extend_lease(self, event: ReplicaReceipt) -> None:
@@ -217,13 +219,17 @@ class ReplicationTargets:
         self.advance_commit()
 
     def _durable_at(self, nodes: int) -> Psn:
-        """Return the last record that is durable at `nodes` nodes if it is of the own lease, else NO_PSN."""
-        durable = [self._standing.log.durable]
-        for target in self.by_node.values():
-            durable.append(target.durable)
+        """Return the last record that is durable at `nodes` voters if it is of the own lease, else NO_PSN."""
+        standing, durable = self._standing, list[Psn]()
+        voters = standing.electorate.voters
+        if standing.node_id in voters:
+            durable.append(standing.log.durable)
+        for node_id, target in self.by_node.items():
+            if node_id in voters:
+                durable.append(target.durable)
         durable.sort(reverse=True)
         found = durable[nodes - 1] if nodes <= len(durable) else NO_PSN
-        return found if found[0] == self._standing.lease else NO_PSN
+        return found if found[0] == standing.lease else NO_PSN
 
     def advance_commit(self) -> None:
         """Commit the records that are durable at a quorum, if the last one is of the own lease."""
@@ -231,12 +237,12 @@ class ReplicationTargets:
         if not standing.has_begun:
             return
         if standing.log.durable[0] == standing.lease:
-            standing.doubtful = False
+            standing.doubt = Doubt.NONE
         reached = self._durable_at(standing.majority)
         if reached > standing.committed:
             standing.committed = reached
             standing.progressed_at = standing.now
-        factor = standing.replication_factor
+        factor = max(standing.replication_factor, standing.majority)
         reported = reached if factor == standing.majority else self._durable_at(factor)
         if reported > self._reported:
             self._reported = reported

@@ -17,6 +17,7 @@ from bmqtwist.wire.cluster_schema import (
     NO_LSN,
     ClusterMessage,
     LeaderAdvisory,
+    MemberList,
     PartitionPrimaryAdvisory,
     PartitionPrimaryInfo,
     QueueAssignmentAdvisory,
@@ -56,18 +57,19 @@ class QueueRecord:
 @dataclass(slots=True)
 class Changes:
     """Changes by an advisory: partitions with another primary or lease; queues in their new state (`removed`: in their
-    last)."""
+    last); `members`: the member list has changed."""
 
     partitions: list[int] = field(default_factory=list)
     assigned: list[QueueRecord] = field(default_factory=list)
     updated: list[QueueRecord] = field(default_factory=list)
     removed: list[QueueRecord] = field(default_factory=list)
+    members: bool = False
 
 
 class ClusterState:
     """State of one cluster, changed by `apply` only."""
 
-    __slots__ = ("partitions", "queues", "keys", "queue_counts", "unsafe", "features")
+    __slots__ = ("partitions", "queues", "keys", "queue_counts", "unsafe", "features", "members")
 
     def __init__(self) -> None:
         self.partitions: dict[int, Primary] = {}
@@ -76,12 +78,13 @@ class ClusterState:
         self.queue_counts: dict[int, int] = {}  # partition id -> queues mapped to it
         self.unsafe: UnsafeInfo | None = None  # this node runs alone
         self.features = ActiveFeatures()
+        self.members: MemberList | None = None  # None: the cluster is not formed yet
 
     def snapshot(self) -> LeaderAdvisory:
         """Return the whole state as an advisory, with an empty sequence number."""
         return LeaderAdvisory(NO_LSN, partition_infos(self.partitions),
                               [queue.info() for queue in self.queues.values()], self.unsafe,
-                              ",".join(self.features) or None)
+                              ",".join(self.features) or None, self.members)
 
     def apply(self, message: ClusterMessage) -> Changes:
         """Apply an advisory completely, or raise StateMismatch."""
@@ -92,6 +95,7 @@ class ClusterState:
         elif isinstance(advisory, PartitionPrimaryAdvisory):
             self._check_partitions(advisory.partitions)
             self._set_partitions(advisory.partitions, changes)
+            self._set_members(advisory.members, changes)
         elif isinstance(advisory, QueueAssignmentAdvisory):
             for info in advisory.queues:
                 queue = _queue_record(info)
@@ -108,6 +112,7 @@ class ClusterState:
     def _replace_all(self, advisory: LeaderAdvisory, changes: Changes) -> None:
         self.unsafe = advisory.unsafe
         self.features = ActiveFeatures(filter(None, (advisory.features or "").split(",")))
+        self._set_members(advisory.members, changes)
         removed = self.partitions.keys() - {info.partition_id for info in advisory.partitions}
         changes.partitions += sorted(removed)
         for partition_id in removed:
@@ -125,6 +130,11 @@ class ClusterState:
                 changes.updated.append(queue)
         changes.removed += [known for uri, known in before.items()
                             if uri not in self.queues or self.queues[uri].key != known.key]
+
+    def _set_members(self, members: MemberList | None, changes: Changes) -> None:
+        """Set the member list; None, also in a snapshot of a leader of an earlier version, keeps the present one."""
+        if members is not None and members != self.members:
+            self.members, changes.members = members, True
 
     def _check_partitions(self, infos: Iterable[PartitionPrimaryInfo]) -> None:
         for info in infos:

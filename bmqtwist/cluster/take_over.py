@@ -16,6 +16,7 @@ from bmqtwist.cluster.partition_reception import Reception
 from bmqtwist.cluster.partition_standing import STG1, STG2, PartitionStanding
 from bmqtwist.cluster.replication_targets import ReplicationTargets
 from bmqtwist.storage.psn import common_prefix
+from bmqtwist.storage.slot_file import Doubt
 from bmqtwist.wire.cluster_schema import Prepare, Promise, Pull, Renewal
 
 
@@ -69,9 +70,7 @@ class TakeOver:
         standing = self._standing
         if standing.promised_lease < standing.lease or standing.log.busy:
             return
-        answered = len(self.promises) + 1
-        reliable = sum(not each.doubtful for each in self.promises.values()) + (not standing.doubtful)
-        if reliable < standing.majority and answered < len(standing.members):
+        if not self._has_quorum():
             return
         own, lease = standing.log.summary.last, standing.lease
         best = max(self.promises.values(), key=lambda each: (each.last, -each.sender), default=None)
@@ -91,6 +90,29 @@ class TakeOver:
         standing.goal = best.last
         standing.change_role(STG2, standing.node_id, f"pulls from node {best.sender}")
         self._pull_from(best.sender)
+
+    def _has_quorum(self) -> bool:
+        """Return whether enough voters have promised, and enough of them have all records that they acknowledged. Once all
+        voters have promised, a log that may lack its last records counts, too: there is no better one. A lost log does not,
+        except before the first member list."""
+        electorate, doubts = self._standing.electorate, self._doubts()
+        least = Doubt.TAIL if electorate.is_formed else Doubt.LOST
+        tolerated = least if len(doubts) == len(electorate.voters) else Doubt.NONE
+        reliable = [node_id for node_id, doubt in doubts.items() if doubt <= tolerated and electorate.has_records(node_id)]
+        return len(doubts) >= electorate.majority and len(reliable) >= electorate.intact_needed
+
+    def _doubts(self) -> dict[int, Doubt]:
+        """Return the doubts about the logs of the voters that have promised."""
+        standing = self._standing
+        found = {node_id: Doubt.of(each.doubtful + 2 * each.lost) for node_id, each in self.promises.items()}
+        found[standing.node_id] = standing.doubt
+        return {node_id: doubt for node_id, doubt in found.items() if node_id in standing.electorate.voters}
+
+    @property
+    def lacking(self) -> list[int]:
+        """The voters that have promised and may lack durable records."""
+        electorate = self._standing.electorate
+        return sorted(node_id for node_id, doubt in self._doubts().items() if doubt or not electorate.has_records(node_id))
 
     def query_nodes(self) -> None:
         """Request missing promises, and receipts from the nodes that receive records."""

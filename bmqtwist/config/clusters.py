@@ -9,6 +9,7 @@ import re
 from typing import Literal
 
 from bmqtwist.config.declare import Int32, Natural, Positive, Section, UInt32, UInt64, member
+from bmqtwist.wire.cluster_schema import MemberInfo
 
 _TLS = "tls://"
 _ENDPOINT = re.compile(r"(?:tcp|tls)://(?P<host>\[[0-9a-fA-F:.%]+\]|[^:/\s]+):(?P<port>[0-9]{1,5})")
@@ -171,6 +172,11 @@ class ClusterDefinition(Section):
                                                    ignored="only the newest generation is implemented")
     cluster_monitor_config: ClusterMonitor = member("alarms about the cluster's state", ClusterMonitor)
     message_throttle_config: MessageThrottle = member("delay of the redelivery of possible poison messages", MessageThrottle)
+
+    @property
+    def members(self) -> list[MemberInfo]:
+        """The nodes as in member lists, in the order of their ids."""
+        return [MemberInfo(each.id, each.name, each.endpoint) for each in sorted(self.nodes, key=lambda node: node.id)]
 
 
 class ClusterProxyDefinition(Section):

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 from typing import Any
 
+from bmqtwist.cluster.electorate import MemberState
 from bmqtwist.console.documents import Document
 from bmqtwist.console.queues import TOP_ROWS
 from bmqtwist.console.samples import RATES, add_histories, percentiles
@@ -61,8 +62,17 @@ def merge(served_by: str, at: float, parts: Parts, missing: Mapping[str, str],
         "alarms": merge_alarms(parts), "events": merge_events(parts)[-EVENTS_SHOWN:],
         "restart": next((part["restart"] for part in parts.values() if part.get("restart")), None), "demo": own.get("demo"),
         "proxies": merge_proxies(parts)}
-    document["verdict"] = verdict(document, [name for name, part in parts.items() if part["unsafe"]])
+    document["verdict"] = verdict(document, [text for name, part in parts.items() for text in _standing(name, part)])
     return document
+
+
+def _standing(name: str, part: Document) -> list[str]:
+    """Return what prevents a node from being a member with intact storage. Nodes of earlier versions do not report it."""
+    found = [f"Node {name} runs alone, and nothing is replicated"] if part["unsafe"] else []
+    state, awaited = part.get("memberState", ""), part.get("awaited", "")
+    if state and state != MemberState.MEMBER.name:
+        found.append(f"Node {name} is {state}{awaited and f' and waits for {awaited}'}")
+    return found
 
 
 def merge_nodes(parts: Parts, missing: Mapping[str, str], last_stops: Mapping[str, Document]) -> list[Document]:
@@ -287,11 +297,11 @@ def queue_tree(row: Document | None, parts: Sequence[Document], primary: str) ->
     return root
 
 
-def verdict(cluster: Mapping[str, Any], unsafe: Sequence[str]) -> Document:
+def verdict(cluster: Mapping[str, Any], standings: Sequence[str]) -> Document:
     """Return the health of the cluster. `level`: good, warning or bad; `text`: one sentence; `reasons`: worst first.
-    `unsafe`: nodes that run without replication."""
+    `standings`: texts about nodes that are not members with intact storage."""
     bad = [text for rule in _BAD for text in rule(cluster)]
-    bad += [f"Node {name} runs alone, and nothing is replicated" for name in unsafe]
+    bad += standings
     warnings = [text for rule in _WARNINGS for text in rule(cluster)]
     reasons = (bad + warnings)[:REASONS_MAX]
     more = len(bad) + len(warnings) - 1

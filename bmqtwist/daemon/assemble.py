@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from bmqtwist import alarms
 from bmqtwist.broker.broker import Broker
+from bmqtwist.cluster.electorate import Electorate
 from bmqtwist.cluster.metadata_log import MetadataLog, read_unsafe_info
 from bmqtwist.config.broker import Configuration
 from bmqtwist.config.clusters import ClusterDefinition
@@ -26,6 +27,7 @@ from bmqtwist.config.provider import DomainProvider, DomainSource
 from bmqtwist.daemon.directories import shared_directories
 from bmqtwist.daemon.housekeeping import Housekeeping
 from bmqtwist.daemon.preflight import find_class
+from bmqtwist.daemon.storage_start import StorageFiles, start_storage
 from bmqtwist.errors import LocalError
 from bmqtwist.link.admin import AdminAnswer
 from bmqtwist.loop.performer import Clock, Performer
@@ -41,6 +43,7 @@ from bmqtwist.member.node_status import NodeStatuses
 from bmqtwist.member.proposals import Proposals
 from bmqtwist.member.replication import Replication
 from bmqtwist.member.role_release import RoleRelease
+from bmqtwist.member.storage_standing import StorageStanding
 from bmqtwist.peers.handshake import Identity
 from bmqtwist.peers.links import ClusterLinks
 from bmqtwist.report import Report
@@ -56,6 +59,7 @@ from bmqtwist.view import snapshots
 from bmqtwist.view.events import NodeHistory
 from bmqtwist.view.snapshot import ProcessState
 from bmqtwist.view.statistics import Statistics
+from bmqtwist.wire.cluster_schema import NodeStatus
 
 if TYPE_CHECKING:
     from bmqtwist.admin.commands import AdminContext
@@ -132,16 +136,20 @@ class Node:
         several = len(definition.nodes) > 1
         if several:
             definition = self._alone_if_forced(definition, node_id, ledger_file)
-        members = [node.id for node in definition.nodes] if several else [node_id]
         cluster = Cluster(definition, node_id, broker.loop, broker.deliveries, broker.domains, self.clock.timer_ns)
-        log = MetadataLog(node_id, cluster.node_name, members, config.max_csl_file_size, definition.master_assignment)
+        electorate = Electorate(node_id, [node.id for node in definition.nodes] if several else [node_id])
+        log = MetadataLog(electorate, cluster.node_name, config.max_csl_file_size, definition.master_assignment)
         metadata = ClusterMetadata(log, ledger_file, report)
-        links = ClusterLinks(definition, node_id, broker.sessions) if several else None
+        links = ClusterLinks(definition, electorate, broker.sessions) if several else None
         cluster.features = self._check_versions(definition, links, not ledger_file.read_all())
         metadata.on_features = cluster.features.on_features
+        files = self._storage_files(config.location, ledger_file, several)
+        started = start_storage(files, definition, node_id, broker.loop.performer.chance, wall, report)
+        storage = StorageStanding(definition, metadata, started.identity, files.identity, broker.loop)
+        storage.mistake = started.mistake
         if links is not None:
             links.active_features = lambda: metadata.log.head.features
-            self._add_member_parts(cluster, metadata, links)
+            self._add_member_parts(cluster, storage, links, files, started.promises_unknown)
         sets = self._open_file_sets(definition, wall)
         extension = configuration.extension
         opening = sets, extension.durability, extension.payload_cache_bytes, self.clock.now(), wall
@@ -149,7 +157,7 @@ class Node:
             if cluster.replication is not None:
                 cluster.replication.open(*opening)
             else:
-                cluster.start(Leadership(definition, node_id, metadata, broker.loop), *opening)
+                cluster.start(Leadership(storage, broker.loop), *opening)
         except (LocalError, OSError):
             _close_all(sets)
             raise
@@ -182,19 +190,29 @@ class Node:
         features.open(is_new)
         return features
 
-    def _add_member_parts(self, cluster: Cluster, metadata: ClusterMetadata, links: ClusterLinks) -> None:
+    def _storage_files(self, location: str, ledger: LedgerFile, several: bool) -> StorageFiles:
+        """Open the files of a storage directory. `several`: the node has a vote and promises."""
+        files = StorageFiles(self.disk, location, ledger, VoteFile(self.disk, location) if several else None,
+                             PromiseFile(self.disk, location) if several else None)
+        self._files += [each for each in (files.vote, files.promises) if each is not None]
+        return files
+
+    def _add_member_parts(self, cluster: Cluster, storage: StorageStanding, links: ClusterLinks, files: StorageFiles,
+                          promises_unknown: bool) -> None:
         """Add the parts of a member of a cluster of several nodes: links, elections, replication, relays."""
-        definition, node_id, broker = cluster.definition, cluster.node_id, self.broker
-        vote_file = VoteFile(self.disk, definition.partition_config.location)
-        promise_file = PromiseFile(self.disk, definition.partition_config.location)
-        self._files += [vote_file, promise_file]
+        definition, node_id, broker, metadata = cluster.definition, cluster.node_id, self.broker, storage.metadata
+        assert files.vote is not None and files.promises is not None  # a member of a cluster of several nodes has both
         broker.sessions.peers[definition.name] = links
         links.receipts = cluster.receipts
         statuses = NodeStatuses(definition, node_id, links, broker.report)
         rules = AppointmentRules(definition.master_assignment, definition.cluster_monitor_config.max_time_master,
                                  broker.configuration.extension.rebalance)
-        replication = Replication(definition, cluster, broker.loop, links, promise_file, statuses, rules)
-        leadership = Leadership(definition, node_id, metadata, broker.loop, vote_file, links)
+        replication = Replication(definition, cluster, broker.loop, links, files.promises, statuses, rules)
+        replication.runner.promises.lost = promises_unknown
+        leadership = Leadership(storage, broker.loop, files.vote, links)
+        storage.is_available = lambda node_id: statuses.status_of(node_id) is NodeStatus.E_AVAILABLE
+        storage.has_saved_promises = lambda: replication.runner.promises.are_saved
+        storage.doubt_all, storage.reconnect = replication.doubt_all, links.reconnect
         extension = broker.configuration.extension
         relays = MemberRelays(cluster, lambda uri: metadata.state.queues.get(uri), replication, links, statuses,
                               extension.relay_bytes_max)

@@ -266,9 +266,9 @@ class Appointments:
                 or self._statuses.status_of(node_id) is not NodeStatus.E_UNAVAILABLE]
 
     def _candidates(self) -> list[int]:
-        """Return the nodes that are connected and not stopping."""
-        statuses = self._statuses
-        return [node_id for node_id in statuses.members if (
+        """Return the voters with intact storage that are connected and not stopping."""
+        statuses, electorate = self._statuses, self.leadership.elector.electorate
+        return [node_id for node_id in statuses.members if electorate.is_intact(node_id) and (
             statuses.is_staying(node_id) if node_id != self.node_id else not statuses.is_stopping)]
 
     def _candidates_but(self, node_id: int) -> list[int]:

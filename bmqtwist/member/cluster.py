@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from bmqtwist import alarms
 from bmqtwist.cluster.changes import AdoptQueue
 from bmqtwist.cluster.election_events import ElectionMode
+from bmqtwist.cluster.electorate import MemberState
 from bmqtwist.cluster.state import Changes, ClusterState, QueueRecord
 from bmqtwist.cluster.streams import NOT_PRIMARY
 from bmqtwist.errors import Category, Refused
@@ -93,7 +94,6 @@ class Cluster:
         self.leadership, self.metadata = leadership, leadership.metadata
         self.features.leadership, leadership.common_features = leadership, self.features.common
         self.metadata.open()
-        leadership.open()
         if replication is not None:
             self.replication = leadership.replication = replication
             self.proposals, self.members, self.release = proposals, members, release
@@ -375,6 +375,8 @@ class Cluster:
         if replication is None:
             return
         now, wall = self.loop.now, self.loop.wall(self.loop.now)
+        if changes.members:
+            replication.on_members_changed(now)
         replication.apply_primaries(changes.partitions, now)
         if self.members is not None:
             for record in (*changes.removed, *changes.assigned):
@@ -412,7 +414,11 @@ class Cluster:
 
     @property
     def unavailable(self) -> str:
-        """The partitions that are not available, or another reason; empty if the cluster is available."""
+        """The state of this node unless it is a member with intact storage, the partitions that are not available, or
+        another reason; empty if the cluster is available."""
+        state, awaited = self.leadership.member_state
+        if state is not MemberState.MEMBER or awaited:
+            return f"{self.name} ({state.name}{awaited and f': waits for {awaited}'})"
         closed = [f"{self.name}/{partition.partition_id}" for partition in self.partitions if not partition.available]
         replication = self.replication
         if not closed and (not self.partitions or replication is not None and not replication.known_primaries.all_active):

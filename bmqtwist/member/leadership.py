@@ -15,7 +15,8 @@ in `cluster/elector.py`, the appointment of primaries is in `appointments.py`. T
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Protocol, assert_never
 
@@ -43,6 +44,7 @@ from bmqtwist.cluster.election_events import (
     Voted,
 )
 from bmqtwist.cluster.elector import Elector
+from bmqtwist.cluster.electorate import MemberState
 from bmqtwist.cluster.log_events import (
     Alarm,
     Follow,
@@ -60,14 +62,15 @@ from bmqtwist.cluster.log_events import (
     encode_log_message,
 )
 from bmqtwist.cluster.state import Changes
-from bmqtwist.config.clusters import ClusterDefinition, ElectorConfig
+from bmqtwist.config.clusters import ElectorConfig
 from bmqtwist.loop.loop import Loop
-from bmqtwist.member.metadata import ClusterMetadata, MetadataUnavailable
+from bmqtwist.member.metadata import MetadataUnavailable
+from bmqtwist.member.storage_standing import StorageStanding
 from bmqtwist.peers.links import ClusterLinks
 from bmqtwist.report import RepeatLimiter, Report
-from bmqtwist.storage.slot_file import Vote, VoteFile
+from bmqtwist.storage.slot_file import VoteFile
 from bmqtwist.wire import control
-from bmqtwist.wire.cluster_schema import Lsn
+from bmqtwist.wire.cluster_schema import Lsn, MemberInfo
 
 TRANSFER_SECONDS_MAX = 20.0  # until a command to transfer the leadership is answered
 TRANSFER_CHECK_S = 0.1
@@ -90,22 +93,22 @@ class LeaderUser(Protocol):
 
 
 class Leadership:
-    """Leadership of one cluster. `vote_file` and `links`: None in a cluster of one node."""
+    """Leadership of one cluster. `vote_file`, which was read, and `links`: None in a cluster of one node."""
 
-    def __init__(self, definition: ClusterDefinition, node_id: int, metadata: ClusterMetadata, loop: Loop,
-                 vote_file: VoteFile | None = None, links: ClusterLinks | None = None) -> None:
-        self.definition, self.metadata, self._loop = definition, metadata, loop
+    def __init__(self, storage: StorageStanding, loop: Loop, vote_file: VoteFile | None = None,
+                 links: ClusterLinks | None = None) -> None:
+        definition, metadata = storage.definition, storage.metadata
+        self.storage, self.definition, self.metadata, self._loop = storage, definition, metadata, loop
         self.title = f"Cluster ({definition.name})"
         self._vote_file, self._links = vote_file, links
-        members = [node.id for node in definition.nodes] if links is not None else [node_id]
-        quorum = definition.elector.quorum if links is not None else 0
-        self.elector = Elector(node_id, self.title, members, timing(definition.elector), loop.performer.chance,
-                               lambda: metadata.log.lsn, quorum)
+        self.elector = Elector(metadata.log.electorate, self.title, timing(definition.elector), loop.performer.chance,
+                               lambda: metadata.log.lsn, definition.elector.quorum if links is not None else 0)
         if links is not None:
             self.elector.timers.data_received_at = links.data_received_at
         self.replication: LeaderUser | None = None  # None in a cluster of one node
         self.on_leader_changed: Callable[[], None] = lambda: None  # a leader has become active
         self.common_features: Callable[[], Collection[str]] = tuple  # that all members have announced
+        self._first_input: Start | None = None  # until this node takes part in elections
         self.active = False  # the leader's first record is known to be committed
         self._primaries = PrimaryRules(definition.partition_config.num_partitions)
         self._inputs: deque[tuple[float, int, ElectionInput]] = deque()
@@ -115,7 +118,6 @@ class Leadership:
         self.on_write_failed: Callable[[str, str], None] = lambda what, error: None  # for `disk_health`
         self._repeats = RepeatLimiter()
         self._mode, self._able = ElectionMode.NORMAL, True
-        self._stored: tuple[Vote, bool] = ((0, None), False)  # in the file: (term, vote), True if damaged
 
     # -- start and stop ---------------------------------------------------------------------------------------------
 
@@ -127,28 +129,36 @@ class Leadership:
         self.metadata.perform_jobs(wall)
         if self._refused is not None:
             raise MetadataUnavailable(self._refused.reason)
-
-    def open(self) -> None:
-        """Read the vote file, after the metadata; raises OSError."""
-        if self._vote_file is not None:
-            self._stored = self._vote_file.read()
+        self.storage.on_members_applied(now)
 
     def start(self, now: float) -> None:
         """Start the elector, replication and connections."""
-        if self._links is None:
+        if self._links is None or self._vote_file is None:
             return
         wall, newest = self._loop.wall(now), self.metadata.log.term
         self.metadata.step(SetCommitQuorum(self.definition.elector.quorum), wall)
-        (term, vote), damaged = self._stored
+        term, vote = self._vote_file.value
         self.metadata.user = self
         if newest > term:
             term, vote = newest, None
-        self.step(now, Start(term, vote, damaged), wall)
+        self._first_input = Start(term, vote)
+        self._stand(now)
+        period = self.elector.timing.beat_period
+        self._loop.timers.every(now, period, self._check)
+        self._links.start(now)
+
+    def _stand(self, now: float) -> None:
+        """Take part in elections and replication, unless the configuration differs from the member list and not all nodes
+        have agreed on it yet."""
+        first, storage = self._first_input, self.storage
+        if first is None:
+            return
+        if storage.mistake and not storage.agrees(self._connected()):
+            return
+        self._first_input, storage.mistake = None, ""
+        self.step(now, first)
         if self.replication is not None:
             self.replication.start(now)
-        period = self.elector.timing.beat_period
-        self._loop.timers.every(now, period, self._resend)
-        self._links.start(now)
 
     def stop(self, now: float) -> None:
         """Leave the elections and notify the other nodes."""
@@ -179,20 +189,29 @@ class Leadership:
     def may_be_cut_off_from_leader(self) -> bool:
         """True if other nodes may have a leader that this node cannot reach: one reports it, or too few are connected."""
         elector = self.elector
-        return elector.reported_leader is not None or sum(map(self.is_up, elector.other_nodes)) + 1 < elector.quorum
+        return elector.reported_leader is not None or not elector.has_quorum(self._connected(elector.node_id))
 
     @property
     def has_quorum_without_self(self) -> bool:
         """True if the other connected nodes are enough for an election and a commit."""
         elector = self.elector
-        return sum(map(self.is_up, elector.other_nodes)) >= elector.quorum
+        return elector.has_quorum(self._connected())
+
+    def _connected(self, *nodes: int) -> list[int]:
+        """Return these nodes and the connected other nodes."""
+        return [*nodes, *filter(self.is_up, self.elector.other_nodes)]
+
+    def plan_members(self, nodes: Sequence[MemberInfo]) -> str:
+        """Plan other nodes of the cluster, none to cancel the plan; return the reason if it is refused."""
+        if not self.leads:
+            return self._not_leader_reason
+        return self.storage.plan(nodes, self._loop.now)
 
     def transfer(self, node_id: int) -> str:
         """Transfer leadership to another node; return the reason if it is refused."""
         elector, now = self.elector, self._loop.now
         if elector.state is not ElectionState.LEADER:
-            shown = "** NULL **" if elector.leader is None or self._links is None else self._links.name(elector.leader)
-            return f"{shown} leads the cluster: run the command there"
+            return self._not_leader_reason
         if node_id not in elector.supporters - {elector.node_id}:
             return f"node {node_id} does not follow this node"
         self.step(now, Transfer(node_id))
@@ -218,6 +237,12 @@ class Leadership:
             done(reason)
         else:
             check(self._loop.now)
+
+    @property
+    def _not_leader_reason(self) -> str:
+        leader = self.elector.leader
+        shown = "** NULL **" if leader is None or self._links is None else self._links.name(leader)
+        return f"{shown} leads the cluster: run the command there"
 
     def set_mode(self, mode: ElectionMode) -> None:
         """Set whether this node stands for election; ignored in a cluster of one node."""
@@ -258,6 +283,8 @@ class Leadership:
         """Handle a record that is committed and applied."""
         self._check_commit()
         self.on_state_changed(change.changes)
+        if change.changes.members:
+            self.storage.on_members_applied(self._loop.now)
 
     def on_leadership_lost(self, reason: str) -> None:
         """Resign: the log cannot lead any more."""
@@ -330,7 +357,8 @@ class Leadership:
             self.metadata.step(StepDown(), wall)
 
     def _choose_primaries(self) -> PrimaryRules:
-        return self._primaries if self.replication is None else self.replication.primaries(self._primaries.partitions)
+        rules = self._primaries if self.replication is None else self.replication.primaries(self._primaries.partitions)
+        return replace(rules, members=self.storage.first_list())
 
     def _on_first_record_decided(self, outcome: Outcome, wall: int) -> None:
         """Handle the outcome of the first record of this node's term."""
@@ -340,9 +368,22 @@ class Leadership:
         else:
             self._become_active()
 
-    def _resend(self, now: float) -> None:
+    def _check(self, now: float) -> None:
+        """Repeat unacknowledged messages and unfinished work, every beat."""
         if self.elector.state is ElectionState.LEADER:
             self.metadata.step(Resend(), self._loop.wall(now))
+        self._stand(now)
+        self.storage.check(now, self.active and self.elector.ballot.is_durable)
+        if self.leads:
+            self.storage.propose_change(now, self._connected())
+        state, awaited = self.member_state
+        self.storage.report(state, awaited, now)
+
+    @property
+    def member_state(self) -> tuple[MemberState, str]:
+        """The state of this node in its cluster, and the names of the nodes that it waits for."""
+        state, awaited = self.storage.state(self._connected())
+        return state, ", ".join(map(self._links.name, awaited)) if self._links is not None else ""
 
     def _check_commit(self) -> None:
         """Activate the leader once a record of its term is committed."""

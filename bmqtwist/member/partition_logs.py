@@ -50,6 +50,7 @@ from bmqtwist.storage.partition import Durability, PartitionUnavailable
 from bmqtwist.storage.psn import NO_PSN, LogSummary, Psn, RecordRun
 from bmqtwist.storage.replay import RecordMismatch
 from bmqtwist.storage.replica import ReplicatedPartition
+from bmqtwist.storage.slot_file import Doubt
 from bmqtwist.wire.cluster_schema import ImagePart
 
 REREAD_S = 2.0  # from a failed attempt to read a log again to the next one
@@ -133,7 +134,7 @@ class PartitionLogs:
             found = find_log(each, self._cluster.queue_records(index), self._clock(now), index, wall)
             title = f"Cluster ({self._name}) Partition [{index}]"
             if found.doubtful:
-                promises.mark_doubtful(index)  # before the files change
+                promises.mark_doubtful(index, Doubt.LOST if found.set_damaged else Doubt.TAIL)  # before the files change
                 damage = (
                     "its file set is damaged and was archived: all records are fetched from the other nodes"
                     if found.set_damaged

@@ -88,16 +88,15 @@ class PartitionRunner:
 
     def open(self, files: list[FileSets], durability: Durability, cache_bytes: int, timing: ReplicationTiming, now: float,
              wall: int) -> None:
-        """Read promises and partitions; raises OSError."""
-        node_id, members = self._links.node_id, [node.id for node in self._links.definition.nodes]
+        """Read the partitions; raises OSError."""
         self.handovers = Handovers(self.hosted, self._loop, timing.retry, self.set_serving, self._end_lease, self._decline,
                                    lambda index, reason: self.give_up(index, reason))
-        self.promises.read(len(files))
+        self.promises.load(len(files))
         for partition in self._logs.open(files, durability, cache_bytes, self.promises, now, wall):
             hosted = HostedPartition(partition)
             promise = self.promises.wanted[hosted.index]
-            hosted.machine = PartitionMachine(node_id, members, hosted, timing, promise.lease,
-                                              f"Cluster ({self._name}) Partition [{hosted.index}]", promise.doubtful)
+            hosted.machine = PartitionMachine(self._links.electorate, hosted, timing, promise.lease,
+                                              f"Cluster ({self._name}) Partition [{hosted.index}]", promise.doubt)
             hosted.machine.take_over.data_received_at = self._links.data_received_at
             hosted.machine.take_over.data_sent_at = self._links.data_sent_at
             self.hosted.append(hosted)
@@ -131,7 +130,7 @@ class PartitionRunner:
             self._count_copies(hosted, now)
         self.handovers.advance(hosted.index, now)
         self.check_availability()
-        if self.promises.wanted[hosted.index].doubtful and not hosted.machine.standing.doubtful:
+        if self.promises.wanted[hosted.index].doubt and not hosted.machine.standing.doubt:
             self.save_promise(hosted, 0)
 
     def on_written(self, partition: Partition, at_once: bool = False) -> None:
@@ -243,8 +242,8 @@ class PartitionRunner:
             self._cluster.on_committed(hosted.partition, now)
 
     def save_promise(self, hosted: HostedPartition, lease: int) -> None:
-        """Store a promise, and whether records of the log may be missing."""
-        self.promises.save(hosted.index, lease, hosted.machine.standing.doubtful)
+        """Store a promise, and the doubt about the log."""
+        self.promises.save(hosted.index, lease, hosted.machine.standing.doubt)
 
     def _on_role_changed(self, hosted: HostedPartition, output: RoleChanged, now: float) -> None:
         self._loop.report.info(f"Partition FSM for Partition [{hosted.index}] on Event '{output.event}', transition: State "

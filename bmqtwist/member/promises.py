@@ -1,8 +1,8 @@
 """Durable promises of this node for all partitions of a cluster: one file, written in a thread.
 
 A promise is the lease of an appointed primary: this node no longer supports primaries with an older lease. The primary
-receives the promise once it is durable (`cluster/take_over.py`). The file also has a flag for each partition: durable
-records may be missing in its log (`doubtful`). Called by `partition_runner.py`; the format of the file is in
+receives the promise once it is durable (`cluster/take_over.py`). The file also has the doubt about the log of each
+partition: durable records, or files, may be missing. Called by `partition_runner.py`; the format of the file is in
 `storage/slot_file.py`.
 """
 
@@ -14,15 +14,15 @@ from functools import partial
 from bmqtwist import alarms
 from bmqtwist.loop.loop import Loop
 from bmqtwist.report import RepeatLimiter
-from bmqtwist.storage.slot_file import PromiseFile, StoredPromise
+from bmqtwist.storage.slot_file import Doubt, PromiseFile, StoredPromise
 
 RETRY_S = 1.0  # from a failed write to the next attempt
 
 
 class Promises:
     """Promises of one cluster. `on_saved(partition, lease, now)`: the promise of a newer lease is durable. `wanted`: the
-    latest promises, by partition, of which a write may be pending; `lost`: the file is damaged, so that earlier promises are
-    unknown."""
+    latest promises, by partition, of which a write may be pending; `lost`: earlier promises are unknown, until this node
+    follows a leader."""
 
     def __init__(self, title: str, file: PromiseFile, loop: Loop,
                  on_saved: Callable[[int, int, float], None]) -> None:
@@ -33,25 +33,26 @@ class Promises:
         self._repeats = RepeatLimiter()
         self.on_write_failed: Callable[[str, str], None] = lambda what, error: None  # for `disk_health`
 
-    def read(self, partitions: int) -> None:
-        """Read the file; raises OSError."""
-        stored, self.lost = self._file.read()
+    def load(self, partitions: int) -> None:
+        """Take the promises that were read from the file."""
+        stored = self._file.value
         self._durable = [*stored, *[StoredPromise()] * partitions][:max(partitions, len(stored))]
         self.wanted = list(self._durable)
-        if self.lost:
-            self._loop.report.alarm(
-                alarms.PROMISES_UNKNOWN, "%s",
-                f"{self._title}: the promises of this node are unknown: its partitions "
-                "do not take part in the cluster until it follows a leader")
 
-    def mark_doubtful(self, index: int) -> None:
-        """Store at once that durable records of a partition may be missing; raises OSError."""
-        self._durable[index] = self.wanted[index] = StoredPromise(self.wanted[index].lease, True)
+    @property
+    def are_saved(self) -> bool:
+        """True if all promises are known and durable."""
+        return not self.lost and self.wanted == self._durable
+
+    def mark_doubtful(self, index: int, doubt: Doubt) -> None:
+        """Store a doubt about the log of a partition at once; raises OSError."""
+        known = self.wanted[index]
+        self._durable[index] = self.wanted[index] = StoredPromise(known.lease, max(doubt, known.doubt))
         self._file.write(self._durable)
 
-    def save(self, index: int, lease: int, doubtful: bool) -> None:
-        """Store a promise, and whether records may be missing, in a thread."""
-        self.wanted[index] = StoredPromise(max(lease, self.wanted[index].lease), doubtful)
+    def save(self, index: int, lease: int, doubt: Doubt) -> None:
+        """Store a promise, and the doubt about the log, in a thread."""
+        self.wanted[index] = StoredPromise(max(lease, self.wanted[index].lease), doubt)
         self._write(self._loop.now)
 
     def _write(self, now: float) -> None:

@@ -38,7 +38,7 @@ from bmqtwist.report import shown
 from bmqtwist.storage.fileset import FileSets, Reports
 from bmqtwist.storage.partition import Durability
 from bmqtwist.storage.psn import Psn
-from bmqtwist.storage.slot_file import PromiseFile
+from bmqtwist.storage.slot_file import Doubt, PromiseFile
 from bmqtwist.wire.cluster_schema import (
     ClusterMessage,
     Copy,
@@ -71,7 +71,7 @@ class Replication:
         self.appointments = Appointments(statuses, loop, rules, self.known_primaries, self._ask_to_yield)
 
     def open(self, files: list[FileSets], durability: Durability, cache_bytes: int, now: float, wall: int) -> None:
-        """Read promises and partitions; raises OSError."""
+        """Read the partitions; raises OSError."""
         self.runner.open(files, durability, cache_bytes, replication_timing(self._elector), now, wall)
 
     def start(self, now: float) -> None:
@@ -196,17 +196,26 @@ class Replication:
         self.appointments.check(now)
 
     def _assume_promises(self, now: float) -> None:
-        """Replace lost promises by the newest leases that the metadata and the logs contain."""
-        known = self.leadership.metadata.state.partitions
+        """Replace lost promises by the newest leases that the metadata and the logs contain. In a new cluster no record is
+        missing."""
+        known, is_founder = self.leadership.metadata.state.partitions, self.leadership.storage.is_founder
         for index, hosted in enumerate(self.hosted):
             primary, leases = known.get(index), hosted.machine.standing
             lease = max(leases.promised_lease, hosted.summary.last[0], primary.lease if primary is not None else 0)
             leases.assume_promised(lease)
+            if is_founder:
+                leases.doubt = Doubt.NONE
             self.runner.save_promise(hosted, lease)
         for hosted in self.hosted:
             for node_id in self._members:
                 if self._links.is_up(node_id):
                     self.runner.step(hosted, now, PeerUp(node_id))
+
+    def doubt_all(self) -> None:
+        """Mark all partitions as doubtful: durable records of them may be missing."""
+        for hosted in self.hosted:
+            hosted.machine.standing.doubt = Doubt.LOST
+            self.runner.save_promise(hosted, 0)
 
     def on_message(self, sender: int, partition_id: int, message: AnyPartitionMessage, now: float) -> None:
         """Handle a message of another node about a partition; raises PeerError."""
@@ -238,6 +247,12 @@ class Replication:
             self.known_primaries.set_obstacle(index, primary, "" if active else reason)
             if active and reason:
                 self.appointments.on_move_refused(index, primary, reason)
+
+    def on_members_changed(self, now: float) -> None:
+        """Handle another member list: other majorities commit records."""
+        for hosted in self.hosted:
+            hosted.update_pair_commits()
+            self.runner.step(hosted, now, LogAdvanced())
 
     def set_replication_factor(self, factor: int, now: float) -> None:
         """Set the number of nodes that must store a record before it is committed."""

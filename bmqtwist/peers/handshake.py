@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from bmqtwist.cluster.electorate import MemberStorage
+from bmqtwist.cluster.member_lists import node_differences
 from bmqtwist.config.broker import AppConfig, Configuration, Http
 from bmqtwist.config.clusters import ClusterDefinition
 from bmqtwist.config.compose import CONSOLE_URL
@@ -20,7 +22,9 @@ from bmqtwist.link.session import Session
 from bmqtwist.loop.loop import Loop
 from bmqtwist.report import Report
 from bmqtwist.security.authenticators import Security
+from bmqtwist.storage.identity import StorageState, id_text
 from bmqtwist.versions import OWN, Versions
+from bmqtwist.wire.cluster_schema import MemberInfo, MemberList
 from bmqtwist.wire.schema import (
     DEVELOPMENT_VERSION,
     BrokerResponse,
@@ -34,6 +38,8 @@ from bmqtwist.wire.schema import (
 PAIR_EXTENSION = "BMQTWIST_PAIR"  # feature group of members: each applies if the receiver has announced it
 RECORD_COPIES = "RECORD_COPIES"  # the member answers requests for messages that are damaged at their sender
 CLUSTER_EXTENSION = "BMQTWIST_CLUSTER"  # feature group of configuration that must be equal at all members
+NODES_EXTENSION = "BMQTWIST_NODES"  # feature group of the nodes in a member's configuration: `ID_NAME_ENDPOINT`, hexadecimal
+STORAGE_EXTENSION = "BMQTWIST_STORAGE"  # feature group of a member's storage: `MemberStorage`, its numbers in hexadecimal
 CONSOLE_EXTENSION = "BMQTWIST_CONSOLE"  # feature group of the console's URL and a proxy's name: UTF-8 in hexadecimal
 OLDEST_SDK = {SdkLanguage.E_CPP: 10500, SdkLanguage.E_JAVA: 2}
 EVERY_ADDRESS = ("0.0.0.0", "::", "")  # listening addresses that stand for all interfaces
@@ -152,11 +158,38 @@ def shared_configuration(definition: ClusterDefinition) -> tuple[str, str]:
     return f"PARTITIONS_{definition.partition_config.num_partitions}", f"NODES_{'_'.join(map(str, ids))}"
 
 
-def configuration_difference(features: Mapping[str, Sequence[str]], definition: ClusterDefinition) -> str:
-    """Describe how another member's configuration differs; empty if it is equal or not sent."""
+def configuration_difference(features: Mapping[str, Sequence[str]], definition: ClusterDefinition,
+                             members: MemberList | None) -> str:
+    """Describe how another member's configuration differs; empty if it is equal or not sent. While a change of the `members`
+    is planned, each node may have the present or the planned nodes."""
     ours, theirs = shared_configuration(definition), features.get(CLUSTER_EXTENSION, shared_configuration(definition))
-    wrong = [each for each in theirs if each not in ours]
-    return f"its configuration has {', '.join(wrong)}, that of this node {', '.join(ours)}" if wrong else ""
+    nodes = announced_nodes(features)
+    wrong = [each for each in theirs if each not in ours and not (nodes and each.startswith("NODES_"))]
+    if wrong:
+        return f"its configuration has {', '.join(wrong)}, that of this node {', '.join(ours)}"
+    different = node_differences(definition.members, nodes) if nodes else []
+    if members is not None and members.planned and different and any(
+            not node_differences(each, nodes) for each in (members.nodes, members.planned)):
+        return ""
+    return f"in its configuration, {'; '.join(different)}" if different else ""
+
+
+def _nodes_feature(definition: ClusterDefinition) -> str:
+    """Return the feature group with the nodes in the configuration."""
+    nodes = (f"{each.node_id}_{each.name.encode().hex()}_{each.endpoint.encode().hex()}" for each in definition.members)
+    return f";{NODES_EXTENSION}:{','.join(nodes)}"
+
+
+def announced_nodes(features: Mapping[str, Sequence[str]]) -> list[MemberInfo]:
+    """Return the nodes in the configuration of another member; none if they are missing or invalid."""
+    found = list[MemberInfo]()
+    try:
+        for each in features.get(NODES_EXTENSION, ()):
+            number, name, endpoint = each.split("_")
+            found.append(MemberInfo(int(number), bytes.fromhex(name).decode(), bytes.fromhex(endpoint).decode()))
+    except ValueError:
+        return []
+    return found
 
 
 def member_identity(identity: Identity, app: AppConfig, session_number: int, cluster: str, node_id: int,
@@ -168,7 +201,8 @@ def member_identity(identity: Identity, app: AppConfig, session_number: int, clu
     guid_info = GuidInfo()
     if definition is not None:
         guid_info = GuidInfo(identity.client_id.hex().upper(), int(identity.started_wall))
-        extra = f";{CLUSTER_EXTENSION}:{','.join(shared_configuration(definition))}{_console(app, definition, node_id)}"
+        extra = f";{CLUSTER_EXTENSION}:{','.join(shared_configuration(definition))}{_nodes_feature(definition)}" + _console(
+            app, definition, node_id)
     return ClientIdentity(
         protocol_version=1, sdk_version=DEVELOPMENT_VERSION, client_type=ClientType.E_TCPBROKER,
         process_name=identity.process_name, pid=identity.pid, session_id=session_number, host_name=identity.host_name,
@@ -197,6 +231,21 @@ def is_same_process(one: ClientIdentity, other: ClientIdentity) -> bool:
 def supports_record_copies(features: Mapping[str, Sequence[str]]) -> bool:
     """Return whether a member answers requests for messages."""
     return RECORD_COPIES in features.get(PAIR_EXTENSION, ())
+
+
+def storage_feature(storage: MemberStorage) -> str:
+    """Return the feature group with the storage of a member."""
+    return (f";{STORAGE_EXTENSION}:{id_text(storage.incarnation)},{storage.state.name},{id_text(storage.cluster_id)},"
+            f"{id_text(storage.previous)}")
+
+
+def announced_storage(features: Mapping[str, Sequence[str]]) -> MemberStorage:
+    """Return the storage in the features of a member; that of an earlier version if it is missing or invalid."""
+    try:
+        incarnation, state, cluster_id, previous = features[STORAGE_EXTENSION][:4]
+        return MemberStorage(int(incarnation, 16), StorageState[state], int(cluster_id, 16), int(previous, 16))
+    except (KeyError, ValueError):
+        return MemberStorage()
 
 
 def wants_receipts(features: Mapping[str, Sequence[str]]) -> bool:

@@ -11,12 +11,14 @@ connections and events of other nodes to its user. A member with another configu
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Protocol, assert_never
 
 from bmqtwist import alarms
 from bmqtwist.alarms import AlarmKind
 from bmqtwist.cluster.election_events import PeerDown, PeerUp, TickAt
+from bmqtwist.cluster.electorate import Electorate
 from bmqtwist.cluster.membership import PROXY, Dial, LinkEvent, Membership
 from bmqtwist.config.clusters import ClusterDefinition, ClusterProxyDefinition
 from bmqtwist.link.peer import PeerRole, PeerSession
@@ -25,6 +27,7 @@ from bmqtwist.link.session import Session
 from bmqtwist.link.upstream_batch import UpstreamBatch
 from bmqtwist.peers import handshake
 from bmqtwist.security.authorization import Action
+from bmqtwist.storage.identity import id_text
 from bmqtwist.versions import active_announcement, announced_versions, member_conflict
 from bmqtwist.wire.fast import EventType
 from bmqtwist.wire.schema import BrokerResponse, ClientIdentity
@@ -53,9 +56,10 @@ class ClusterLinks:
     receipts: ConfirmReceipts | None = None  # sent to the other members for their CONFIRMs
     role = PeerRole.MEMBER  # of the peers
 
-    def __init__(self, definition: ClusterDefinition | ClusterProxyDefinition, node_id: int,
+    def __init__(self, definition: ClusterDefinition | ClusterProxyDefinition, electorate: Electorate,
                  host: handshake.LinkHost) -> None:
-        self.definition, self.node_id, self._host = definition, node_id, host
+        self.definition, self.electorate, self._host = definition, electorate, host
+        self.node_id = node_id = electorate.node_id
         self._nodes = {node.id: node for node in definition.nodes}
         self.membership = Membership(node_id, self._nodes, host.loop.performer.chance)
         self._sessions: dict[int, PeerSession] = {}  # negotiated, by node id
@@ -85,6 +89,12 @@ class ClusterLinks:
     def stop(self) -> None:
         """Stop dialling and admitting nodes."""
         self._stopped = True
+
+    def reconnect(self) -> None:
+        """Close all connections, which are established again: the identity of the storage has changed."""
+        for peer in list(self._sessions.values()):
+            peer.session.close("Cluster (%s): %s: the identity of the storage has changed", self.definition.name,
+                               peer.session.description)
 
     def name(self, node_id: int) -> str:
         """Return name and id of a node, as shown in log lines."""
@@ -177,6 +187,8 @@ class ClusterLinks:
         if self.role is PeerRole.MEMBER:
             peer.accept_requests(self.receipts if handshake.wants_receipts(session.remote.features) else None)
         self._sessions[peer.node_id] = peer
+        self.electorate.announced[peer.node_id] = handshake.announced_storage(session.remote.features)
+        self.electorate.configurations[peer.node_id] = handshake.announced_nodes(session.remote.features)
         self._logged_failures.discard(peer.node_id)
         self.refusals.pop(peer.node_id, None)
         self._alarmed -= {each for each in self._alarmed if each[0] == peer.node_id}
@@ -243,20 +255,37 @@ class ClusterLinks:
                 self.refusals[node_id] = conflict
             self._alarm(alarms.NODE_VERSION_DIFFERS, node_id, f"node {self.name(node_id)}: {conflict}. It is refused")
             return conflict
-        differs = (handshake.configuration_difference(session.remote.features, self.definition)
+        members = self.electorate.lists[0] if self.electorate.lists else None
+        differs = (handshake.configuration_difference(session.remote.features, self.definition, members)
                    if isinstance(self.definition, ClusterDefinition) else "")
-        if differs:
-            self._alarm(
-                alarms.NODE_CONFIGURATION_DIFFERS,
-                node_id, f"node {self.name(node_id)}: {differs}. It is refused: all members need the same definition of "
-                "the cluster")
+        if not differs:
+            return self._history_difference(session)
+        self._alarm(
+            alarms.NODE_CONFIGURATION_DIFFERS,
+            node_id, f"node {self.name(node_id)}: {differs}. It is refused: all members need the same definition of the "
+            "cluster")
         return differs
+
+    def _history_difference(self, session: Session) -> str:
+        """Return why a node with the storage of another cluster is refused; empty if it has none."""
+        ours, theirs = self.electorate.cluster_id, handshake.announced_storage(session.remote.features).cluster_id
+        node_id = session.remote.identity.cluster_node_id
+        if not ours or not theirs or ours == theirs:
+            return ""
+        text = (f"its storage belongs to the cluster with the id {id_text(theirs)}, that of this node to {id_text(ours)}: "
+                "their messages cannot be merged")
+        self._alarm(alarms.CLUSTER_ID_DIFFERS, node_id, f"node {self.name(node_id)} is refused: {text}. Keep one of the two "
+                    "histories, and start the nodes of the other one with empty directories")
+        return text
 
     def _introduction(self, session_number: int) -> ClientIdentity:
         definition = self.definition if isinstance(self.definition, ClusterDefinition) else None
         found = handshake.member_identity(self._host.identity, self._host.configuration.app, session_number,
                                           self.definition.name, self.node_id, definition)
         found.features += active_announcement(self.active_features())
+        if definition is not None:
+            own = replace(self.electorate.storage(self.node_id), cluster_id=self.electorate.cluster_id)
+            found.features += handshake.storage_feature(own)
         return found
 
     def _step(self, now: float, event: LinkEvent, node_id: int | None = None) -> None:
@@ -305,7 +334,7 @@ class ProxyLinks(ClusterLinks):
     role = PeerRole.UPSTREAM
 
     def __init__(self, definition: ClusterProxyDefinition, host: handshake.LinkHost) -> None:
-        super().__init__(definition, PROXY, host)
+        super().__init__(definition, Electorate(PROXY, ()), host)
 
     def _dialled_refusal(self, wanted: int, peer: PeerSession) -> str:
         if peer.node_id == PROXY:

@@ -109,4 +109,4 @@ SLOT = Layout(raw(magic=4), number(version=32), number(number=64))
 VOTE = Layout(number(term=64), signed(vote=32))  # the value after the magic BMQV; vote: id of the node, -1 = none
 STORAGE_VERSION = Layout(number(version=32))  # the value after the magic BMQS
 PROMISES = Layout(number(partitions=32))  # the value after the magic BMQP, then for each partition:
-PROMISE = Layout(number(lease=32), number(flags=32))  # flags: 1 = durable records may be missing
+PROMISE = Layout(number(lease=32), number(flags=32))  # flags: 1 = durable records may be missing, 2 = files too

@@ -25,6 +25,7 @@ from bmqtwist.wire.layout import CLUSTER_STATE_HEADER
 LEDGER_HEADER_BYTES = LEDGER_HEADER.size
 LEDGER_SUFFIX = ".bmq_csl"
 DAMAGE_REPORTS_MAX = 16  # damaged ranges of one file reported one by one
+SYNCED_S = 2  # seconds after which a record is durable: the next write begins after the sync
 
 _TEMPORARY = ".new"
 _STAMP_END = len("bmq_csl_YYYYMMDD_HHMMSS")
@@ -59,7 +60,9 @@ class LedgerContents:
 
     `entries`: all readable records; `end`: offset after the last one, the write position; `log_id`: b"" if the file header
     is unreadable; `damaged`: bytes before `end` are unreadable, so the file should be replaced; `alarms`: a sentence per
-    error; `tail_zeros`: number of zero bytes after `end` if no other bytes follow: a file in use, or one left by a crash.
+    error; `tail_zeros`: number of zero bytes after `end` if no other bytes follow: a file in use, or one left by a crash;
+    `durable_lost`: durable records are unreadable: the header, or records that are followed by ones SYNCED_S newer. Others
+    may have been in the last write before a loss of power, which no node has acknowledged.
     """
 
     log_id: bytes = b""
@@ -68,6 +71,7 @@ class LedgerContents:
     damaged: bool = False
     alarms: list[str] = field(default_factory=list)
     tail_zeros: int = 0
+    durable_lost: bool = False
 
 
 def pack_ledger_header(log_id: bytes) -> bytes:
@@ -93,14 +97,14 @@ def read_ledger(data: bytes) -> LedgerContents:
         if header.version == _VERSION and header.header_words >= LEDGER_HEADER.words and any(header.log_id):
             found.log_id, pos = header.log_id, header.header_words * 4  # a later version may have a longer header
     if not found.log_id:
-        found.damaged = True
+        found.damaged = found.durable_lost = True
         found.alarms.append("the header of the ledger file cannot be read")
     _read_records(data, min(pos, len(data)), found)
     return found
 
 
 def _read_records(data: bytes, pos: int, found: LedgerContents) -> None:
-    ranges = 0
+    ranges, intact = 0, 0
     while True:
         try:
             record, stop = read_cluster_state_record(data, pos, len(data))
@@ -110,6 +114,7 @@ def _read_records(data: bytes, pos: int, found: LedgerContents) -> None:
                 break
             found.damaged = True
             ranges += 1
+            intact = intact or len(found.entries)
             if ranges <= DAMAGE_REPORTS_MAX:
                 found.alarms.append(f"{following - pos} bytes of the ledger at offset {pos} cannot be read "
                                     f"({error.reason}) and are skipped")
@@ -119,6 +124,8 @@ def _read_records(data: bytes, pos: int, found: LedgerContents) -> None:
         found.entries.append(LedgerEntry(pos, record, header_words, (stop - pos >> 2) - header_words))
         pos = stop
     found.end = pos
+    later = [each.record.timestamp for each in found.entries[intact:]] if ranges else []
+    found.durable_lost |= bool(later) and max(later) - later[0] >= SYNCED_S
     torn = len(data[pos:].rstrip(b"\0"))
     if torn:
         found.alarms.append(f"the ledger ends with an incomplete record of {torn} bytes at offset {pos}, "

@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from struct import error as StructError
 from typing import Generic, TypeVar
 from zlib import crc32
@@ -18,7 +19,7 @@ from zlib import crc32
 from bmqtwist.storage.layout import PROMISE, PROMISES, SLOT, STORAGE_VERSION, VOTE
 from bmqtwist.storage.store import Disk, File
 
-_VERSION, _NO_VOTE, _DOUBTFUL = 1, -1, 1
+_VERSION, _NO_VOTE = 1, -1
 
 V = TypeVar("V")
 Vote = tuple[int, int | None]  # term; id of the node
@@ -39,6 +40,7 @@ class SlotFile(ABC, Generic[V]):
         self._disk, self._directory = disk, directory
         self._file: File | None = None
         self._number = 0  # number of the last write
+        self.value: V = self.initial  # as read or written last
         self._name_durable = False  # the file's name is known to be durable
 
     @abstractmethod
@@ -61,8 +63,13 @@ class SlotFile(ABC, Generic[V]):
         found = [each for each in map(self._decode_slot, slots) if each is not None]
         if not found:
             return self.initial, any(any(slot) for slot in slots)
-        self._number, value = max(found, key=lambda each: each[0])
-        return value, False
+        self._number, self.value = max(found, key=lambda each: each[0])
+        return self.value, False
+
+    @property
+    def has_value(self) -> bool:
+        """True once a value was found or written."""
+        return self._number > 0
 
     def _decode_slot(self, slot: bytes) -> tuple[int, V] | None:
         """Return (number of the write, value) of a slot; None if it is damaged."""
@@ -86,6 +93,7 @@ class SlotFile(ABC, Generic[V]):
             self._disk.sync_directory(self._directory)
             self._name_durable = True
         self._number += 1
+        self.value = value
 
     def close(self) -> None:
         if self._file is not None:
@@ -120,12 +128,25 @@ class StorageVersionFile(SlotFile[int]):
         return version, STORAGE_VERSION.size
 
 
+class Doubt(IntEnum):
+    """Doubt about the log of one partition, until it is healed."""
+
+    NONE = 0
+    TAIL = 1  # durable records at its end may be missing
+    LOST = 3  # files are missing or damaged
+
+    @classmethod
+    def of(cls, flags: int) -> Doubt:
+        """Return the doubt in the flags of a promise."""
+        return cls.LOST if flags & 2 else cls(flags & 1)
+
+
 @dataclass(frozen=True, slots=True)
 class StoredPromise:
-    """Promise for one partition: records of leases below `lease` are refused. `doubtful`: durable records may be missing."""
+    """Promise for one partition: records of leases below `lease` are refused. `doubt`: about its log."""
 
     lease: int = 0
-    doubtful: bool = False
+    doubt: Doubt = Doubt.NONE
 
 
 class PromiseFile(SlotFile[Sequence[StoredPromise]]):
@@ -135,10 +156,10 @@ class PromiseFile(SlotFile[Sequence[StoredPromise]]):
 
     def _pack(self, value: Sequence[StoredPromise]) -> bytes:
         return PROMISES.struct.pack(len(value)) + b"".join(
-            PROMISE.struct.pack(each.lease, _DOUBTFUL * each.doubtful) for each in value)
+            PROMISE.struct.pack(each.lease, each.doubt) for each in value)
 
     def _unpack(self, data: bytes) -> tuple[Sequence[StoredPromise], int]:
         count, = PROMISES.struct.unpack_from(data)
         end = PROMISES.size + PROMISE.size * count
-        return [StoredPromise(lease, bool(flags & _DOUBTFUL))
+        return [StoredPromise(lease, Doubt.of(flags))
                 for lease, flags in PROMISE.struct.iter_unpack(data[PROMISES.size:end])], end

@@ -130,6 +130,14 @@ def members(cluster: Cluster, urls: dict[str, str]) -> list[MemberRow]:
                       refused=node.refused) for node in node_states(cluster)]
 
 
+def member_state(cluster: Cluster | None) -> tuple[str, str]:
+    """Return the name of this node's `MemberState`, and the nodes that it waits for; empty for a proxy."""
+    if cluster is None:
+        return "", ""
+    state, awaited = cluster.leadership.member_state
+    return state.name, awaited
+
+
 def own_state(broker: Broker, cluster: Cluster | None) -> str:
     if broker.shutdown is not None:
         return "stopping"

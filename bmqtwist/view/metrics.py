@@ -227,6 +227,7 @@ def _clusters(state: BrokerState, common: Labels) -> Iterator[Point]:
     for cluster in state.clusters:
         labels = ("Cluster", cluster.name), *common
         yield "cluster_healthiness", "gauge", labels, 1 if cluster.healthy else 2
+        yield "cluster_member_state", "gauge", (*labels, ("State", cluster.member_state)), 1
         yield "cluster_csl_write_bytes", "counter", labels, cluster.ledger_bytes
         yield "cluster_csl_cfg_bytes", "gauge", labels, cluster.ledger_limit
         for part in cluster.partitions[:1]:

@@ -45,6 +45,7 @@ def node_document(broker: Broker, history: NodeHistory, process: ProcessState, n
     """Return this node's part of the cluster document, without rates and histories."""
     cluster, proxied, name = facts.cluster_of(broker), facts.proxied_of(broker), facts.name_of(broker)
     shown = cluster or proxied
+    member_state, awaited = facts.member_state(cluster)
     return {
         "name": name, "id": cluster.node_id if cluster is not None else 0, "cluster": shown.name if shown else "",
         "proxy": proxied is not None, "ident": facts.own_ident(broker), "host": broker.identity.host_name,
@@ -52,6 +53,7 @@ def node_document(broker: Broker, history: NodeHistory, process: ProcessState, n
         "startedAt": round(broker.identity.started_wall, 3), "url": facts.own_url(broker),
         "state": facts.own_state(broker, cluster),
         "stop": stopping.progress(broker), "unsafe": cluster is not None and cluster.metadata.state.unsafe is not None,
+        "memberState": member_state, "awaited": awaited,
         "sessions": broker.sessions.client_count(), "memoryBytes": process.memory_resident,
         "loopLagMs": round(process.loop_lag * 1000, 2),
         "alarms": [{**alarm.tree(), "id": f"{name}:{alarm.number}", "node": name}

@@ -295,7 +295,8 @@ class AssignedQueue(Struct, frozen=True):
 class ClusterSnapshot(Struct, frozen=True):
     """Cluster that this broker is a member of. `unsafe_since`: seconds since the epoch at which this node began to run
     without replication (unsafe mode), 0 = it replicates; `features`: active ones; `pending_features`: seconds until the
-    activation of each feature that all members support."""
+    activation of each feature that all members support; `member_state`: name of its `MemberState`; `awaited`: the nodes
+    that it waits for; `voters`, `planned`: names of the voters, and of the planned nodes, in the member list."""
 
     name: str
     self_node: str
@@ -311,6 +312,11 @@ class ClusterSnapshot(Struct, frozen=True):
     features: tuple[str, ...] = ()
     pending_features: Mapping[str, float] = field(default_factory=no_numbers)
     storage_version: int = 0
+    member_state: str = ""
+    awaited: str = ""
+    cluster_id: str = ""
+    voters: tuple[str, ...] = ()
+    planned: tuple[str, ...] = ()
 
     @property
     def queues_by_domain(self) -> Mapping[str, int]:

@@ -16,9 +16,10 @@ from bmqtwist.ids import parse_uri
 from bmqtwist.queue.counters import AppStats
 from bmqtwist.queue.mode import QueueMode
 from bmqtwist.steps import ITEMS_AT_ONCE, Steps, drain, in_steps
+from bmqtwist.storage.identity import id_text
 from bmqtwist.view import queue_facts as facts
 from bmqtwist.view import snapshot as state
-from bmqtwist.view.cluster_facts import descriptions, node_states
+from bmqtwist.view.cluster_facts import descriptions, member_state, node_states
 from bmqtwist.view.node_facts import session_state
 from bmqtwist.view.replicas import partition_files
 from bmqtwist.view.statistics import Source
@@ -127,13 +128,24 @@ def cluster_in_steps(cluster: Cluster) -> Steps[state.ClusterSnapshot]:
         record.uri, facts.hexadecimal(record.key), record.partition_id, primaries.get(record.partition_id, ""),
         parse_uri(record.uri).qualified_domain, record.uri in active))
     log, unsafe = cluster.metadata.log, cluster.metadata.state.unsafe
+    standing, awaited = member_state(cluster)
     return state.ClusterSnapshot(
         cluster.name, name, not cluster.unavailable, node_states(cluster),
         elector_state(cluster, names), partitions, tuple(queues),
         cluster.definition.partition_config.location, ledger_bytes=log.log.size, ledger_limit=log.log.max_bytes,
         unsafe_since=unsafe.since if unsafe is not None else 0, features=cluster.metadata.features,
         pending_features=cluster.features.activation.seconds_left(cluster.loop.now),
-        storage_version=cluster.features.storage_version)
+        storage_version=cluster.features.storage_version, member_state=standing, awaited=awaited,
+        cluster_id=id_text(log.electorate.cluster_id), **_member_names(cluster))
+
+
+def _member_names(cluster: Cluster) -> dict[str, tuple[str, ...]]:
+    """Return the names of the voters and of the planned nodes."""
+    members = cluster.metadata.state.members
+    if members is None:
+        return {}
+    return {"voters": tuple(each.name for each in members.nodes if each.voting),
+            "planned": tuple(each.name for each in members.planned)}
 
 
 def elector_state(cluster: Cluster, names: dict[int, str]) -> state.ElectorState:

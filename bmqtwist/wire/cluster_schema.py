@@ -99,10 +99,32 @@ class Advisory(SchemaType):
     sequence_number: Lsn = NO_LSN
 
 
+class MemberInfo(SchemaType):
+    """Extension: a node of a cluster. `voting`: False for a learner; `incarnation`: of its storage, 0 = not registered."""
+
+    node_id: I32 = 0
+    name: str = ""
+    endpoint: str = ""
+    voting: bool = False
+    incarnation: U64 = 0
+
+
+class MemberList(SchemaType):
+    """Extension: identity and nodes of a cluster. `cluster_id`: random, made when the cluster is formed; `version`: counts
+    the changes; `partitions`: their number; `planned`: the next nodes, which configurations may have already."""
+
+    cluster_id: U64 = 0
+    version: U32 = 0
+    partitions: I32 = 0
+    nodes: list[MemberInfo] = array()
+    planned: list[MemberInfo] = array()
+
+
 class PartitionPrimaryAdvisory(Advisory):
-    """New primaries or leases of partitions: an update of the cluster state."""
+    """New primaries or leases of partitions, or a new member list: an update of the cluster state."""
 
     partitions: list[PartitionPrimaryInfo] = array()
+    members: MemberList | None = None
 
 
 class UnsafeInfo(SchemaType):
@@ -113,12 +135,13 @@ class UnsafeInfo(SchemaType):
 
 
 class LeaderAdvisory(Advisory):
-    """Snapshot of the whole cluster state. `unsafe`, `features` (names, separated by commas): extensions."""
+    """Snapshot of the whole cluster state. Extensions: `unsafe`, `features` (names, separated by commas), `members`."""
 
     partitions: list[PartitionPrimaryInfo] = array()
     queues: list[QueueInfo] = array()
     unsafe: UnsafeInfo | None = None
     features: str | None = None
+    members: MemberList | None = None
 
 
 class QueueAssignmentAdvisory(Advisory):
@@ -280,13 +303,14 @@ class Prepare(LeaseMessage):
 
 class Promise(LeaseMessage):
     """Extension: durable promise to accept no record of a lower lease, with the log as in LogSummary. Sent again when
-    records of a primary do not follow the log. `doubtful`: durable records may be missing."""
+    records of a primary do not follow the log. `doubtful`: durable records may be missing; `lost`: files are, too."""
 
     last: Psn = (0, 0)
     base: Psn = (0, 0)
     leases: Sequence[Psn] = array()
     committed: Psn = (0, 0)
     doubtful: bool = False
+    lost: bool = False
 
 
 class Stale(LeaseMessage):

@@ -21,6 +21,7 @@ from bmqtwist.config.sample import SAMPLE_CLUSTER, sample_brokers
 from bmqtwist.daemon.preflight import check
 
 QUEUE = "bmq://bmq.test.persistent.priority/q"
+STRONG_QUEUE = "bmq://bmq.test.persistent.priority.sc/q"
 
 
 @pytest.fixture
@@ -99,6 +100,21 @@ def test_a_cluster_of_three_nodes_and_a_proxy_is_created_killed_and_restarted(bm
     bmq("down")
     assert not any(each["up"] for each in bmq.status()["brokers"])  # type: ignore[attr-defined]
     assert "all brokers are down" in bmq("down").err
+
+
+@pytest.mark.process
+def test_nodes_are_added_replaced_and_removed_while_the_cluster_keeps_its_messages(bmq: Cluster) -> None:
+    bmq("up")
+    assert Cli(str(bmq.broker("n1")["url"]))("produce", STRONG_QUEUE, "kept").code == 0
+    bmq("add-node")
+    assert bmq.status()["healthy"] and len(bmq.pids()) == 4
+    before = bmq.broker("n2")["url"]
+    bmq("replace-node", "n2")
+    assert bmq.status()["healthy"] and bmq.broker("n2")["url"] != before
+    bmq("remove-node", "n1")
+    assert bmq.status()["healthy"] and sorted(bmq.pids()) == ["n2", "n3", "n4"]
+    assert Cli(str(bmq.broker("n2")["url"]))("consume", STRONG_QUEUE, "-n", "1").lines == ["kept"]
+    assert "no broker 'n1'" in bmq.run_refused("remove-node", "n1")
 
 
 @pytest.mark.process

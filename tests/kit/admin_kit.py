@@ -12,6 +12,7 @@ from typing import Any
 
 from bmqtwist.admin.executor import AdminExecutor
 from bmqtwist.broker.broker import Broker
+from bmqtwist.cluster.electorate import Electorate
 from bmqtwist.cluster.metadata_log import MetadataLog
 from bmqtwist.config.broker import BrokerConfig, Configuration
 from bmqtwist.config.clusters import Clusters
@@ -24,6 +25,7 @@ from bmqtwist.member.cluster import Cluster
 from bmqtwist.member.features import ClusterFeatures
 from bmqtwist.member.leadership import Leadership
 from bmqtwist.member.metadata import ClusterMetadata
+from bmqtwist.member.storage_standing import StorageStanding
 from bmqtwist.peers.handshake import Identity
 from bmqtwist.queue.handles import OpenRequest, configure, drop_handle, open_queue
 from bmqtwist.queue.queue import ConsumerSpec, Handle, Put
@@ -32,6 +34,7 @@ from bmqtwist.queue.window import DeliveryWindow
 from bmqtwist.report import ListReport
 from bmqtwist.steps import Awaited, at_once
 from bmqtwist.storage.fileset import FileSets
+from bmqtwist.storage.identity import IdentityFile, StorageIdentity
 from bmqtwist.storage.ledger_file import LedgerFile
 from bmqtwist.storage.memory import MemoryDisk
 from bmqtwist.storage.message import Message
@@ -136,8 +139,10 @@ class Bench:
                                self._timer)
         self.cluster.features = ClusterFeatures("c3", "/l", identity.versions, StorageVersionFile(disk, "/l"),
                                                 self.broker.loop, 3600, None)
-        metadata = ClusterMetadata(MetadataLog(1, "n1", (1,), 1 << 20), ledger, self.report)
-        leadership = Leadership(clusters.my_clusters[0], 1, metadata, self.broker.loop)
+        metadata = ClusterMetadata(MetadataLog(Electorate(1, (1,)), "n1", 1 << 20), ledger, self.report)
+        identity = StorageIdentity("local", 1, 2, 1)
+        storage = StorageStanding(clusters.my_clusters[0], metadata, identity, IdentityFile(disk, "/l"), self.broker.loop)
+        leadership = Leadership(storage, self.broker.loop)
         self.cluster.start(leadership, list(files), "none", 1 << 20, STARTED, int(STARTED_WALL))
         self.broker.add_cluster(self.cluster)
         self.broker.start(STARTED)

@@ -7,7 +7,7 @@ rules from 57 are specific to this product.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bmqtwist.cluster.election_events import (
     ElectionInput,
@@ -27,9 +27,11 @@ from bmqtwist.cluster.election_events import (
     Transfer,
 )
 from bmqtwist.cluster.elector import Elector
+from bmqtwist.cluster.electorate import Electorate, MemberStorage
 from bmqtwist.cluster.log_events import WriteFailed, Written
+from bmqtwist.storage.identity import StorageState
 from bmqtwist.wire import cluster_schema as schema
-from bmqtwist.wire.cluster_schema import Lsn
+from bmqtwist.wire.cluster_schema import Lsn, MemberInfo, MemberList
 from bmqtwist.wire.control import ElectorMessage
 
 BEGIN, INACTIVITY = 100.0, 20.0  # s
@@ -101,9 +103,10 @@ def status(sender: int, available: bool) -> Received:
 class Situation:
     """Elector of node 1 in a cluster of `size` nodes; `wait` advances `now`. All writes succeed at once."""
 
-    def __init__(self, size: int = 3, term: int = 5, damaged: bool = False, quorum: int = 0) -> None:
-        self.elector = Elector(1, "n1", range(1, size + 1), ElectionTiming(), lambda: 0.5, lambda: NEWEST, quorum)
-        self.now, self._term, self._damaged = BEGIN, term, damaged
+    def __init__(self, size: int = 3, term: int = 5, quorum: int = 0, electorate: Electorate | None = None) -> None:
+        voters = electorate or Electorate(1, range(1, size + 1))
+        self.elector = Elector(voters, "n1", ElectionTiming(), lambda: 0.5, lambda: NEWEST, quorum)
+        self.now, self._term = BEGIN, term
 
     def happen(self, event: ElectionInput) -> list[object]:
         """Handle one input and its writes; return all outputs."""
@@ -124,7 +127,7 @@ class Situation:
 
     def start(self) -> Situation:
         """Start the node; it knows no leader."""
-        self.happen(Start(self._term, None, self._damaged))
+        self.happen(Start(self._term, None))
         return self
 
     def scout(self) -> Situation:
@@ -178,22 +181,49 @@ def alone_and_waiting() -> Situation:
     return situation
 
 
-def damaged() -> Situation:
-    return Situation(damaged=True).start()
+def electorate_of(**states: StorageState) -> Electorate:
+    """Return the electorate of node 1 of three registered nodes. `states`: of `n1` to `n3` that have other storage now."""
+    electorate = Electorate(1, (1, 2, 3))
+    electorate.set_lists([MemberList(7, 1, 1, [MemberInfo(number, f"n{number}", "", True, number) for number in (1, 2, 3)])])
+    electorate.announced = {number: MemberStorage(number + 10, states[f"n{number}"], 7, number) if f"n{number}" in states
+                            else MemberStorage(number, StorageState.COMPLETE, 7) for number in (1, 2, 3)}
+    return electorate
 
 
-def third_in_term_8() -> Situation:
-    """The vote of the node is lost; node 3 has reported term 8."""
-    situation = damaged()
-    situation.happen(scouted(3, 8, False))
+def recovering() -> Situation:
+    """The storage of this node is lost."""
+    return Situation(electorate=electorate_of(n1=StorageState.LOST)).start()
+
+
+def candidate_with_recovering_node() -> Situation:
+    """Candidate in a cluster in which node 2 has lost its storage."""
+    situation = Situation(electorate=electorate_of(n2=StorageState.LOST)).scout()
+    for sender in (2, 3):
+        situation.happen(scouted(sender, 5, True))
     return situation
 
 
-def third_knows_no_term() -> Situation:
-    """The votes of this node and of node 3 are lost."""
-    situation = damaged()
-    situation.happen(scouted(3, 0, False))
+def leading_with_recovering_follower() -> Situation:
+    """Leader in a cluster in which node 2 has lost its storage."""
+    situation = candidate_with_recovering_node()
+    situation.happen(support(3, 6))
     return situation
+
+
+def scouting_after_lost_votes() -> Situation:
+    """The votes of all nodes are lost, and node 2 would vote for this one."""
+    lost = dict.fromkeys(("n1", "n2", "n3"), StorageState.VOTE_LOST)
+    situation = Situation(electorate=electorate_of(**lost)).scout()
+    situation.happen(scouted(2, 5, True))
+    return situation
+
+
+def only_voter() -> Situation:
+    """The nodes 2 and 3 are learners."""
+    electorate = electorate_of()
+    nodes = [replace(each, voting=each.node_id == 1) for each in electorate.lists[0].nodes]
+    electorate.set_lists([replace(electorate.lists[0], nodes=nodes)])
+    return Situation(electorate=electorate).start()
 
 
 def following() -> Situation:
@@ -450,18 +480,15 @@ RULES = (
     Rule(65, standing, SetQuorum(3), (), C, (ELECTION,), 6),
     Rule(65, following, SetQuorum(3), (), F, (CHECK,), 5, 2),
     Rule(65, dormant, SetQuorum(3), (), D, (), 0),
-    # votes that are unknown, or cannot be written
-    Rule(66, damaged, scouting(2, 6), ("2 SCOUT_RSP(0) no",), F, (INITIAL,)),
-    Rule(66, damaged, proposal(2, 6), ("2 REFUSE(5)",), F, (INITIAL,)),
-    Rule(66, damaged, 8.0, ("all SCOUT_REQ(6)",), F, (RANDOM,)),
-    Rule(66, damaged, beat(2, 9), ("3 SCOUT_REQ(6)",), F, (INITIAL,)),
-    Rule(66, damaged, beat(2, 4), ("3 SCOUT_REQ(6)",), F, (INITIAL,)),
-    Rule(66, damaged, scouted(3, 8, False), (), F, (INITIAL,)),
-    Rule(66, third_in_term_8, scouted(2, 7, False), ("save 8/-",), F, (INITIAL,), 8),
-    Rule(66, third_in_term_8, beat(2, 7), ("save 8/-", "2 STALE_BEAT(8)"), F, (INITIAL,), 8),
-    Rule(66, third_in_term_8, beat(2, 8), ("save 8/-", "n NONE", "2 SUPPORT(8)", "2 BEAT_ACK(8)"), F, (CHECK,), 8, 2),
-    Rule(66, third_in_term_8, beat(2, 9), ("save 9/-", "n NONE", "2 SUPPORT(9)", "2 BEAT_ACK(9)"), F, (CHECK,), 9, 2),
-    Rule(66, third_knows_no_term, beat(2, 8), ("3 SCOUT_REQ(6)",), F, (INITIAL,)),
+    # votes of a node that has lost storage complete a quorum only; without a lost ledger all votes together are one
+    Rule(66, recovering, 8.0, (), F, (RANDOM,)),
+    Rule(66, recovering, proposal(2, 6), ("save 6/2", "voted 6", "2 SUPPORT(6)"), F, (CHECK,), 6),
+    Rule(66, candidate_with_recovering_node, support(2, 6), (), C, (ELECTION,), 6),
+    Rule(66, candidate_with_recovering_node, support(3, 6), ("n NONE", "all BEAT(6)"), L, (CHECK, BEAT), 6, 1),
+    Rule(66, scouting_after_lost_votes, scouted(3, 5, True), ("save 6/1", "n NONE", "all PROPOSE(6)"), C, (ELECTION,), 6),
+    Rule(66, only_voter, 8.0, ("save 6/1", "n NONE", "all PROPOSE(6)", "n NONE", "all BEAT(6)"), L, (CHECK, BEAT), 6, 1),
+    Rule(66, only_voter, RANDOM, ("save 6/1", "n NONE", "all PROPOSE(6)", "n NONE", "all BEAT(6)"), L, (CHECK, BEAT), 6, 1),
+    # votes that cannot be written
     Rule(67, vote_unwritten, Written(1), ("all PROPOSE(6)",), C, (ELECTION,), 6),
     Rule(67, vote_unwritten, WriteFailed(1, "full"), ("alarm", "n QUORUM_NOT_ACHIEVED"), F, (RANDOM,), 6),
     Rule(67, vote_unwritten_but_another_one_given, Written(1), ("all PROPOSE(6)", "n NONE", "all BEAT(6)"), L,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from random import Random
@@ -28,8 +28,10 @@ from bmqtwist.cluster.election_events import (
     TickAt,
 )
 from bmqtwist.cluster.elector import Elector
+from bmqtwist.cluster.electorate import Electorate, MemberStorage
 from bmqtwist.cluster.log_events import Alarm, Send, WriteFailed, Written
-from bmqtwist.wire.cluster_schema import Lsn
+from bmqtwist.storage.identity import StorageState
+from bmqtwist.wire.cluster_schema import Lsn, MemberInfo, MemberList
 
 TIMING = ElectionTiming(2.0, 1.0, 1.0, 1.0, 0.5, 0.25, 6)
 SETTLE_S = TIMING.inactivity + 4 * (TIMING.random_wait_max + TIMING.scouting_result)
@@ -46,7 +48,7 @@ class ElectionNode:
     paused: bool = False
     pending: list[Callable[[], None]] = field(default_factory=list)  # inputs that arrived while the node was paused
     durable: tuple[int, int | None] = (0, None)
-    vote_lost: bool = False  # the durable vote is lost
+    storage: MemberStorage = field(default_factory=MemberStorage)
     votes: dict[int, int] = field(default_factory=dict)  # term -> the vote that was durable in it
     log: list[Lsn] = field(default_factory=list)
     holders: set[int] = field(default_factory=set)  # nodes that have the whole log of this leader
@@ -58,8 +60,9 @@ class Elections:
     def __init__(self, seed: int, size: int, timing: ElectionTiming = TIMING) -> None:
         self.random, self.timing = Random(seed), timing
         self.now = 0.0
-        self.nodes = {number: ElectionNode(number, self.random.random() * 1000) for number in range(1, size + 1)}
-        self.majority = size // 2 + 1
+        self.nodes = {number: ElectionNode(number, self.random.random() * 1000, storage=MemberStorage(number))
+                      for number in range(1, size + 1)}
+        self.members = MemberList(1, 1, 1, [MemberInfo(number, "", "", True, number) for number in self.nodes])
         self.loss = self.repeats = self.write_failures = self.write_deaths = 0.0  # shares
         self.latency = 0.01
         self.cut: set[tuple[int, int]] = set()  # (from, to)
@@ -89,13 +92,16 @@ class Elections:
         for number in numbers or self.nodes:
             node = self.nodes[number]
             if node.elector is None:
-                node.elector = Elector(number, f"n{number}", self.nodes, self.timing, self.random.random,
+                electorate = Electorate(number, self.nodes)
+                electorate.announced[number] = node.storage
+                electorate.set_lists([self.members])
+                node.elector = Elector(electorate, f"n{number}", self.timing, self.random.random,
                                        lambda node=node: node.log[-1] if node.log else (0, 0))  # type: ignore[misc]
                 term, vote = node.durable
                 newest = node.log[-1][0] if node.log else 0
                 if newest > term:
                     term, vote = newest, None
-                self.step(node, Start(term, vote, node.vote_lost))
+                self.step(node, Start(term, vote))
                 for other in self.nodes.values():
                     if other is not node and other.elector is not None:
                         self.report_link(node.node_id, other.node_id, True)
@@ -110,16 +116,16 @@ class Elections:
                     self.soon(lambda other=other: self.step(other, PeerDown(number)))  # type: ignore[misc]
 
     def lose_vote(self, number: int) -> None:
-        """Crash a node whose vote is unreadable after the restart, at most one node at a time. Its own pending vote request
-        is cancelled."""
+        """Crash a node whose vote is lost after the restart: it may vote again in a term."""
         node = self.nodes[number]
-        if len(self.nodes) == 1 or any(each.vote_lost for each in self.nodes.values()):
+        if len(self.nodes) == 1:
             return
         self.crash(number)
-        node.durable, node.vote_lost = (0, None), True
-        for term in [term for term, vote in node.votes.items() if vote == number and self.leaders.get(term) != number]:
-            del node.votes[term]
-            self.reported_votes.pop((number, term), None)
+        known = node.storage
+        node.durable = 0, None
+        node.storage = MemberStorage(known.incarnation + 100, StorageState.VOTE_LOST, 1, known.previous or known.incarnation)
+        node.votes.clear()
+        self.reported_votes = {key: vote for key, vote in self.reported_votes.items() if key[0] != number}
 
     def pause(self, number: int) -> None:
         self.nodes[number].paused = True
@@ -140,6 +146,8 @@ class Elections:
         if node.elector is None:
             return
         before = node.elector.state
+        if isinstance(event, PeerUp):
+            node.elector.electorate.announced[event.node_id] = self.nodes[event.node_id].storage
         for output in node.elector.step(self.now + node.clock_ahead, event):
             if isinstance(output, Send):
                 self.judge(node, output)
@@ -170,7 +178,7 @@ class Elections:
             if node.run_number != run_number:
                 return
             assert job.term >= node.durable[0], "the durable term never decreases"
-            node.durable, node.vote_lost = (job.term, job.vote), False
+            node.durable = job.term, job.vote
             if job.vote is not None:
                 assert node.votes.setdefault(job.term, job.vote) == job.vote, "one vote per term, over all starts"
         at = self.now + self.random.random() * 0.02
@@ -239,7 +247,7 @@ class Elections:
         term = node.elector.term
         node.log = [*node.log, (term, sum(lsn[0] == term for lsn in node.log) + 1)]
         node.holders = {node.node_id}
-        if len(node.holders) >= self.majority:
+        if node.elector.has_quorum(node.holders):
             self.committed = node.log
         for other in self.nodes.values():
             if other is not node:
@@ -261,9 +269,23 @@ class Elections:
         if elector is None or leader.log is not log or (elector.state, elector.term) != (ElectionState.LEADER, term):
             return
         leader.holders.add(number)
-        if len(leader.holders) >= self.majority and len(log) > len(self.committed):
+        if elector.has_quorum(leader.holders) and len(log) > len(self.committed):
             assert log[:len(self.committed)] == self.committed
             self.committed = log
+        if elector.has_quorum(leader.holders):
+            for each in leader.holders:
+                if self.nodes[each].storage == elector.electorate.storage(each):
+                    self.register(self.nodes[each])
+
+    def register(self, node: ElectionNode) -> None:
+        """Register the storage of a node that has the whole log in the list of all nodes."""
+        node.storage = MemberStorage(node.storage.incarnation)
+        nodes = [replace(each, incarnation=node.storage.incarnation) if each.node_id == node.node_id else each
+                 for each in self.members.nodes]
+        self.members = replace(self.members, nodes=nodes)
+        for each in self.nodes.values():
+            if each.elector is not None:
+                each.elector.electorate.set_lists([self.members])
 
     @property
     def leader(self) -> ElectionNode | None:

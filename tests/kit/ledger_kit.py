@@ -17,6 +17,7 @@ from bmqtwist.cluster.changes import (
     UnassignQueue,
     UpdateApps,
 )
+from bmqtwist.cluster.electorate import Electorate
 from bmqtwist.cluster.log_events import (
     Alarm,
     Decided,
@@ -85,7 +86,7 @@ class Ledger:
 
     def __init__(self, disk: Disk, node_id: int, max_bytes: int, members: tuple[int, ...], algorithm: str,
                  report: ListReport) -> None:
-        self.log = MetadataLog(node_id, "n1", members, max_bytes, algorithm)
+        self.log = MetadataLog(Electorate(node_id, members), "n1", max_bytes, algorithm)
         self.disk, self.report = disk, report
         self.outcomes: dict[int, Any] = {}
         self.outputs: list[Output] = []

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from bmqtwist.cluster.election_events import PeerDown, PeerUp, Stop, Tick, TickAt
+from bmqtwist.cluster.electorate import Electorate
 from bmqtwist.cluster.partition_events import (
     Assigned,
     ImageLost,
@@ -30,6 +31,7 @@ from bmqtwist.cluster.partition_events import (
 from bmqtwist.cluster.partition_machine import PartitionMachine
 from bmqtwist.storage.psn import NO_PSN, LogSummary, Psn, RecordRun
 from bmqtwist.storage.records import pack_sync_point
+from bmqtwist.storage.slot_file import Doubt
 from bmqtwist.wire.cluster_schema import ImagePart, Keepalive, Prepare, Promise, Pull, Renewal, Stale
 
 NODE, PRIMARY, OTHER = 1, 2, 3
@@ -65,7 +67,7 @@ class Situation:
     def __init__(self, log: LogSummary = OLD, promised: int = 4) -> None:
         self.log, self.now = FakeLog(), 100.0
         self.log.be(log)
-        self.machine = PartitionMachine(NODE, (NODE, PRIMARY, OTHER), self.log, TIMING, promised, "p")
+        self.machine = PartitionMachine(Electorate(NODE, (NODE, PRIMARY, OTHER)), self.log, TIMING, promised, "p")
         self.do(PeerUp(PRIMARY))
         self.do(PeerUp(OTHER))
 
@@ -158,9 +160,9 @@ def records(lease: int = LEASE, previous: Psn = (4, 7), *psns: Psn, sender: int 
     return Records(sender, lease, NO_PSN, RecordRun(previous, psns[-1], journal(*psns)))
 
 
-def promise(sender: int, lease: int, log: LogSummary, committed: Psn, doubtful: bool = False) -> Promise:
+def promise(sender: int, lease: int, log: LogSummary, committed: Psn, doubt: Doubt = Doubt.NONE) -> Promise:
     """Create a promise of a node with a log."""
-    return Promise(sender, lease, log.last, log.base, log.leases, committed, doubtful)
+    return Promise(sender, lease, log.last, log.base, log.leases, committed, doubt > Doubt.NONE, doubt is Doubt.LOST)
 
 
 def image(number: int = 0, final: bool = False, lease: int = LEASE, sender: int = PRIMARY) -> ImagePart:

@@ -13,6 +13,7 @@ from random import Random
 from typing import Any
 
 from bmqtwist.cluster.election_events import PeerDown, PeerUp, Tick
+from bmqtwist.cluster.electorate import Electorate
 from bmqtwist.cluster.log_events import Alarm
 from bmqtwist.cluster.partition_events import (
     Append,
@@ -148,7 +149,7 @@ class Partitions:
         if node.machine is not None:
             return
         node.log = Log(node.log.records[:], node.log.safe, node.log.base)
-        node.machine = PartitionMachine(number, self.nodes, node.log, TIMING, node.promised, f"n{number}")
+        node.machine = PartitionMachine(Electorate(number, self.nodes), node.log, TIMING, node.promised, f"n{number}")
         node.saving, node.active, node.images = node.promised, 0, {}
         node.inputs.clear()
         node.granted = 0

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from bmqtwist.cluster import leader_term, metadata_log
 from bmqtwist.cluster.changes import AssignPartitions, AssignQueue, PrimaryRules, UnassignQueue, UpdateApps
+from bmqtwist.cluster.electorate import Electorate
 from bmqtwist.cluster.log_events import (
     Alarm,
     Decided,
@@ -91,7 +92,7 @@ class Cluster:
     # -- nodes
 
     def open(self, node: Machine, data: bytes) -> tuple[MetadataLog, int]:
-        log = MetadataLog(node.node_id, f"n{node.node_id}", range(len(self.nodes)), self.max_bytes)
+        log = MetadataLog(Electorate(node.node_id, range(len(self.nodes))), f"n{node.node_id}", self.max_bytes)
         good, outputs = log.open(data)
         assert not [each for each in outputs if isinstance(each, Alarm) and "incomplete" not in each.text], outputs
         return log, good

@@ -47,6 +47,20 @@ def test_short_schedules_break_no_invariant(fresh_seed: int, request: pytest.Fix
         assert_no_violation(campaign(seed, size, SHORT_STEPS, clients=clients))
 
 
+@pytest.mark.spec("cluster", 27)
+def test_two_nodes_that_lose_their_votes_before_they_have_a_leader_elect_one() -> None:
+    """Once each of them waited for the term of the other one."""
+    assert_no_violation(play(Schedule(81000123, 2, 2000, 1 << 20, 1 << 20, 0.9837, steps=(
+        Step("pause", 2, 2, 0.7989, 0.7534, 0.0015), Step("transfer", 1, 1, 0.4069, 0.5456, 0.0838),
+        Step("isolate leader", 2, 1, 0.344, 0.9517, 0.0398), Step("heal", 2, 2, 0.2148, 0.4353, 0.1639),
+        Step("assign", 1, 2, 0.6524, 0.7284, 0.0531), Step("cut", 2, 1, 0.3249, 0.9252, 0.1856),
+        Step("assign", 2, 2, 0.6792, 0.8659, 2.654), Step("kill", 1, 2, 0.3865, 0.2829, 0.1693),
+        Step("assign", 2, 1, 0.9707, 0.4996, 0.2381), Step("split", 1, 2, 0.7583, 0.4899, 0.1529),
+        Step("heal", 1, 1, 0.2945, 0.856, 2.6507), Step("one way", 2, 1, 0.838, 0.4853, 0.6652),
+        Step("assign", 0, 1, 0.5952, 0.9945, 3.8041), Step("mend", 1, 2, 0.9778, 0.0881, 0.5999),
+        Step("vote lost", 2, 2, 0.6849, 0.5578, 0.0)))))
+
+
 @pytest.mark.spec("cluster", 116)
 def test_a_message_kept_for_another_node_by_a_primary_in_a_second_lease_is_delivered_out_of_order() -> None:
     """Once such a message, kept for an unreachable node, was delivered after newer ones without the out-of-order flag."""

@@ -211,11 +211,11 @@ def test_a_damaged_vote_file_raises_an_alarm_and_is_rewritten_under_a_leader() -
     node.disk.open(path).write(0, [b"\xff" * size])
     node.boot()
     nodes.run(SETTLE_S)
-    assert any("term and vote of this node are lost" in line for line in node.log())
+    assert any("has lost data of this node: the vote (damaged)" in line for line in node.log())
     nodes.judge_all()
     node.crash(power=False, down=1.0)
     nodes.run(SETTLE_S)
-    assert sum("term and vote of this node are lost" in line for line in node.log()) == 1
+    assert sum("has lost data of this node: the vote (damaged)" in line for line in node.log()) == 1
 
 
 def test_a_leader_whose_disk_fails_steps_down() -> None:

@@ -97,7 +97,7 @@ def test_row_21_torn_last_write_of_a_replica(kind: str, part: int) -> None:
         torn.disk.flip(path, at, 0xFF)
     torn.boot()
     found = world.hosted(torn, index)
-    assert found.summary.last < summary.last or found.machine.standing.doubtful, "the log ends before the damaged record"
+    assert found.summary.last < summary.last or found.machine.standing.doubt, "the log ends before the damaged record"
     world.until(lambda: world.is_ready(torn))
     world.until(lambda: set(world.stored(torn)) == set(world.stored(world.primary())), 2.0)
     world.primary().crash(power=False, down=3.0)
@@ -120,7 +120,7 @@ def test_row_22_flipped_bits_in_files_of_a_replica(kind: str, where: int) -> Non
     damaged.crash(power=False, down=None)
     damaged.disk.flip(file_of(damaged, index, kind), where, 0xFF)
     damaged.boot()
-    world.until(lambda: world.is_ready(damaged) and not world.hosted(damaged, index).machine.standing.doubtful)
+    world.until(lambda: world.is_ready(damaged) and not world.hosted(damaged, index).machine.standing.doubt)
     world.until(lambda: set(world.stored(damaged)) == set(world.stored(world.primary())), 5.0)
     world.appoint(damaged)
     world.until(lambda: world.primaries(index) == [damaged])

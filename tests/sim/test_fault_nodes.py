@@ -196,7 +196,7 @@ def test_row_16_rolling_restart(spread: bool) -> None:
 
 
 def test_row_17_restart_and_appointment_of_a_stale_member() -> None:
-    world = FaultWorld(17, 3, journal_bytes=1 << 16)
+    world = FaultWorld(18, 3, journal_bytes=1 << 16)
     stale = world.other_nodes(world.leader)[0]
     stale.crash(power=False, down=None)
     world.live(4.0)

@@ -5,17 +5,22 @@ Tests `bmqtwist/cluster/metadata_log.py: rewrite_ledger`; the command is in `bmq
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from kit.client import Client
 
-from bmqtwist.cluster.metadata_log import read_unsafe_info, rewrite_ledger
+from bmqtwist.cluster.member_lists import list_of_one
+from bmqtwist.cluster.metadata_log import open_alone, read_unsafe_info, rewrite_ledger
+from bmqtwist.storage.identity import IdentityFile
 from bmqtwist.storage.ledger_file import LedgerFile
 from bmqtwist.testing.config import CLUSTER
 from bmqtwist.testing.simulated_node import SimulatedNode
-from bmqtwist.wire.cluster_schema import UnsafeInfo
+from bmqtwist.wire.cluster_schema import MemberInfo, UnsafeInfo
 from sim.replicated import STRONG, ReplicatingCluster
 
 WALL = 1_700_000_000
+LISTED = [MemberInfo(number, f"n{number}", f"tcp://n{number}:30114") for number in (1, 2, 3)]
 
 
 def rewrite(node: SimulatedNode, unsafe: bool, node_id: int | None = None) -> None:
@@ -24,7 +29,14 @@ def rewrite(node: SimulatedNode, unsafe: bool, node_id: int | None = None) -> No
     file = LedgerFile(node.disk, f"/memory/{node.name}/storage")
     file.open()
     info = UnsafeInfo(node_id or number, WALL) if unsafe else None
-    data = rewrite_ledger(file.read_all(), number, node.name, b"ABCD" + bytes([1 + unsafe]), info, WALL)
+    identity, _ = IdentityFile(node.disk, f"/memory/{node.name}/storage").read()
+    log = open_alone(file.read_all(), number, node.name)
+    before = log.state.members
+    assert identity is not None and before is not None
+    known = {each.node_id: each for each in (before.nodes if unsafe else LISTED)}
+    members = list_of_one(before, replace(known.pop(number), incarnation=identity.incarnation),
+                          () if unsafe else known.values(), before.cluster_id + unsafe, 2)
+    data = rewrite_ledger(log, b"ABCD" + bytes([1 + unsafe]), info, members, WALL)
     file.replace(b"ABCD" + bytes([1 + unsafe]), data, node.broker.loop.wall(node.local_now))
     assert (read_unsafe_info(file.read_all()) is not None) is unsafe
     file.close()
@@ -72,10 +84,13 @@ def test_a_forced_single_member_serves_alone_until_other_members_join_again(surv
     for node in others:
         wipe(node)
     survivor_node.boot()
-    others[0].boot()
-    nodes.run_until_stable()
-    others[1].boot()
-    nodes.run_until_stable()
+    nodes.run(8.0)
+    assert nodes.replication(survivor_node).is_active_primary(0), "the only voter serves while the learners are absent"
+    for node in others:
+        node.boot()
+        nodes.run_until_stable()
+    members = nodes.cluster(others[1].name).metadata.state.members
+    assert members is not None and all(each.voting and each.incarnation for each in members.nodes)
     assert not alarms(survivor_node) and len({primary.name for primary in [nodes.primary()]}) == 1
     nodes.post(3)
     nodes.run(2.0)

@@ -8,6 +8,7 @@ from typing import get_args
 import pytest
 
 from bmqtwist.cluster.changes import AssignQueue, PrimaryRules
+from bmqtwist.cluster.electorate import Electorate
 from bmqtwist.cluster.log_events import (
     Decided,
     Done,
@@ -35,7 +36,7 @@ WRITE_IN_PROGRESS = 2  # its number in every setup
 
 def records(count: int) -> tuple[ClusterStateRecord, ...]:
     """The log of node 1 as leader of term 2: a SNAPSHOT, then assignments."""
-    log = MetadataLog(1, "n1", (0, 1, 2), MIB)
+    log = MetadataLog(Electorate(1, (0, 1, 2)), "n1", MIB)
     log.step(Lead(0, 2, PrimaryRules(1)), WALL)
     for number in range(count - 1):
         log.step(Propose(number + 1, AssignQueue(f"bmq://d/{number}", ["a"], number)), WALL)
@@ -44,7 +45,7 @@ def records(count: int) -> tuple[ClusterStateRecord, ...]:
 
 def following() -> MetadataLog:
     """Node 1 leads; its first record is durable here and acknowledged, the second is being written."""
-    log = MetadataLog(0, "n0", (0, 1, 2), MIB)
+    log = MetadataLog(Electorate(0, (0, 1, 2)), "n0", MIB)
     log.step(Follow(2, 1), WALL)
     log.step(Entries(1, 2, (0, 0), records(1)), WALL)
     log.step(Flush(), WALL)
@@ -64,7 +65,7 @@ def waiting() -> MetadataLog:
 
 def leading() -> MetadataLog:
     """The first record is committed; the second, and its predecessor's COMMIT, are being written, and node 1 has them."""
-    log = MetadataLog(0, "n0", (0, 1, 2), MIB)
+    log = MetadataLog(Electorate(0, (0, 1, 2)), "n0", MIB)
     log.step(Lead(0, 2, PrimaryRules(1)), WALL)
     log.step(Flush(), WALL)
     log.step(Written(1), WALL)
@@ -150,7 +151,7 @@ def test_a_late_message_or_one_of_an_unknown_node_changes_nothing(role: Role, ev
 
 def test_changes_wait_for_a_larger_quorum_and_are_committed_when_it_is_lowered() -> None:
     """A quorum above the number of nodes commits nothing; a quorum below a majority is raised to a majority."""
-    log = MetadataLog(0, "n0", (0, 1, 2), MIB)
+    log = MetadataLog(Electorate(0, (0, 1, 2)), "n0", MIB)
     log.step(Lead(0, 2, PrimaryRules(1)), WALL)
     log.step(SetCommitQuorum(4), WALL)
     log.step(Flush(), WALL)
@@ -159,7 +160,10 @@ def test_changes_wait_for_a_larger_quorum_and_are_committed_when_it_is_lowered()
         assert not log.step(Acknowledged(sender, 2, (2, 1)), WALL) and log.committed == (0, 0)
     assert not log.step(SetCommitQuorum(4), WALL)
     assert [named(each) for each in log.step(SetCommitQuorum(0), WALL)] == ["changed", "done 0"] and log.committed == (2, 1)
-    assert log.step(SetCommitQuorum(1), WALL) == [] and log.quorum == 2
+    log.step(SetCommitQuorum(1), WALL)
+    log.step(Propose(1, AssignQueue("bmq://d/other", ["a"], 9)), WALL)
+    log.step(Flush(), WALL)
+    assert not log.step(Written(2), WALL) and log.committed < (2, 3), "no majority has it"
 
 
 def pull_records(source: MetadataLog, receiver: MetadataLog) -> None:
@@ -177,9 +181,9 @@ def pull_records(source: MetadataLog, receiver: MetadataLog) -> None:
 
 def test_without_a_leader_a_node_sends_its_newer_records_on_request() -> None:
     """It sends uncommitted records too; they replace the records of an older term. Older records replace nothing."""
-    behind = MetadataLog(0, "n0", (0, 1, 2), MIB)
+    behind = MetadataLog(Electorate(0, (0, 1, 2)), "n0", MIB)
     behind.step(Follow(1, 2), WALL)
-    other = MetadataLog(2, "n2", (0, 1, 2), MIB)
+    other = MetadataLog(Electorate(2, (0, 1, 2)), "n2", MIB)
     other.step(Lead(0, 1, PrimaryRules(1)), WALL)
     behind.step(Entries(2, 1, (0, 0), tuple(each.record for each in other.log.records)), WALL)
     behind.step(StepDown(), WALL)
@@ -191,18 +195,18 @@ def test_without_a_leader_a_node_sends_its_newer_records_on_request() -> None:
     assert behind.committed == (0, 0), "no leader has reported a commit"
     pull_records(behind, newer)
     assert newer.log.last == (2, 2)
-    older = MetadataLog(2, "n2", (0, 1, 2), MIB)
+    older = MetadataLog(Electorate(2, (0, 1, 2)), "n2", MIB)
     pull_records(older, behind)
     assert behind.log.last == (2, 2)
 
 
 def test_without_a_leader_a_compacted_log_is_sent_as_a_snapshot() -> None:
-    newer = MetadataLog(1, "n1", (0, 1, 2), MIB)
+    newer = MetadataLog(Electorate(1, (0, 1, 2)), "n1", MIB)
     newer.step(Follow(5, 2), WALL)
     newer.step(Snapshot(2, 5, ClusterStateRecord(LedgerRecordType.SNAPSHOT, 5, 9, WALL, records(1)[0].message)), WALL)
     newer.step(Flush(), WALL)
     newer.step(Written(1), WALL)
     newer.step(StepDown(), WALL)
-    behind = MetadataLog(0, "n0", (0, 1, 2), MIB)
+    behind = MetadataLog(Electorate(0, (0, 1, 2)), "n0", MIB)
     pull_records(newer, behind)
     assert behind.log.last == newer.log.last == (5, 9) and behind.lsn == (5, 9)

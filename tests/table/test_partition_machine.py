@@ -34,6 +34,7 @@ from kit.partition_rules import (
 )
 
 from bmqtwist.cluster.election_events import PeerDown, PeerUp, Tick
+from bmqtwist.cluster.electorate import Electorate, MemberStorage
 from bmqtwist.cluster.partition_events import (
     Append,
     Assigned,
@@ -57,7 +58,18 @@ from bmqtwist.cluster.partition_events import (
 )
 from bmqtwist.cluster.partition_machine import STALLED_RETRIES_MAX, TABLE, PartitionMachine
 from bmqtwist.storage.psn import NO_PSN, LogSummary, RecordRun, common_prefix
-from bmqtwist.wire.cluster_schema import Decline, Keepalive, Prepare, Promise, Pull, Renewal, Stale
+from bmqtwist.storage.slot_file import Doubt
+from bmqtwist.wire.cluster_schema import (
+    Decline,
+    Keepalive,
+    MemberInfo,
+    MemberList,
+    Prepare,
+    Promise,
+    Pull,
+    Renewal,
+    Stale,
+)
 
 # By role and event: the next role, if it changes, then the outputs. All other events have no effect.
 CELLS = {
@@ -239,11 +251,48 @@ def test_a_source_whose_data_arrives_is_not_replaced() -> None:
     assert SendMessage(OTHER, Prepare(NODE, LEASE)) in situation.do(Tick(), TIMING.retry / 2)
 
 
-def test_doubtful_logs_count_only_when_all_nodes_have_promised() -> None:
+def form_cluster(electorate: Electorate) -> None:
+    """Let the three nodes be members with the incarnations 1 to 3."""
+    electorate.announced = {node_id: MemberStorage(number) for number, node_id in enumerate((NODE, OTHER, PRIMARY), 1)}
+    electorate.set_lists([MemberList(7, 1, 1, [MemberInfo(node_id, "", "", True, each.incarnation)
+                                               for node_id, each in electorate.announced.items()])])
+
+
+def test_logs_without_their_last_records_count_once_all_nodes_have_promised() -> None:
+    situation = stg1()
+    form_cluster(situation.machine.standing.electorate)
+    situation.do(PromiseWritten(LEASE))
+    assert situation.output_names(promise(OTHER, LEASE, EMPTY, NO_PSN, Doubt.TAIL)) == []
+    assert situation.machine.take_over.lacking == [OTHER]
+    assert BeginLease(LEASE) in situation.do(promise(PRIMARY, LEASE, EMPTY, NO_PSN, Doubt.TAIL))
+
+
+def test_lost_logs_do_not_count_even_if_all_nodes_have_promised() -> None:
+    situation = stg1()
+    form_cluster(situation.machine.standing.electorate)
+    situation.do(PromiseWritten(LEASE))
+    for node_id in (OTHER, PRIMARY):
+        assert situation.output_names(promise(node_id, LEASE, EMPTY, NO_PSN, Doubt.LOST)) == []
+    assert situation.machine.take_over.lacking == sorted((OTHER, PRIMARY))
+    assert BeginLease(LEASE) in situation.do(promise(PRIMARY, LEASE, EMPTY, NO_PSN))
+
+
+def test_lost_logs_count_before_the_first_member_list() -> None:
     situation = stg1()
     situation.do(PromiseWritten(LEASE))
-    assert situation.output_names(promise(OTHER, LEASE, EMPTY, NO_PSN, doubtful=True)) == []
-    assert BeginLease(LEASE) in situation.do(promise(PRIMARY, LEASE, EMPTY, NO_PSN, doubtful=True))
+    assert situation.output_names(promise(OTHER, LEASE, EMPTY, NO_PSN, Doubt.LOST)) == []
+    assert BeginLease(LEASE) in situation.do(promise(PRIMARY, LEASE, EMPTY, NO_PSN, Doubt.LOST))
+
+
+def test_a_promise_counts_once_the_storage_of_its_node_is_registered() -> None:
+    situation = stg1()
+    electorate = situation.machine.standing.electorate
+    form_cluster(electorate)
+    electorate.announced[OTHER] = MemberStorage(99)
+    situation.do(PromiseWritten(LEASE))
+    assert situation.output_names(promise(OTHER, LEASE, EMPTY, NO_PSN)) == [], "an old copy of its directory"
+    electorate.announced[OTHER] = MemberStorage(2)
+    assert BeginLease(LEASE) in situation.do(Tick(), TIMING.keepalive)
 
 
 def test_a_promise_with_an_inconsistent_log_summary_is_ignored() -> None:

@@ -30,6 +30,7 @@ from bmqtwist.cli.cluster.local import (
     locked,
     problems,
 )
+from bmqtwist.cli.cluster.members import add_node, remove_node, replace_node
 from bmqtwist.cli.cluster.processes import LOOPBACK, free_ports
 from bmqtwist.cli.cluster.unsafe import unsafe_clear, unsafe_force
 from bmqtwist.cli.exits import EXIT_NOT_ALL, Unreachable
@@ -184,6 +185,38 @@ def roll(directory: Path, timeout: float) -> None:
         for broker in sorted(found.brokers, key=lambda each: each.name == leader):
             _restart(found, broker, timeout)
             _print_line(f"{broker.name}: the cluster is healthy again")
+
+
+@cluster.command("add-node")
+@_directory_option
+@_until_healthy
+def add(directory: Path, timeout: float) -> None:
+    """Add a node to a running cluster, and wait until it has all data and is a member."""
+    with _locked_cluster(directory) as found:
+        added = add_node(found, partial(_restart, found, timeout=timeout), timeout)
+        _print_line(f"{added.name}: is a member")
+
+
+@cluster.command("remove-node")
+@_directory_option
+@_broker_argument
+@_until_healthy
+def remove(directory: Path, name: str, timeout: float) -> None:
+    """Remove a node from a running cluster; its directory stays."""
+    with _locked_cluster(directory) as found:
+        remove_node(found, name, partial(_restart, found, timeout=timeout), timeout)
+        _print_line(f"{name}: is no member any more")
+
+
+@cluster.command("replace-node")
+@_directory_option
+@_broker_argument
+@_until_healthy
+def replace(directory: Path, name: str, timeout: float) -> None:
+    """Replace a node by one with empty storage at another address, and wait until it has all data and is a member."""
+    with _locked_cluster(directory) as found:
+        replace_node(found, name, partial(_restart, found, timeout=timeout), timeout)
+        _print_line(f"{name}: is a member")
 
 
 @cluster.command()

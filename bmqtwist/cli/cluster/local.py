@@ -5,7 +5,8 @@
     DIR/<name>/etc/         the configuration of one broker; its `domains` is a link to DIR/domains
     DIR/<name>/             its working directory: storage, archive, logs
 
-Existing configuration files are never overwritten, so that they can be edited. Used by `command.py`; processes and signals
+Existing configuration files are never overwritten, so that they can be edited, except `clusters.json` when the nodes change
+(`members.py`). Used by `command.py`; processes and signals
 are in `processes.py`, the generated configurations in `config/sample.py`.
 """
 
@@ -29,7 +30,7 @@ from bmqtwist.cli.adminclient import AdminClient
 from bmqtwist.cli.cluster import processes
 from bmqtwist.cli.cluster.processes import is_free
 from bmqtwist.cli.exits import Unreachable
-from bmqtwist.config.load import DOMAINS_DIRECTORY
+from bmqtwist.config.load import CLUSTERS_FILE, DOMAINS_DIRECTORY
 from bmqtwist.config.sample import CLUSTER, LOG, SampleBroker, cluster_files, domain_files
 from bmqtwist.errors import BmqError, LocalError
 
@@ -141,6 +142,16 @@ class LocalCluster:
                 _write(configuration / path, text)
             if not (configuration / DOMAINS_DIRECTORY).exists():
                 (configuration / DOMAINS_DIRECTORY).symlink_to(os.path.join("..", "..", DOMAINS_DIRECTORY))
+
+    def write_nodes(self) -> None:
+        """Replace the nodes in `clusters.json` of all brokers by those of the record; other members stay as they are."""
+        for name, files in cluster_files(self.brokers, self.record.elector, self.record.durability).items():
+            path = self.directory / name / CONFIGURATION / CLUSTERS_FILE
+            wanted, present = json.loads(files[CLUSTERS_FILE]), json.loads(path.read_text(encoding="utf-8"))
+            for kind in ("myClusters", "proxyClusters"):
+                for old, new in zip(present.get(kind, ()), wanted.get(kind, ()), strict=False):
+                    old["nodes"] = new["nodes"]
+            _replace(path, json.dumps(present, indent=4) + "\n")
 
     def start(self, brokers: Sequence[SampleBroker]) -> None:
         for each in brokers:
@@ -255,7 +266,7 @@ class BrokerView:
         if self.unreachable_reason:
             return f"does not answer: {self.unreachable_reason}"
         if broker.node_id and not self.leader:
-            return "has no leader"
+            return f"has no leader{self.not_ready_reason and f': {self.not_ready_reason}'}"
         if broker.node_id and self.leader_status != _ACTIVE:
             return f"its leader {self.leader} is {self.leader_status}"
         return self.not_ready_reason

@@ -6,18 +6,22 @@ they set or remove `UnsafeInfo` (`wire/cluster_schema.py`). The broker reads the
 
 from __future__ import annotations
 
+import random
 import time
+from dataclasses import replace
 
 import click
 
 from bmqtwist.cli.exits import Unreachable
-from bmqtwist.cluster.metadata_log import read_unsafe_info, rewrite_ledger
+from bmqtwist.cluster.member_lists import list_of_one
+from bmqtwist.cluster.metadata_log import open_alone, read_unsafe_info, rewrite_ledger
 from bmqtwist.config.clusters import ClusterDefinition, ClusterNode
 from bmqtwist.config.declare import ConfigError
 from bmqtwist.config.load import load
 from bmqtwist.errors import LocalError
 from bmqtwist.ids import make_storage_key
 from bmqtwist.storage.files import RealDisk
+from bmqtwist.storage.identity import IdentityFile, StorageIdentity, StorageState, id_text, random_id
 from bmqtwist.storage.ledger_file import LedgerFile
 from bmqtwist.wire.cluster_schema import UnsafeInfo
 
@@ -39,9 +43,9 @@ def unsafe_force(directory: str, cluster: str | None, accept_data_loss: bool) ->
     if not accept_data_loss:
         raise LocalError(f"{node.name} would operate without {others}: acknowledged messages that only those nodes have "
                          "would be lost. If the nodes are lost permanently, confirm with --accept-data-loss")
-    _rewrite_ledger(definition, node, UnsafeInfo(node.id, int(time.time())))
-    click.echo(f"{node.name} of cluster '{definition.name}' operates alone from its next start. Never start {others} with "
-               "their present storage.")
+    cluster_id = _rewrite_storage(definition, node, UnsafeInfo(node.id, int(time.time())))
+    click.echo(f"{node.name} of cluster '{definition.name}' operates alone from its next start. The cluster id is now "
+               f"{id_text(cluster_id)}: {others} cannot join with their present storage.")
 
 
 @click.command("unsafe-clear")
@@ -49,10 +53,10 @@ def unsafe_force(directory: str, cluster: str | None, accept_data_loss: bool) ->
 @_cluster
 def unsafe_clear(directory: str, cluster: str | None) -> None:
     """End the single-node operation of a node. Its broker must be stopped, the storage of the other nodes empty."""
-    definition, node, _ = _load_cluster(directory, cluster)
-    _rewrite_ledger(definition, node, None)
-    click.echo(f"{node.name} of cluster '{definition.name}' no longer operates alone. Start it with one other node, "
-               "whose storage is empty, and the rest when both are available.")
+    definition, node, others = _load_cluster(directory, cluster)
+    _rewrite_storage(definition, node, None)
+    click.echo(f"{node.name} of cluster '{definition.name}' no longer operates alone. Start it, and {others} with empty "
+               "storage: they become members when they have copied all data.")
 
 
 def _load_cluster(directory: str, name: str | None) -> tuple[ClusterDefinition, ClusterNode, str]:
@@ -70,8 +74,9 @@ def _load_cluster(directory: str, name: str | None) -> tuple[ClusterDefinition, 
             ", ".join(each.name for each in several[0].nodes if each.id != own))
 
 
-def _rewrite_ledger(definition: ClusterDefinition, node: ClusterNode, unsafe: UnsafeInfo | None) -> None:
-    """Replace the ledger by one with this UnsafeInfo; the present file is kept beside it."""
+def _rewrite_storage(definition: ClusterDefinition, node: ClusterNode, unsafe: UnsafeInfo | None) -> int:
+    """Replace the ledger by one with this UnsafeInfo, in which the node is the only voter; the present file is kept beside
+    it. Return the cluster id, a new one if the node is to operate alone."""
     disk, location = RealDisk(), definition.partition_config.location
     try:
         lock = disk.lock(location)
@@ -85,8 +90,19 @@ def _rewrite_ledger(definition: ClusterDefinition, node: ClusterNode, unsafe: Un
             raise LocalError(f"'{location}' contains no metadata ledger: this node was never part of the cluster")
         if (read_unsafe_info(data) is None) is (unsafe is None):
             raise LocalError(f"{node.name} " + ("already operates alone" if unsafe else "does not operate alone"))
+        log, partitions = open_alone(data, node.id, node.name), definition.partition_config.num_partitions
+        identities = IdentityFile(disk, location)
+        identity, before = identities.read()[0], log.state.members
+        cluster_id = before.cluster_id if unsafe is None and before is not None else random_id(random.random)
+        if identity is None:
+            identity = StorageIdentity(definition.name, node.id, partitions, random_id(random.random))
+        identities.write(replace(identity, state=StorageState.COMPLETE, cluster_id=cluster_id, previous=0))
+        nodes = {each.node_id: each for each in definition.members}
+        voter = replace(nodes.pop(node.id), incarnation=identity.incarnation)
+        members = list_of_one(before, voter, nodes.values() if unsafe is None else (), cluster_id, partitions)
         log_id = make_storage_key(node.name, time.time_ns(), set())
-        file.replace(log_id, rewrite_ledger(data, node.id, node.name, log_id, unsafe, wall), wall)
+        file.replace(log_id, rewrite_ledger(log, log_id, unsafe, members, wall), wall)
+        return cluster_id
     except OSError as error:
         raise Unreachable(f"the metadata ledger in '{location}' cannot be replaced: {error.strerror or error}") from None
     finally:

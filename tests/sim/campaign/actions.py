@@ -26,11 +26,11 @@ from bmqtwist.testing.config import CLUSTER
 from bmqtwist.testing.network import ConnectionEnd
 from bmqtwist.testing.simulated_node import SimulatedNode
 from sim.campaign.clients import CampaignProducer
-from sim.campaign.judges import damaged_messages, durable_vote
+from sim.campaign.judges import Loss, damaged_messages, durable_vote
 from sim.campaign.messages import APPS as APPS_OF_CLIENTS
 from sim.campaign.messages import EVENTUAL, EXTRA_APP, FANOUT, STRONG, domain_text
 from sim.campaign.schedule import LEADER, Step
-from sim.campaign.world import CampaignWorld
+from sim.campaign.world import EVERYTHING, CampaignWorld
 
 DOWN_S, PAUSED_S, SLOW_S, SLOW_DISK_S, JUMP_S = 8.0, 8.0, 1.5, 3.0, 4.0  # longest duration, delay or clock jump
 BANDWIDTH_MIN, BANDWIDTH_MAX = 10_000, 1_000_000  # of a narrow link, bytes per second
@@ -230,9 +230,24 @@ def delay_syncs(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode,
 
 def damage_vote_file(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
     """Kill the node and damage its vote file, unless the file of another node is damaged already."""
-    if node.up and len(world.machines) > 1 and not any(durable_vote(each)[1] for each in world.machines):
+    if node.up and len(world.machines) > 1 and not any(durable_vote(each)[1] for each in world.machines) and (
+            world.may_lose_vote(node)):
         node.crash(power=False, down=0.01 + step.share * DOWN_S)
         world.damage_vote(node)
+
+
+LOSSES = (EVERYTHING, EVERYTHING, Loss(metadata=True), Loss(vote=True), Loss(promises=True), Loss(partitions=(0, 1)),
+          Loss(partitions=(0,)), Loss(vote=True, metadata=True), Loss(promises=True, partitions=(1,)))
+
+
+def lose_storage(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
+    """Kill the node and remove files of it, if enough members with intact storage remain to continue without an operator."""
+    size = len(world.machines)
+    remaining = set(world.intact_members()) - {node.name}
+    if node.up and size > 1 and len(remaining) >= size - size // 2:
+        node.crash(power=False, down=0.01 + step.share * DOWN_S)
+        world.lose_storage(node, LOSSES[int(step.dice * len(LOSSES))])
+        world.counts["storage lost"] += 1
 
 
 DISKS = {
@@ -244,6 +259,7 @@ DISKS = {
     "slow disk": Action(3, delay_syncs),
     "mend": Action(5, end_disk_faults),
     "vote lost": Action(2, damage_vote_file),
+    "storage lost": Action(4, lose_storage),
 }
 
 
@@ -361,8 +377,9 @@ def flip_bit(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, st
     """
     all_hosted = [hosted for each in world.machines if each.up for hosted in world.replication(each).hosted] if (
         len(world.machines) > 2) else []
-    if not all_hosted or not all(each.up for each in world.machines) or any(
-            hosted.machine.standing.doubtful for hosted in all_hosted):
+    if not all_hosted or len(world.intact_members()) < len(world.machines) or not all(
+            each.up for each in world.machines) or any(
+            hosted.machine.standing.doubt for hosted in all_hosted):
         return
     if any(True for _ in damaged_messages(all_hosted)):
         return

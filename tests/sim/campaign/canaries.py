@@ -11,10 +11,12 @@ from typing import Any
 
 from bmqtwist.cluster.election_parts import Ballot
 from bmqtwist.cluster.elector import Elector
+from bmqtwist.cluster.electorate import Electorate
 from bmqtwist.cluster.metadata_log import MetadataLog
 from bmqtwist.cluster.partition_reception import Reception
 from bmqtwist.cluster.record_log import RecordLog
 from bmqtwist.cluster.replication_targets import ReplicationTargets
+from bmqtwist.cluster.take_over import TakeOver
 from bmqtwist.member.partition_logs import HostedPartition
 from bmqtwist.member.repairs import Repairs
 from bmqtwist.member.replication import Replication
@@ -40,7 +42,7 @@ def _vote_not_saved(self: Ballot) -> list[Any]:
 
 
 def _logs_not_compared(self: Elector, request: Any) -> bool:
-    return not self.inquiry.pending
+    return True
 
 
 def _commit_alone(self: MetadataLog) -> None:
@@ -139,6 +141,10 @@ def _damage_not_repaired(self: Repairs, now: float) -> None:
     """Do nothing."""
 
 
+def _doubts_ignored(self: TakeOver) -> bool:
+    return len(self.promises) + 1 >= self._standing.majority
+
+
 # name -> class, method, and the defective method that replaces it
 CANARIES: dict[str, tuple[Any, str, Any]] = {
     "vote not persisted": (VoteFile, "write", _vote_not_synced),
@@ -148,6 +154,7 @@ CANARIES: dict[str, tuple[Any, str, Any]] = {
     "prev check off": (MetadataLog, "_append_entries", _previous_not_checked),
     "conflicts kept": (RecordLog, "truncate", _conflict_not_removed),
     "quorum check off": (Elector, "quorum_until", property(lambda self: float("inf"))),
+    "lost storage counted": (Electorate, "_is_intact", lambda self, node_id, voters: node_id in voters),
 }
 # Canaries that a campaign detects only with clients and partitions.
 PARTITION_CANARIES: dict[str, list[tuple[Any, str, Any]]] = {
@@ -163,6 +170,7 @@ PARTITION_CANARIES: dict[str, list[tuple[Any, str, Any]]] = {
     "two copies of five": [(HostedPartition, "update_pair_commits", _pair_commits)],
     "checksum not verified": [(PayloadReader, "read", _checksum_not_verified)],
     "damage not repaired": [(Repairs, "_run", _damage_not_repaired)],
+    "doubts ignored": [(TakeOver, "_has_quorum", _doubts_ignored)],
     "generation check off": [(RelayQueue, "suspend_posts", _puts_not_stopped)],
 }
 

@@ -18,7 +18,7 @@ from bmqtwist.cluster.election_events import ElectionInput, ElectionOutput, Elec
 from bmqtwist.cluster.log_events import Send
 from bmqtwist.testing.config import CLUSTER
 from bmqtwist.testing.simulated_node import SimulatedNode
-from sim.campaign.judges import Judge, Violation, durable_vote
+from sim.campaign.judges import Judge, Loss, Violation, durable_vote
 from sim.campaign.world import CampaignWorld
 
 ROUNDING_S = 1e-3
@@ -44,13 +44,13 @@ class ElectionJudge(Judge):
         if elector.term < self._durable.get(node.name, 0):
             raise Violation("E3", f"{node.name} restarts in term {elector.term} after term {self._durable[node.name]}")
 
-    def on_vote_damaged(self, node: SimulatedNode) -> None:
-        """Discard the durable term of the node, and its own votes in terms that it did not win: it may use them again."""
+    def on_storage_lost(self, node: SimulatedNode, lost: Loss) -> None:
+        """Discard the durable term of the node and its votes: it may vote again, and such a vote only completes a quorum."""
+        if not (lost.vote or lost.metadata):
+            return
         self._durable.pop(node.name, None)
-        number = int(node.name[1:])
-        for key in [key for key, vote in self._votes.items() if key[0] == node.name and vote == number]:
-            if self.leaders.get(key[1]) != node.name:
-                del self._votes[key]
+        for key in [key for key in self._votes if key[0] == node.name]:
+            del self._votes[key]
 
     def on_elector_step(self, node: SimulatedNode, now: float, event: ElectionInput,
                         outputs: list[ElectionOutput]) -> None:

@@ -8,6 +8,7 @@ loss of power. `CampaignWorld.notify_judges` calls the `on_` methods. The judges
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -41,6 +42,16 @@ class Violation(AssertionError):
         self.rule = rule
 
 
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Destroyed files of a node. `partitions`: those whose file sets are lost; `metadata`: the ledger is."""
+
+    vote: bool = False
+    promises: bool = False
+    metadata: bool = False
+    partitions: tuple[int, ...] = ()
+
+
 class Judge:
     """Base class that checks nothing; each method may raise Violation."""
 
@@ -50,8 +61,8 @@ class Judge:
     def on_boot(self, node: SimulatedNode) -> None:
         """A run of a node has recovered its files."""
 
-    def on_vote_damaged(self, node: SimulatedNode) -> None:
-        """The vote file of a node was destroyed while the node was down."""
+    def on_storage_lost(self, node: SimulatedNode, lost: Loss) -> None:
+        """Files of a node were destroyed while the node was down."""
 
     def on_elector_step(self, node: SimulatedNode, now: float, event: ElectionInput,
                         outputs: list[ElectionOutput]) -> None:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from bmqtwist.cluster.electorate import Electorate
 from bmqtwist.cluster.log_events import Input, Lead, Output, StateChanged
 from bmqtwist.cluster.metadata_log import MetadataLog, Role
 from bmqtwist.cluster.record_log import LogRecord
@@ -38,7 +39,7 @@ Comparable = tuple[Any, ...]
 def comparable(state: ClusterState) -> Comparable:
     """Return the content of a state as a value that can be compared."""
     queues = sorted((each.uri, each.key, each.partition_id, tuple(each.apps.items())) for each in state.queues.values())
-    return tuple(queues), tuple(sorted(state.partitions.items()))
+    return tuple(queues), tuple(sorted(state.partitions.items())), repr(state.members)
 
 
 class History:
@@ -199,7 +200,7 @@ class MetadataJudge(Judge):
             location = f"/memory/{each.name}/storage"
             file = LedgerFile(after_power_loss(each.disk, LEDGER_SUFFIX), location)
             file.open()
-            log = MetadataLog(1, each.name, range(1, len(machines) + 1), 1 << 20)
+            log = MetadataLog(Electorate(1, range(1, len(machines) + 1)), each.name, 1 << 20)
             log.open(file.read_all())
             if log.log.base >= lsn or log.log.has_record(lsn):
                 holders.append(each.name)

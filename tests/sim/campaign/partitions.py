@@ -43,7 +43,7 @@ from bmqtwist.storage.psn import NO_PSN, Psn
 from bmqtwist.storage.records import RECORD, RECORD_BYTES, SEQUENCE_MASK, FileType, with_offsets
 from bmqtwist.testing.simulated_node import SimulatedNode
 from bmqtwist.wire.cluster_schema import Promise
-from sim.campaign.judges import Judge, Violation, damaged_messages, durable_promises
+from sim.campaign.judges import Judge, Loss, Violation, damaged_messages, durable_promises
 from sim.campaign.world import CampaignWorld
 
 ROUNDING_S = 1e-3
@@ -111,6 +111,14 @@ class PartitionJudge(Judge):
             if hosted.machine.standing.promised_lease < self._promised.get(key, 0):
                 raise Violation("A7", f"{node.name} has promised lease {self._promised[key]} of partition {hosted.index}, "
                                       f"and restarts with {hosted.machine.standing.promised_lease}")
+
+    def on_storage_lost(self, node: SimulatedNode, lost: Loss) -> None:
+        """Discard the lost promises and records of the node."""
+        for key in [key for key in self._promised if key[0] == node.name and lost.promises]:
+            del self._promised[key]
+        for index in lost.partitions:
+            for known in self._durable, self._durable_in_time:
+                known.pop((node.name, index), None)
 
     # -- records ------------------------------------------------------------------------------------------------------
 

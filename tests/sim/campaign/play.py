@@ -1,6 +1,7 @@
 """Run of one schedule: its steps, the end of all faults, and the check of the final state.
 
 L1  In the end exactly one node leads, all nodes follow it, and it commits a change. `liveness.py` has L3.
+L4  In the end all nodes are members with intact storage, of one cluster id.
 
 Called by `campaign/__main__.py`, `shrink.py` and `test_campaign.py`. The steps are drawn by `schedule.py` and performed by
 `actions.py`.
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 
 from bmqtwist.cluster import leader_term, metadata_log
 from bmqtwist.cluster.changes import AssignQueue
+from bmqtwist.cluster.electorate import MemberState
 from bmqtwist.storage import image, replica
 from bmqtwist.testing.config import CLUSTER
 from sim.campaign.actions import CLIENT_WEIGHTS, WEIGHTS, act, end_faults
@@ -119,6 +121,10 @@ def _perform(world: CampaignWorld, schedule: Schedule) -> None:
     _run_to_final_state(world)  # replicas receive the records of that change
     for judge in world.judges:
         judge.check_final_state()
+    states = {node.name: world.cluster(node.name).leadership.member_state for node in world.machines}
+    lists = {repr(world.cluster(node.name).metadata.state.members) for node in world.machines}
+    if len(lists) != 1 or set(states.values()) != {(MemberState.MEMBER, "")}:
+        raise Violation("L4", f"the states of the nodes are {states}, their lists {lists}")
     standings = {world.cluster(node.name).leadership.standing.leader for node in world.machines}
     if standings != {believed[0].broker.clusters[CLUSTER].node_id}:
         raise Violation("L1", f"nodes follow different leaders in the end: {standings}")
@@ -145,7 +151,7 @@ def _is_final(world: CampaignWorld) -> bool:
             judge.check_final_state()
     except Violation:
         return False
-    return True
+    return all(world.cluster(node.name).leadership.member_state[0] is MemberState.MEMBER for node in world.machines)
 
 
 def campaign(seed: int, size: int, steps: int = STEPS, clients: bool = False) -> Run:

@@ -22,17 +22,21 @@ from bmqtwist.member.replication import Replication
 from bmqtwist.queue.queue import Put
 from bmqtwist.queue.relay import RelayQueue
 from bmqtwist.relay.relays import Relays
+from bmqtwist.storage.identity import IdentityFile, StorageState
+from bmqtwist.storage.ledger_file import LEDGER_SUFFIX
 from bmqtwist.storage.partition_log import Batch
-from bmqtwist.storage.slot_file import VoteFile
+from bmqtwist.storage.slot_file import PromiseFile, VoteFile
 from bmqtwist.testing.config import CLUSTER
 from bmqtwist.testing.simulated_node import SimulatedNode
 from bmqtwist.wire.cluster_schema import ClusterStateRecord
-from sim.campaign.judges import Judge, Violation
+from sim.campaign.judges import STORAGE, Judge, Loss, Violation, durable_promises, durable_vote
 from sim.campaign.messages import DOMAINS, MessageJudge
 from sim.campaign.schedule import Schedule
 from sim.elected import INACTIVITY_S, ElectedCluster
 
 DATA_BYTES = 1 << 20  # of a DATA file
+
+EVERYTHING = Loss(True, True, True, (0, 1))  # of a node with two partitions: its whole storage directory
 
 CLOCK_SPREAD_S = 1000.0  # largest difference between the monotonic clocks of two nodes
 
@@ -56,6 +60,7 @@ class CampaignWorld(ElectedCluster):
         self.violation: Violation | None = None  # the first one
         self.message_judge = next(judge for judge in self.judges if isinstance(judge, MessageJudge))
         self.proposals = 0
+        self._lost = set[str]()  # nodes that have lost files since their last start
         self.faults_ended = False
         self.campaign_clients: list[Any] = []  # `clients.CampaignClient`
         self.undecided: Counter[str] = Counter()  # queue URI -> proposed changes with unknown outcome
@@ -108,6 +113,7 @@ class CampaignWorld(ElectedCluster):
 
     def _on_boot(self, node: SimulatedNode) -> None:
         self.counts["boots"] += 1
+        self._lost.discard(node.name)  # its identity says so from now on
         for proxy in node.broker.proxies.values():
             self._observe_relays(node, proxy.relays)
         if node in self.proxies:
@@ -216,7 +222,47 @@ class CampaignWorld(ElectedCluster):
         if path in node.disk.paths() and node.disk.content(path):
             node.disk.put(path, b"\xff" * len(node.disk.content(path)))
             self.counts["votes lost"] += 1
-            self.notify_judges(lambda judge: judge.on_vote_damaged(node))
+            self.notify_judges(lambda judge: judge.on_storage_lost(node, Loss(vote=True)))
+
+    def lose_storage(self, node: SimulatedNode, lost: Loss) -> None:
+        """Remove files of a stopped node."""
+        sets = [f"bmq_{index}." for index in lost.partitions]
+        for path in node.disk.paths():
+            directory, _, name = path.rpartition("/")
+            if directory.endswith("/storage") and (
+                    lost.vote and name == VoteFile.name or lost.promises and name == PromiseFile.name
+                    or lost.metadata and name.endswith(LEDGER_SUFFIX) or any(name.startswith(each) for each in sets)
+                    or lost == EVERYTHING):
+                node.disk.remove(path)
+                node.disk.sync_directory(directory)
+        self._lost.add(node.name)
+        self.notify_judges(lambda judge: judge.on_storage_lost(node, lost))
+
+    def may_lose_vote(self, node: SimulatedNode) -> bool:
+        """Return whether the cluster continues without an operator after the loss of a node's vote: enough members with
+        intact storage remain, or every node has a ledger."""
+        size = len(self.machines)
+        identities = [IdentityFile(each.disk, STORAGE.format(each.name)).read()[0] for each in self.machines]
+        return len(set(self.intact_members()) - {node.name}) >= size - size // 2 or not self._lost and all(
+            identity is not None and identity.state is not StorageState.LOST for identity in identities)
+
+    def intact_members(self) -> list[str]:
+        """Return the nodes whose disk has the registered incarnation, and all records that it has acknowledged; none before
+        the cluster is formed."""
+        lists = [members for node in self.machines if node.up
+                 for members in [self.cluster(node.name).metadata.state.members] if members is not None]
+        newest = max(lists, key=lambda members: members.version, default=None)
+        registered = {each.node_id: each.incarnation for each in newest.nodes} if newest is not None else {}
+        found = []
+        for node in self.machines:
+            if node.name in self._lost:
+                continue
+            identity, _ = IdentityFile(node.disk, STORAGE.format(node.name)).read()
+            if (identity is not None and registered.get(identity.node_id) == identity.incarnation
+                    and identity.state is StorageState.COMPLETE and not durable_vote(node)[1]
+                    and not any(promise.doubt for promise in durable_promises(node))):
+                found.append(node.name)
+        return found
 
     def propose(self, node: SimulatedNode, change: Change, done: Callable[[Any], None] = lambda value: None,
                 uri: str = "") -> None:

@@ -11,6 +11,7 @@ from kit.ledger_kit import Disk, Failed, leading, opened
 
 from bmqtwist.cluster import changes, metadata_log, record_log
 from bmqtwist.cluster.changes import LEAST_ASSIGNED, AssignQueue, PrimaryRules, UnassignQueue, UpdateApps
+from bmqtwist.cluster.electorate import Electorate
 from bmqtwist.cluster.log_events import (
     Done,
     Flush,
@@ -510,7 +511,7 @@ def test_a_crash_at_any_step_of_a_ledger_rollover_keeps_the_state(power):
             disk = MemoryDisk()
             file = LedgerFile(disk, place)
             file.open()
-            log = metadata_log.MetadataLog(1, "n1", (1, 2, 3), 500)
+            log = metadata_log.MetadataLog(Electorate(1, (1, 2, 3)), "n1", 500)
             metadata = ClusterMetadata(log, file, ListReport())
             metadata.open()
             metadata.lead(1, PrimaryRules(1, [1, 2, 3]), lambda outcome, wall: None, 1000)
@@ -534,7 +535,7 @@ def test_a_crash_at_any_step_of_a_ledger_rollover_keeps_the_state(power):
                 disk.kill()
             again = LedgerFile(disk, place)
             again.open()
-            other = metadata_log.MetadataLog(1, "n1", (1, 2, 3), 500)
+            other = metadata_log.MetadataLog(Electorate(1, (1, 2, 3)), "n1", 500)
             other.open(again.read_all())
             assert other.lsn >= durable
             assert all(queue == log.state.queues[uri] for uri, queue in other.state.queues.items())

@@ -228,6 +228,14 @@ def test_pages_of_events_contain_each_event_of_all_nodes_once() -> None:
     assert len(last["events"]) == 3 and last["events"][-1]["at"] == found[-1]["at"] and last["next"] is None
 
 
+def test_a_node_without_intact_storage_makes_the_verdict_bad() -> None:
+    parts = healthy_parts()
+    parts["n2"].update(memberState="RECOVERING", awaited="")
+    parts["n3"].update(memberState="WAITING_FOR_MEMBERS", awaited="[n1, 1]")
+    assert cluster_document(parts)["verdict"]["reasons"] == [
+        "Node n2 is RECOVERING.", "Node n3 is WAITING_FOR_MEMBERS and waits for [n1, 1]."]
+
+
 def test_alarms_events_and_top_queues_of_all_nodes_are_merged() -> None:
     parts = healthy_parts()
     for number, each in enumerate(parts.values()):

@@ -8,24 +8,24 @@ from typing import Any
 
 from bmqtwist.loop.loop import Timers
 from bmqtwist.member.promises import RETRY_S, Promises
-from bmqtwist.storage.slot_file import StoredPromise
+from bmqtwist.storage.slot_file import Doubt, StoredPromise
 
 
 class PromisesBench:
     """A promise file whose writes complete on the test's command."""
 
-    def __init__(self, stored: list[StoredPromise], lost: bool = False) -> None:
+    def __init__(self, stored: list[StoredPromise]) -> None:
         self.written: list[list[StoredPromise]] = []
         self.jobs: list[tuple[Callable[[], None], Callable[[float], None], Callable[[OSError, float], None]]] = []
         self.saved: list[tuple[int, int, float]] = []
         self.alarms: list[str] = []
         self.timers = Timers()
-        file: Any = SimpleNamespace(read=lambda: (stored, lost), write=self.written.append)
+        file: Any = SimpleNamespace(value=stored, write=self.written.append)
         host: Any = SimpleNamespace(
             now=1.0, timers=self.timers, run_in_thread=lambda *job: self.jobs.append(job),
             report=SimpleNamespace(alarm=lambda kind, form, text: self.alarms.append(text)))
         self.promises = Promises("Cluster (c)", file, host, lambda *saved: self.saved.append(saved))
-        self.promises.read(2)
+        self.promises.load(2)
 
     def work(self) -> None:
         """Complete the write."""
@@ -47,7 +47,7 @@ def test_a_promise_takes_effect_when_written_and_the_next_write_has_those_made_m
 
 
 def test_an_older_lease_does_not_lower_a_promise_and_the_end_of_a_doubt_makes_none() -> None:
-    bench = PromisesBench([StoredPromise(3, True), StoredPromise(3)])
+    bench = PromisesBench([StoredPromise(3, Doubt.TAIL), StoredPromise(3)])
     bench.promises.save(0, 0, False)
     bench.work()
     assert bench.written == [[StoredPromise(3), StoredPromise(3)]] and not bench.saved
@@ -67,10 +67,5 @@ def test_a_failed_write_of_promises_is_retried_with_an_alarm() -> None:
 
 def test_a_doubt_is_written_at_once() -> None:
     bench = PromisesBench([StoredPromise(5), StoredPromise(6)])
-    bench.promises.mark_doubtful(1)
-    assert bench.written == [[StoredPromise(5), StoredPromise(6, True)]] and not bench.jobs
-
-
-def test_lost_promises_raise_an_alarm() -> None:
-    bench = PromisesBench([], lost=True)
-    assert bench.promises.lost and "the promises of this node are unknown" in bench.alarms[0]
+    bench.promises.mark_doubtful(1, Doubt.TAIL)
+    assert bench.written == [[StoredPromise(5), StoredPromise(6, Doubt.TAIL)]] and not bench.jobs

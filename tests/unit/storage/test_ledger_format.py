@@ -45,8 +45,8 @@ def tool_output_of(value):
     if not is_dataclass(value) and not isinstance(value, tuple):
         return value
     parts = {entry.wire_name: getattr(value, entry.attribute) for entry in fields_of(type(value))}
-    return {name: tool_output_of(part) for name, part in parts.items()
-            if part != [] and (name not in ("unsafe", "features") or part)}
+    ours = ("unsafe", "features", "members")
+    return {name: tool_output_of(part) for name, part in parts.items() if part != [] and (name not in ours or part)}
 
 
 def record(sequence, uri="", kind=LedgerRecordType.UPDATE, term=1):

@@ -21,7 +21,7 @@ from bmqtwist.cluster.partition_events import (
 from bmqtwist.errors import PeerError
 from bmqtwist.storage.memory import MemoryDisk
 from bmqtwist.storage.psn import NO_PSN, LogSummary, RecordRun
-from bmqtwist.storage.slot_file import PromiseFile, StoredPromise
+from bmqtwist.storage.slot_file import Doubt, PromiseFile, StoredPromise
 from bmqtwist.wire import layout
 from bmqtwist.wire.cluster_schema import Decline, ImagePart, Keepalive, Prepare, Promise, Pull, Renewal, Stale, Yield
 from bmqtwist.wire.control import Encoding, decode_control
@@ -31,7 +31,7 @@ DIRECTORY = "/storage"
 
 
 def stored_promises(*leases: int) -> list[StoredPromise]:
-    return [StoredPromise(lease, lease % 2 == 1) for lease in leases]
+    return [StoredPromise(lease, list(Doubt)[lease % 3]) for lease in leases]
 
 
 def test_without_a_file_there_are_no_promises() -> None:
@@ -112,7 +112,7 @@ LOG = LogSummary((5, 9), (4, 2), ((4, 7), (5, 9)))
 RUN = RecordRun((5, 8), (5, 9), b"journal", b"data", b"qlist")
 MESSAGES: list[PartitionMessage | Decline | Yield] = [
     Prepare(2, 7), Promise(2, 7, LOG.last, LOG.base, list(LOG.leases), (4, 7)),
-    Promise(2, 7, doubtful=True), Stale(2, 9), Pull(2, 7, (4, 7)),
+    Promise(2, 7, doubtful=True), Promise(2, 7, doubtful=True, lost=True), Stale(2, 9), Pull(2, 7, (4, 7)),
     Pull(2, 7, None), Records(2, 7, (4, 7), RUN),
     ImagePart(2, 7, 3, (5, 9), True, b"j", b"d", b"q"),
     ReplicaReceipt(2, 7, (5, 9), (4, 7), 4, 1 << 40), Keepalive(2, 7, (5, 9), 0, (4, 7), 1 << 40),
