@@ -163,7 +163,7 @@ class Electorate:
         """True if this node may lead: it is a voter, and its ledger has all that it acknowledged."""
         if any(self.node_id not in voters or not self._has_ledger(self.node_id, voters) for voters in self._voters):
             return not self.lists and self.storage(self.node_id).state is StorageState.FRESH and not any(
-                each.has_ledger for each in self.announced.values())
+                each.has_ledger and not each.is_new for each in self.announced.values())
         return True
 
     def state(self) -> MemberState:

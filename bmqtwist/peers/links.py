@@ -28,7 +28,7 @@ from bmqtwist.link.upstream_batch import UpstreamBatch
 from bmqtwist.peers import handshake
 from bmqtwist.security.authorization import Action
 from bmqtwist.storage.identity import id_text
-from bmqtwist.versions import active_announcement, announced_versions, member_conflict
+from bmqtwist.versions import MEMBER_LIST, active_announcement, announced_versions, member_conflict
 from bmqtwist.wire.fast import EventType
 from bmqtwist.wire.schema import BrokerResponse, ClientIdentity
 
@@ -283,7 +283,7 @@ class ClusterLinks:
         found = handshake.member_identity(self._host.identity, self._host.configuration.app, session_number,
                                           self.definition.name, self.node_id, definition)
         found.features += active_announcement(self.active_features())
-        if definition is not None:
+        if definition is not None and MEMBER_LIST in self._host.identity.versions.features:
             own = replace(self.electorate.storage(self.node_id), cluster_id=self.electorate.cluster_id)
             found.features += handshake.storage_feature(own)
         return found

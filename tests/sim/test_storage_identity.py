@@ -218,6 +218,49 @@ def test_two_members_without_storage_wait_for_the_operator(kept: int) -> None:
     assert state(nodes, keeper) == (MemberState.WAITING_FOR_MEMBERS, others)
 
 
+def damage_logs(nodes: ReplicatingCluster, index: int, *nodes_with_damage: SimulatedNode) -> None:
+    """Flip bits of a durable record in the journals of stopped nodes."""
+    for node in nodes_with_damage:
+        path = next(path for path in node.disk.paths()
+                    if f"/storage/bmq_{index}." in path and path.endswith("journal"))
+        node.disk.flip(path, 704, 0xFF)
+
+
+def test_logs_that_may_lack_their_last_records_at_a_majority_need_all_members_and_no_operator() -> None:
+    nodes = available_cluster(15)
+    for _ in range(4):
+        nodes.post(10)
+        nodes.run(1.5)
+    index = nodes.record(STRONG).partition_id
+    kill_all(nodes)
+    first, second, third = nodes.machines
+    damage_logs(nodes, index, first, second)
+    first.boot()
+    second.boot()
+    nodes.run(30.0)
+    assert not any(nodes.replication(node).is_active_primary(index) for node in (first, second))
+    third.boot()
+    nodes.wait_until_available()
+    nodes.run(2.0)
+    nodes.judge_partitions()
+    nodes.judge_all()
+
+
+def test_lost_file_sets_at_a_majority_wait_for_the_operator_and_the_members_are_named() -> None:
+    nodes = available_cluster(16)
+    nodes.post(20)
+    kill_all(nodes)
+    index = nodes.record(STRONG).partition_id
+    first, second, third = nodes.machines
+    for node in (first, third):
+        lose(node, f"/storage/bmq_{index}.")
+    for node in nodes.machines:
+        node.boot()
+    nodes.run(90.0)
+    assert not any(nodes.replication(node).is_active_primary(index) for node in nodes.machines)
+    assert any("durable records may be missing at nodes 1, 3" in line for node in nodes.machines for line in node.log())
+
+
 def test_a_directory_of_another_node_is_refused_and_not_changed() -> None:
     nodes = available_cluster(8)
     nodes.post(5)

@@ -9,13 +9,14 @@ import pytest
 
 from bmqtwist.alarms import NODE_VERSION_DIFFERS
 from bmqtwist.cluster.changes import ActivateFeatures
+from bmqtwist.cluster.electorate import MemberState
 from bmqtwist.daemon.assemble import StartFailure
 from bmqtwist.storage.memory import MemoryDisk
 from bmqtwist.storage.slot_file import StorageVersionFile
 from bmqtwist.testing.clock import WALL_S
 from bmqtwist.testing.config import sample_domains
 from bmqtwist.testing.simulated_node import SimulatedNode, SimulatedPerformer
-from bmqtwist.versions import BASELINE, FEATURE_RECORDS, OWN, VersionRange, Versions
+from bmqtwist.versions import BASELINE, FEATURE_RECORDS, MEMBER_LIST, OWN, VersionRange, Versions
 from bmqtwist.view import cluster_facts
 from sim.introductions import links
 from sim.replicated import STRONG, ReplicatingCluster
@@ -79,8 +80,8 @@ class Releases(ReplicatingCluster):
 REFUSED = [
     (AFTER_NEXT, "no common protocol version", "9.0.0 with protocol version"),
     (replace(NEXT, storage=VersionRange(5, 6)), "no common storage version", "storage version 5 to 6"),
-    (BEFORE, "it does not support FEATURE_RECORDS, which this cluster uses", "0.0.9 with protocol version"),
-    (LEGACY, "it does not support FEATURE_RECORDS, which this cluster uses", "0.0.1 with protocol version 0"),
+    (BEFORE, "it does not support FEATURE_RECORDS, MEMBER_LIST, which this cluster uses", "0.0.9 with protocol version"),
+    (LEGACY, "it does not support FEATURE_RECORDS, MEMBER_LIST, which this cluster uses", "0.0.1 with protocol version 0"),
 ]
 
 
@@ -130,7 +131,7 @@ def test_a_new_cluster_uses_all_features_of_its_members_from_its_first_record() 
     for count in (1, 2, 3):
         nodes = Releases(5, {}, count)
         nodes.run(20.0)
-        assert nodes.active() == {(FEATURE_RECORDS,)}
+        assert nodes.active() == {(FEATURE_RECORDS, MEMBER_LIST)}
         assert nodes.storage_versions() == {1}
 
 
@@ -164,7 +165,7 @@ def test_features_become_active_after_the_time_for_a_rollback() -> None:
     assert nodes.active() == {()}
     nodes.leader.stop(down=5.0)  # nor does another leader
     nodes.run(120.0)
-    assert nodes.active() == {(FEATURE_RECORDS,)}
+    assert nodes.active() == {(FEATURE_RECORDS, MEMBER_LIST)}
     assert "Features" not in nodes.admin(nodes.leader, "CLUSTERS CLUSTER c3 STATUS"), "the text is the original's again"
     node = nodes.node("n3")
     node.versions = replace(BEFORE, storage=VersionRange(0, 0))
@@ -173,7 +174,7 @@ def test_features_become_active_after_the_time_for_a_rollback() -> None:
     with pytest.raises(StartFailure, match=r"storage in '.*' has version 1; this release, 0\.0\.9, understands 0"):
         node.open_node(SimulatedPerformer(node))
     node.versions = BEFORE
-    with pytest.raises(StartFailure, match=r"use FEATURE_RECORDS, which this release, 0\.0\.9, does not support"):
+    with pytest.raises(StartFailure, match=r"use FEATURE_RECORDS, MEMBER_LIST, which this release, 0\.0\.9, does"):
         node.open_node(SimulatedPerformer(node))
     node.versions = replace(OWN, storage=VersionRange(2, 3))
     with pytest.raises(StartFailure, match=r"has version 1; this release, .*, understands 2 to 3: first run the"):
@@ -181,6 +182,33 @@ def test_features_become_active_after_the_time_for_a_rollback() -> None:
     node.versions = OWN
     node.boot()
     nodes.post_and_wait()
+    nodes.check_all()
+
+
+@pytest.mark.parametrize("old", [1, 2])
+def test_a_cluster_with_a_member_of_the_last_release_has_no_member_list_and_works_as_before(old: int) -> None:
+    names = [f"n{number}" for number in range(1, old + 1)]
+    nodes = Releases(17, dict.fromkeys(names, LEGACY))
+    nodes.post_and_wait()
+    for node in nodes.machines:
+        node.crash(power=False, down=None)
+        nodes.run(8.0)
+        nodes.post(3)
+        node.disk = MemoryDisk()
+        node.boot()
+        nodes.post_and_wait()
+        nodes.run(2.0)
+    assert all(nodes.cluster(node.name).metadata.state.members is None for node in nodes.machines)
+    nodes.check_all()
+    for name in names:
+        nodes.install(name, OWN)
+    nodes.post_and_wait()
+    assert nodes.cluster("n3").metadata.state.members is None, "a rollback is possible"
+    nodes.run(ROLLBACK_S + 10.0)
+    for node in nodes.machines:
+        members = nodes.cluster(node.name).metadata.state.members
+        assert members is not None and all(each.voting and each.incarnation for each in members.nodes)
+        assert nodes.cluster(node.name).leadership.member_state == (MemberState.MEMBER, "")
     nodes.check_all()
 
 
@@ -212,9 +240,10 @@ def test_a_storage_version_that_cannot_be_written_delays_the_use_of_features() -
     failing = nodes.node("n2")
     failing.disk.fail = fail
     nodes.run(ROLLBACK_S + 10.0)
-    assert nodes.cluster("n2").metadata.state.features == (FEATURE_RECORDS,) and nodes.cluster("n2").metadata.features == ()
-    assert len([line for line in failing.log() if "FEATURE_RECORDS cannot be used" in line]) == 1
+    assert nodes.cluster("n2").metadata.state.features == (FEATURE_RECORDS, MEMBER_LIST)
+    assert nodes.cluster("n2").metadata.features == ()
+    assert len([line for line in failing.log() if "FEATURE_RECORDS, MEMBER_LIST cannot be used" in line]) == 1
     failing.disk.fail = lambda operation, path: None
     nodes.run(2.0)
-    assert nodes.active() == {(FEATURE_RECORDS,)}
+    assert nodes.active() == {(FEATURE_RECORDS, MEMBER_LIST)}
     nodes.post_and_wait()
