@@ -332,10 +332,8 @@ class Leadership:
     def _save_vote(self, job: SaveVote) -> None:
         if self._vote_file is not None:
             self._loop.run_in_thread(partial(self._vote_file.write, (job.term, job.vote)),
-                                 partial(self._on_vote_saved, job.number), partial(self._on_vote_failed, job.number))
-
-    def _on_vote_saved(self, number: int, now: float) -> None:
-        self.step(now, Written(number))
+                                     lambda now: self.step(now, Written(job.number)),
+                                     partial(self._on_vote_failed, job.number))
 
     def _on_vote_failed(self, number: int, error: OSError, now: float) -> None:
         self.step(now, WriteFailed(number, str(error)))

@@ -90,9 +90,13 @@ class ClusterLinks:
         """Stop dialling and admitting nodes."""
         self._stopped = True
 
+    @property
+    def _announces_storage(self) -> bool:
+        return isinstance(self.definition, ClusterDefinition) and MEMBER_LIST in self._host.identity.versions.features
+
     def reconnect(self) -> None:
-        """Close all connections, which are established again: the identity of the storage has changed."""
-        for peer in list(self._sessions.values()):
+        """Close all connections if they announce the identity of the storage, which has changed; they are dialled again."""
+        for peer in list(self._sessions.values()) if self._announces_storage else ():
             peer.session.close("Cluster (%s): %s: the identity of the storage has changed", self.definition.name,
                                peer.session.description)
 
@@ -283,7 +287,7 @@ class ClusterLinks:
         found = handshake.member_identity(self._host.identity, self._host.configuration.app, session_number,
                                           self.definition.name, self.node_id, definition)
         found.features += active_announcement(self.active_features())
-        if definition is not None and MEMBER_LIST in self._host.identity.versions.features:
+        if self._announces_storage:
             own = replace(self.electorate.storage(self.node_id), cluster_id=self.electorate.cluster_id)
             found.features += handshake.storage_feature(own)
         return found
