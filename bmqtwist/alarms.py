@@ -410,6 +410,11 @@ NODE_CONFIGURATION_DIFFERS = _declare(
     "A node has a different definition of the cluster: `numPartitions` or the nodes. One alarm for each node.",
     "The node is refused.",
     "Give all nodes the same definition in `clusters.json`.")
+OWN_CONFIGURATION_DIFFERS = _declare(
+    "own-configuration-differs", "CLUSTER_CONFIGURATION",
+    "`nodes` in clusters.json of this node differ from the members of the cluster; the alarm names each difference.",
+    "The node is `MISCONFIGURED`: it serves nothing until all nodes of its list are connected and have the same list.",
+    "Correct `clusters.json`, or change the members as in docs/operations.md.")
 NODE_VERSION_DIFFERS = _declare(
     "node-version-differs", "CLUSTER_VERSIONS",
     "Two nodes have no common version of the protocol or of the storage, or one lacks a feature that the cluster uses. Both "

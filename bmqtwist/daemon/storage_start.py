@@ -74,6 +74,8 @@ def start_storage(files: StorageFiles, definition: ClusterDefinition, node_id: i
     if refusal := result.refusal or ("" if may_wait else mistake):
         raise LocalError(f"{title}: storage directory '{files.location}': {refusal}")
     identity = result.identity
+    if mistake:
+        report.alarm(alarms.OWN_CONFIGURATION_DIFFERS, "%s", f"{title}: {mistake}")
     if result.lost:
         report.alarm(alarms.STORAGE_LOST, "%s",
                      f"{title}: storage directory '{files.location}' has lost data of this node: {', '.join(result.lost)}. "

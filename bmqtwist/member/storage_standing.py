@@ -208,7 +208,8 @@ class StorageStanding:
         if state is not self._state or is_due:
             self._logged_at, self._state = now, state
             waits = f"; it waits for {awaited}" if awaited else ""
-            self._loop.report.info(f"{self._title}: this node is {state.name}: it {state.value}{waits}")
+            why = f". {self.mistake}" if self.mistake else ""
+            self._loop.report.info(f"{self._title}: this node is {state.name}: it {state.value}{waits}{why}")
 
 
 def members_text(members: MemberList) -> str:

@@ -159,6 +159,8 @@ def assess(found: FoundStorage, wanted: StorageIdentity, incarnation: Callable[[
     lost, state = _lost_parts(found), known.state
     missing = frozenset(range(min(known.partitions, wanted.partitions))) - found.file_sets
     lost += [f"the file set of partition {index}" for index in sorted(missing)]
+    if state is StorageState.FRESH and (missing if found.has_members else found.ledger_records):
+        state = StorageState.COMPLETE  # the lost file sets may have had records; or the cluster has no member list yet
     renewed = found.ledger is not Part.PRESENT or found.vote is not Part.PRESENT
     is_new = state is StorageState.FRESH and not found.has_members
     doubts = dict.fromkeys(everything, Doubt.TAIL) if found.promises is not Part.PRESENT else {}

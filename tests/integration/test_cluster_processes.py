@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import urlopen
@@ -29,13 +30,21 @@ def ready(console: str) -> str:
         return error.read().decode()
 
 
+def wait_until_ready(console: str) -> None:
+    """Wait until a node is ready: it may be available before it is connected with all nodes."""
+    end = time.monotonic() + 30.0
+    while (answer := ready(console)) != "ok\n":
+        assert time.monotonic() < end, answer
+        time.sleep(0.1)
+
+
 def test_three_member_processes_replace_a_killed_leader(tmp_path: Path) -> None:
     with ClusterProcess(tmp_path) as cluster:
         leader = cluster.leader
         assert {leader_in_log(cluster[name], 0) for name in cluster.names} == {leader}
         for name in cluster.names:
             cluster[name].expect("Cluster (c3) is available")
-            assert ready(cluster.consoles[name]) == "ok\n"
+            wait_until_ready(cluster.consoles[name])
         others = [name for name in cluster.names if name != leader]
         log_lengths = {name: len(cluster[name].records) for name in cluster.names}
         cluster[leader].kill()

@@ -48,7 +48,7 @@ def test_committed_records_stay_and_all_logs_become_equal(size: int, loss: float
 # -- what the campaign has to find ---------------------------------------------------------------------------------------
 
 
-_choose_log, _send_receipt = TakeOver.choose_log, Reception.send_receipt
+_send_receipt = Reception.send_receipt
 _assign, _reject_stale = PartitionStanding.accept_assignment, PartitionStanding.reject_stale
 
 
@@ -57,13 +57,6 @@ def _take_own_log(self: TakeOver, event: object) -> None:
     standing = self._standing
     if standing.promised_lease >= standing.lease and len(self.promises) + 1 >= standing.majority and not standing.log.busy:
         self._begin_lease()
-
-
-def _lead_without_quorum(self: TakeOver, event: object) -> None:
-    """Leads with its own promise alone."""
-    kept, self._standing.majority = self._standing.majority, 1
-    _choose_log(self, event)
-    self._standing.majority = kept
 
 
 def _use_old_lease(self: PartitionStanding, assigned: Assigned) -> bool:
@@ -106,7 +99,7 @@ class _UnsyncedLog:
 
 MISTAKES: dict[str, tuple[type, str, Any]] = {
     "takes its own log": (TakeOver, "choose_log", _take_own_log),
-    "needs no quorum": (TakeOver, "choose_log", _lead_without_quorum),
+    "needs no quorum": (TakeOver, "_has_quorum", lambda self: True),
     "uses old leases": (PartitionStanding, "accept_assignment", _use_old_lease),
     "promises anything": (PartitionStanding, "reject_stale", _ignore_promises),
     "says what is not safe": (Reception, "send_receipt", _acknowledge_unsynced),

@@ -18,6 +18,7 @@ from bmqtwist.testing.simulated_node import SimulatedNode
 from bmqtwist.wire.cluster_schema import NodeStatus
 from bmqtwist.wire.fast import EventType
 from sim.campaign.messages import EVENTUAL, STRONG
+from sim.campaign.world import EVERYTHING
 from sim.cluster import PARTITION
 from sim.elected import ELECTOR, INACTIVITY_S, heal
 from sim.faults import FAILOVER_S, FaultWorld
@@ -91,7 +92,7 @@ def test_row_10_network_split_into_halves() -> None:
 
 
 def test_row_11_link_between_leader_and_a_follower_cut() -> None:
-    world = FaultWorld(11)
+    world = FaultWorld(12)
     world.consumer(STRONG, ["p2"])
     world.live(2.0)
     leader, term = world.leader, world.terms()
@@ -248,6 +249,7 @@ def test_row_33_member_with_another_configuration() -> None:
     right = away._configure
     away._configure = partial(member_configuration, int(away.name[1:]), 3, PORT, app=APP, cluster={
         "elector": ELECTOR, "partition": {**PARTITION, "numPartitions": 3}})
+    world.lose_storage(away, EVERYTHING)  # with its storage it would not start
     away.boot()
     world.live(20.0)
     for node in world.other_nodes(away):

@@ -57,7 +57,7 @@ def test_a_confirm_at_the_primary_removes_the_message_at_all_members() -> None:
 
 
 def test_confirms_are_replicated_with_the_next_message_or_after_a_delay() -> None:
-    nodes = stable_cluster(0)
+    nodes = stable_cluster(4)
     nodes.post(10)
     primary, (replica, _) = nodes.primary(), nodes.replicas()
     _, writer = nodes.writer()

@@ -96,6 +96,20 @@ def test_a_lost_file_set_makes_its_partition_doubtful() -> None:
     assert not more.doubts and more.identity.partitions == 4
 
 
+def test_a_file_set_that_is_lost_right_after_the_cluster_was_formed_is_missed() -> None:
+    known = replace(KNOWN, state=FRESH)
+    result = assess(replace(FOUND, identity=known, file_sets=frozenset((0,))), WANTED, renew)
+    assert (result.identity.state, result.doubts) == (COMPLETE, {1: Doubt.LOST}) and result.lost
+    assert assess(replace(FOUND, identity=known), WANTED, renew).identity.state is FRESH
+
+
+def test_new_storage_with_records_of_a_cluster_without_member_list_is_complete() -> None:
+    found = replace(FOUND, identity=replace(KNOWN, state=FRESH), has_members=False)
+    assert assess(found, WANTED, renew).identity.state is COMPLETE
+    assert assess(replace(found, ledger_records=False), WANTED, renew).identity.state is FRESH
+    assert assess(replace(found, ledger=MISSING), WANTED, renew).identity.state is LOST
+
+
 def test_a_second_loss_before_the_registration_is_remembered() -> None:
     once = assess(replace(FOUND, vote=MISSING), WANTED, renew).identity
     twice = assess(replace(FOUND, identity=once, vote=MISSING), WANTED, lambda: 8).identity
