@@ -29,6 +29,7 @@ from sim.campaign.clients import CampaignProducer
 from sim.campaign.judges import Loss, damaged_messages, durable_vote
 from sim.campaign.messages import APPS as APPS_OF_CLIENTS
 from sim.campaign.messages import EVENTUAL, EXTRA_APP, FANOUT, STRONG, domain_text
+from sim.campaign.operator_mistakes import correct_all, misconfigure, swap_directories
 from sim.campaign.schedule import LEADER, Step
 from sim.campaign.world import EVERYTHING, CampaignWorld
 
@@ -260,6 +261,8 @@ DISKS = {
     "mend": Action(5, end_disk_faults),
     "vote lost": Action(2, damage_vote_file),
     "storage lost": Action(4, lose_storage),
+    "wrong list": Action(2, misconfigure),
+    "swapped": Action(1, swap_directories),
 }
 
 
@@ -557,6 +560,7 @@ def act(world: CampaignWorld, step: Step) -> None:
 def end_faults(world: CampaignWorld) -> None:
     """End all faults and let clients drain."""
     world.faults_ended = True
+    correct_all(world)
     heal_links(world, world.machines[0], world.machines[0], NOTHING)
     end_link_delays(world, world.machines[0], world.machines[0], NOTHING)
     for node in world.machines:

@@ -6,6 +6,7 @@ M3  All nodes apply the same sequence of records.
 M4  A node's commit position never decreases in a run, and a committed record is durable at a majority.
 M5  The state of a node equals the result of all records from the first one.
 M6  In the end each node has applied all committed records.
+M7  All member lists that are applied have the same cluster id.
 A1  Queue keys are unique, and each queue is in an existing partition.
 A2  No queue key is used for a second queue, and the app keys of a queue are unique.
 A3  A queue stays in its partition.
@@ -116,7 +117,7 @@ def copy(state: ClusterState) -> ClusterState:
 
 
 class MetadataJudge(Judge):
-    """Checks M1 to M6 and A1 to A4."""
+    """Checks M1 to M7 and A1 to A4."""
 
     def __init__(self, world: CampaignWorld) -> None:
         super().__init__(world)
@@ -127,6 +128,7 @@ class MetadataJudge(Judge):
         self._keys: dict[bytes, tuple[str, int]] = {}  # key of every queue that ever existed -> its URI and partition
         self._removed: set[bytes] = set()  # keys of removed queues
         self._leases: dict[tuple[int, int], int] = {}  # (partition, lease) -> node
+        self._cluster_ids: set[int] = set()
 
     def on_boot(self, node: SimulatedNode) -> None:
         log = node.broker.clusters[CLUSTER].metadata.log
@@ -172,6 +174,10 @@ class MetadataJudge(Judge):
             self._add_committed(node, lsn)
         if changed and comparable(log.state) != comparable(self.history.state(changed[-1])):
             raise Violation("M5", f"the state of {node.name} at {changed[-1]} differs from the result of all records")
+        if changed and log.state.members is not None:
+            self._cluster_ids.add(log.state.members.cluster_id)
+        if len(self._cluster_ids) > 1:
+            raise Violation("M7", f"{node.name} applies a list of another cluster: {self._cluster_ids}")
 
     def _add_committed(self, node: SimulatedNode, lsn: Lsn) -> None:
         """Add all records up to `lsn`, which a node applies, to the committed ones, and check each change."""

@@ -61,6 +61,7 @@ class CampaignWorld(ElectedCluster):
         self.message_judge = next(judge for judge in self.judges if isinstance(judge, MessageJudge))
         self.proposals = 0
         self._lost = set[str]()  # nodes that have lost files since their last start
+        self.mistaken: dict[str, Any] = {}  # node -> mistake of an operator, for `operator_mistakes.py`
         self.faults_ended = False
         self.campaign_clients: list[Any] = []  # `clients.CampaignClient`
         self.undecided: Counter[str] = Counter()  # queue URI -> proposed changes with unknown outcome
