@@ -13,7 +13,7 @@ from typing import Any
 from bmqtwist.cluster.changes import Change, ChangePlanner, ChangeRefused, PrimaryRules
 from bmqtwist.cluster.electorate import Electorate, quorum_value
 from bmqtwist.cluster.log_events import Done, Message, NotDone, Send
-from bmqtwist.cluster.record_log import RecordLog, snapshot_record
+from bmqtwist.cluster.record_log import RecordLog, log_record, snapshot_record
 from bmqtwist.cluster.state import ClusterState, StateMismatch, partition_infos
 from bmqtwist.versions import MEMBER_LIST
 from bmqtwist.wire.cluster_schema import (
@@ -30,6 +30,7 @@ from bmqtwist.wire.cluster_schema import (
 )
 
 MESSAGE_BYTES = 1 << 20  # limit of the records in one message; a single record may be larger
+RESEND_BYTES = 1 << 15  # per period of `Resend`: sent records are given this time to arrive
 
 
 @dataclass(slots=True)
@@ -38,6 +39,7 @@ class Follower:
 
     sent: Lsn  # the newest record sent
     resend_after: Lsn  # a resend begins after this record
+    sent_bytes: int = 0  # without an acknowledgement, RESEND_BYTES less with each period
     durable: Lsn = NO_LSN  # the newest record known to be durable at the follower
     incarnation: int = 0  # of the storage in which it is durable
     goal: Lsn = NO_LSN  # the newest record at the first acknowledgement with this incarnation
@@ -168,6 +170,8 @@ class LeaderTerm:
             return False
         follower.durable = follower.resend_after = lsn
         follower.sent = max(follower.sent, lsn)
+        if lsn == follower.sent:
+            follower.sent_bytes = 0
         return True
 
     def _follower(self, node_id: int) -> Follower | None:
@@ -213,9 +217,11 @@ class LeaderTerm:
             follower.durable = min(follower.durable, follower.sent)  # the follower may have lost its file
 
     def resend(self) -> None:
-        """Send each follower the unacknowledged records again."""
+        """Send each follower the unacknowledged records again, once the last ones have had time to arrive."""
         for follower in self.followers.values():
-            follower.sent = follower.resend_after
+            follower.sent_bytes -= RESEND_BYTES
+            if follower.sent_bytes <= 0:
+                follower.sent, follower.sent_bytes = follower.resend_after, 0
 
     def next_messages(self, wall: int) -> list[Send]:
         """Return the messages with all records that were not sent to a follower yet."""
@@ -226,8 +232,10 @@ class LeaderTerm:
         log, found = self._log, list[Message]()
         if follower.sent < log.base:
             covered = log.lsn_at(log.covered)
-            found.append(Snapshot(self.node_id, self.term, snapshot_record(self._state, covered, wall)))
+            snapshot = log_record(snapshot_record(self._state, covered, wall))
+            found.append(Snapshot(self.node_id, self.term, snapshot.record))
             follower.sent = covered
+            follower.sent_bytes += len(snapshot.data)
         start = log.count_up_to(follower.sent)
         while start < len(log.records):
             stop, size = start, 0
@@ -236,6 +244,7 @@ class LeaderTerm:
                 stop += 1
             records = tuple(each.record for each in log.records[start:stop])
             found.append(Entries(self.node_id, self.term, log.lsn_at(start), records))
+            follower.sent_bytes += size
             follower.sent, start = log.lsn_at(stop), stop
         return found
 

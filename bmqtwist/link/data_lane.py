@@ -2,7 +2,8 @@
 
 The connection is given at most LINK_WRITE_BYTES of data before its kernel has accepted them. Data beyond that waits in the
 lane and is sent in FRAGMENT events: their bodies are the bytes of the waiting events, in order. Control events are written
-between two fragments. The output of a turn that fits is written as it is.
+between two fragments; one of more than LINK_WRITE_BYTES is sent as data, and so are the later events that must not overtake
+it. The output of a turn that fits is written as it is.
 
 docs/protocol-extensions.md has the table of the events that overtake. `link/outbox.py` fills the lane;
 `broker/output.py` empties it. Called only for peers that have announced CONTROL_FIRST. LINK_WRITE_BYTES is in
@@ -23,9 +24,9 @@ _FRAGMENT: Final = int(EventType.FRAGMENT)
 class DataLane:
     """Output of one connection. `open`: false until the response of the negotiation is written, which comes first;
     `control`: control events of this turn; `bytes`: waiting data; `blocked`: output that was written before is unsent;
-    `sent_at`: time of the last FRAGMENT event."""
+    `sent_at`: time of the last FRAGMENT event; `holds_control`: a control event is sent as data, and waits."""
 
-    __slots__ = ("open", "control", "bytes", "blocked", "sent_at", "_parts")
+    __slots__ = ("open", "control", "bytes", "blocked", "sent_at", "holds_control", "_held_bytes", "_parts")
 
     def __init__(self, is_open: bool) -> None:
         self.open = is_open
@@ -33,6 +34,8 @@ class DataLane:
         self.bytes = 0
         self.blocked = False
         self.sent_at = float("-inf")
+        self.holds_control = False
+        self._held_bytes = 0  # waiting data up to the end of the turn of the newest control event among them
         self._parts: deque[bytes | memoryview] = deque()
 
     def take_output(self, data: list[bytes | memoryview]) -> list[bytes | memoryview]:
@@ -47,9 +50,12 @@ class DataLane:
             size += len(part)
         if not self.bytes and not self.blocked and size <= LINK_WRITE_BYTES:
             output += data
+            self.holds_control = False
             return output
         self._parts += data
         self.bytes += size
+        if self.holds_control:
+            self._held_bytes = self.bytes
         if not self.blocked:
             output += self.next_fragment()
         return output
@@ -60,6 +66,9 @@ class DataLane:
         size = need = min(self.bytes, LINK_WRITE_BYTES)
         fragment: list[bytes | memoryview] = [event_header(_FRAGMENT, size)]
         self.bytes -= size
+        if self.holds_control:
+            self._held_bytes -= size
+            self.holds_control = self._held_bytes > 0
         while need:
             part = parts.popleft()
             if len(part) > need:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
-from bmqtwist.limits import OUT_EVENT_BYTES_MAX
+from bmqtwist.limits import LINK_WRITE_BYTES, OUT_EVENT_BYTES_MAX
 from bmqtwist.link.data_lane import DataLane
 from bmqtwist.storage.message import Message
 from bmqtwist.wire.fast import (
@@ -163,13 +163,17 @@ class Outbox:
         self._seal()
         self._sealed.append(data)
 
-    def control_event(self, data: bytes) -> None:
-        """Append a complete event that overtakes data."""
+    def control_event(self, data: bytes, in_order: bool) -> None:
+        """Append a complete event that overtakes data, but not if it is too large for one fragment. `in_order`: it does not
+        overtake such a large event either."""
         lane = self.lane
-        if lane is not None and lane.open:
+        if lane is None or not lane.open:
+            self.event(data)
+        elif len(data) <= LINK_WRITE_BYTES and not (in_order and lane.holds_control):
             lane.control.append(data)
         else:
             self.event(data)
+            lane.holds_control = True
 
     def event_parts(self, parts: list[bytes]) -> None:
         """Append a complete event in parts."""

@@ -228,10 +228,10 @@ class PeerSession(ClientSession):
             else:
                 session.flush_soon()
 
-    def send_control(self, event: bytes) -> None:
-        """Append a complete event that overtakes data; ignored after the end of the session."""
+    def send_control(self, event: bytes, in_order: bool) -> None:
+        """Append a complete event that overtakes data, see `Outbox.control_event`; ignored after the end of the session."""
         if self.session.state is ConnectionState.SERVING:
-            self.outbox.control_event(event)
+            self.outbox.control_event(event, in_order)
             self.session.flush()
 
     def on_drained(self) -> None:

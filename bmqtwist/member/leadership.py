@@ -277,7 +277,7 @@ class Leadership:
     def send(self, node_id: int, message: Message) -> None:
         """Send a message of the metadata log."""
         if self._links is not None:
-            self._links.send_control(node_id, encode_log_message(message))
+            self._links.send_control(node_id, encode_log_message(message), in_order=True)
 
     def on_applied(self, change: StateChanged) -> None:
         """Handle a record that is committed and applied."""

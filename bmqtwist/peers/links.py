@@ -116,11 +116,11 @@ class ClusterLinks:
         if peer is not None:
             peer.send(event, urgent)
 
-    def send_control(self, node_id: int, event: bytes) -> None:
-        """Send an event to a node that overtakes data; dropped if it is not connected."""
+    def send_control(self, node_id: int, event: bytes, in_order: bool = False) -> None:
+        """Send an event to a node that overtakes data, see `Outbox.control_event`; dropped if it is not connected."""
         peer = self._sessions.get(node_id)
         if peer is not None:
-            peer.send_control(event)
+            peer.send_control(event, in_order)
 
     def puts_control_first(self, node_id: int) -> bool:
         """Return whether a node is connected and has announced CONTROL_FIRST."""

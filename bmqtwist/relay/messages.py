@@ -1,6 +1,7 @@
 """Messages of relays: PUTs and CONFIRMs to upstream nodes, PUSHes and ACKs from them, in order.
 
-A PUSH without payload waits for its record and is returned to the upstream node after RECORD_WAIT_S.
+A PUSH without payload waits for its record, which may be large: it is returned to the upstream node RECORD_WAIT_S seconds
+after the last data from that node, or after RECORD_WAIT_MAX_S at the head of its queue.
 docs/architecture.md shows the way of a PUT through three nodes, and of its ACK back. Part of `relays.py`:
 `queue/relay.py` calls `RelayUplink`, `member/member_relays.py` and `proxy.py` pass messages to `RelayIncoming`.
 Requests to open, configure and close are in `relays.py` itself, limits in `bmqtwist/limits.py`.
@@ -30,7 +31,8 @@ from bmqtwist.wire.walk import MessageError, walk_pushes
 
 DELAYED_CONFIRMS_MAX = 32  # delayed CONFIRMs; consumers with a smaller window may wait for each of them
 _WINDOW, _WINDOW_BYTES = 8 * DELAYED_CONFIRMS_MAX, 1 << 20
-RECORD_WAIT_S = 10.0  # from a PUSH without payload until it is returned, if its record does not come
+RECORD_WAIT_S = 10.0  # without data from the upstream node, until a PUSH without payload is returned
+RECORD_WAIT_MAX_S = 60.0  # longest wait of the first waiting PUSH of a queue; a record of 64 MiB takes 27 s at 20 Mbit/s
 
 
 class RelayUplink:
@@ -187,12 +189,14 @@ class RelayIncoming:
                 if stored is not None:
                     opened.relay.on_push(stored, targets, late)
                 else:
-                    self._hold_push(opened, peer, WaitingPush(guid, targets, late, now + RECORD_WAIT_S))
+                    self._hold_push(opened, peer, WaitingPush(guid, targets, late), now)
         except MessageError as error:
             raise PeerError(str(error)) from None
 
-    def _hold_push(self, opened: UpstreamQueue, peer: PeerSession, push: WaitingPush) -> None:
+    def _hold_push(self, opened: UpstreamQueue, peer: PeerSession, push: WaitingPush, now: float) -> None:
         self._with_waiting[opened] = None
+        if not opened.waiting_pushes:
+            opened.waiting_since = now
         opened.waiting_pushes.append(push)
         if len(opened.waiting_pushes) > RELAY_WAITING_PUSHES_MAX:
             opened.waiting_pushes.clear()
@@ -208,19 +212,27 @@ class RelayIncoming:
                 self._with_waiting.pop(opened, None)
 
     def deliver_waiting(self, opened: UpstreamQueue, now: float) -> None:
-        """Deliver the PUSHes of a queue in order until one lacks its record; return those after their deadline."""
+        """Deliver the PUSHes of a queue in order until one lacks its record; return those that have waited too long."""
         relay = opened.relay
         while relay is not None and opened.waiting_pushes:
             push = opened.waiting_pushes[0]
             message = self._user.find_stored(opened.name, push.guid)
             if message is not None:
                 relay.on_push(message, push.targets, push.late)
-            elif now < push.deadline:
+            elif now < _waits_until(opened):
                 return
             else:
                 for app_id, _ in push.targets:
                     self._uplink.return_messages(relay, app_id, [push.guid])
             opened.waiting_pushes.popleft()
+            opened.waiting_since = now
+
+
+def _waits_until(opened: UpstreamQueue) -> float:
+    """Return the time at which the first waiting PUSH of a queue is returned, monotonic seconds."""
+    since, upstream = opened.waiting_since, opened.upstream
+    arrived = since if upstream is None else max(since, upstream.peer.data_received_at)
+    return min(arrived + RECORD_WAIT_S, since + RECORD_WAIT_MAX_S)
 
 
 def _targets(opened: UpstreamQueue, area: bytes) -> tuple[list[tuple[str, int | None]], int, int]:

@@ -55,12 +55,11 @@ class Upstream:
 
 @dataclass(frozen=True, slots=True)
 class WaitingPush:
-    """A PUSH that waits for its record: apps with their remaining attempts; `deadline`: seconds, monotonic."""
+    """A PUSH that waits for its record: apps with their remaining attempts; `late`: a redelivery."""
 
     guid: bytes
     targets: list[tuple[str, int | None]]
     late: bool
-    deadline: float
 
 
 class UpstreamQueue:
@@ -73,6 +72,7 @@ class UpstreamQueue:
         self.relay: RelayQueue | None = None
         self.upstream: Upstream | None = None
         self.waiting_pushes: deque[WaitingPush] = deque()  # in order
+        self.waiting_since = 0.0  # time since which the first of them is the first, seconds, monotonic
         self.streams: dict[str, AppStream] = {}  # by app
         self.ids = SubscriptionIds()
         self.requested: dict[Substream, list[ConsumerSpec]] = {}  # last subscriptions of each consumer

@@ -91,7 +91,7 @@ def test_a_message_that_takes_longer_than_all_timeouts_loses_no_role(
         app.post(STRONG, PAYLOAD)
         before = roles(cluster)
         relays.limit(NARROW)
-        app.post(STRONG, bytes(16 * MIB), wait=False)  # 6.7 s for each of two links
-        assert app.next_ack(60.0).status == blazingmq.AckStatus.SUCCESS
+        app.post(STRONG, bytes(64 * MIB), wait=False)  # 27 s for each of two links
+        assert app.next_ack(150.0).status == blazingmq.AckStatus.SUCCESS
         assert roles(cluster) == before
         relays.limit(0)

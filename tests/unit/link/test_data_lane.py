@@ -60,7 +60,7 @@ def test_control_events_overtake_the_data_of_their_turn_and_waiting_data(kind: i
     box.lane.blocked = True
     box.event(event(100))
     box.event(control)
-    box.control_event(event(7, kind=EventType.CONTROL))
+    box.control_event(event(7, kind=EventType.CONTROL), False)
     assert b"".join(box.take_output()) == control + event(7, kind=EventType.CONTROL)
     box.lane.blocked = False
     assert received([b"".join(box.lane.next_fragment())]) == [event(100)]
@@ -71,7 +71,7 @@ def test_no_control_event_overtakes_the_first_output_of_a_broker_that_was_dialle
     box.event(event(100))
     box.lane = DataLane(False)
     box.event(HEARTBEAT_REQ)
-    box.control_event(event(7, kind=EventType.CONTROL))
+    box.control_event(event(7, kind=EventType.CONTROL), False)
     assert b"".join(box.take_output()) == event(100) + HEARTBEAT_REQ + event(7, kind=EventType.CONTROL)
     box.event(event(100))
     box.event(HEARTBEAT_REQ)
@@ -82,8 +82,28 @@ def test_without_a_lane_control_events_keep_their_place() -> None:
     box = Outbox()
     box.event(event(100))
     box.event(HEARTBEAT_REQ)
-    box.control_event(event(7, kind=EventType.CONTROL))
+    box.control_event(event(7, kind=EventType.CONTROL), False)
     assert b"".join(box.take_output()) == event(100) + HEARTBEAT_REQ + event(7, kind=EventType.CONTROL)
+
+
+def test_a_large_control_event_is_sent_in_fragments_and_not_overtaken_by_those_in_order() -> None:
+    box, large, later = outbox(), event(3 * LINK_WRITE_BYTES, kind=EventType.CONTROL), event(7, kind=EventType.CONTROL)
+    lane = box.lane
+    assert lane is not None
+    box.control_event(large, True)
+    written = [b"".join(box.take_output())]
+    box.control_event(later, True)
+    box.control_event(event(9), False)
+    lane.blocked = True
+    written.append(b"".join(box.take_output()))
+    assert len(written[0]) < len(large) and written[1] == event(9)
+    while lane.bytes:
+        written.append(b"".join(lane.next_fragment()))
+    assert received(written) == [event(9), large, later]
+    lane.blocked = False
+    box.event(event(100))
+    box.control_event(later, True)
+    assert b"".join(box.take_output()) == later + event(100), "nothing large waits any more"
 
 
 def test_a_write_has_a_limited_number_of_bytes_and_copies_none() -> None:
