@@ -1,7 +1,7 @@
 """Messages of relays: PUTs and CONFIRMs to upstream nodes, PUSHes and ACKs from them, in order.
 
 A PUSH without payload waits for its record, which may be large: it is returned to the upstream node RECORD_WAIT_S seconds
-after the last data from that node, or after RECORD_WAIT_MAX_S at the head of its queue.
+after the last data from that node, or RECORD_WAIT_MAX_S after the record before it.
 docs/architecture.md shows the way of a PUT through three nodes, and of its ACK back. Part of `relays.py`:
 `queue/relay.py` calls `RelayUplink`, `member/member_relays.py` and `proxy.py` pass messages to `RelayIncoming`.
 Requests to open, configure and close are in `relays.py` itself, limits in `bmqtwist/limits.py`.
@@ -32,7 +32,7 @@ from bmqtwist.wire.walk import MessageError, walk_pushes
 DELAYED_CONFIRMS_MAX = 32  # delayed CONFIRMs; consumers with a smaller window may wait for each of them
 _WINDOW, _WINDOW_BYTES = 8 * DELAYED_CONFIRMS_MAX, 1 << 20
 RECORD_WAIT_S = 10.0  # without data from the upstream node, until a PUSH without payload is returned
-RECORD_WAIT_MAX_S = 60.0  # longest wait of the first waiting PUSH of a queue; a record of 64 MiB takes 27 s at 20 Mbit/s
+RECORD_WAIT_MAX_S = 60.0  # without a record for the waiting PUSHes of a queue; 64 MiB take 27 s at 20 Mbit/s
 
 
 class RelayUplink:
@@ -219,13 +219,13 @@ class RelayIncoming:
             message = self._user.find_stored(opened.name, push.guid)
             if message is not None:
                 relay.on_push(message, push.targets, push.late)
+                opened.waiting_since = now
             elif now < _waits_until(opened):
                 return
             else:
                 for app_id, _ in push.targets:
                     self._uplink.return_messages(relay, app_id, [push.guid])
             opened.waiting_pushes.popleft()
-            opened.waiting_since = now
 
 
 def _waits_until(opened: UpstreamQueue) -> float:

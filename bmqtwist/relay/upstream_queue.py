@@ -72,7 +72,7 @@ class UpstreamQueue:
         self.relay: RelayQueue | None = None
         self.upstream: Upstream | None = None
         self.waiting_pushes: deque[WaitingPush] = deque()  # in order
-        self.waiting_since = 0.0  # time since which the first of them is the first, seconds, monotonic
+        self.waiting_since = 0.0  # time of the first of them, or of the last record that came for one; seconds, monotonic
         self.streams: dict[str, AppStream] = {}  # by app
         self.ids = SubscriptionIds()
         self.requested: dict[Substream, list[ConsumerSpec]] = {}  # last subscriptions of each consumer
