@@ -24,6 +24,7 @@ from click.core import ParameterSource
 
 from bmqtwist.cli.exits import Unreachable
 from bmqtwist.cli.optiongroups import grouped_options
+from bmqtwist.environment import is_service_address
 from bmqtwist.errors import LocalError
 
 if TYPE_CHECKING:
@@ -106,13 +107,26 @@ def _make_connection(broker: tuple[str, ...], host: str | None, port: int | None
     return ConnectionOptions(_choose_addresses(broker, host, port, tls), user, _read_password(user, password_file), **more)
 
 
+class PortType(click.IntRange):
+    """Type of a port option with an environment variable. The variable is ignored if the command line names the broker, or
+    if Kubernetes has set it for a Service."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if ctx is not None and param is not None and param.name is not None:
+            source = ctx.get_parameter_source
+            if source(param.name) is ParameterSource.ENVIRONMENT and (
+                    source("broker") is ParameterSource.COMMANDLINE or is_service_address(value)):
+                return None
+        return super().convert(value, param, ctx)
+
+
 connection_options = grouped_options(
     "connection", _make_connection,
     click.option("-b", "--broker", multiple=True, metavar="ADDRESS", envvar=["BMQ_BROKER_URI", "BMQ_BROKER"],
                  help="tcp://host:port or tls://host:port. Repeatable, or separated by commas; the first broker that "
                       "answers is used.  [env: BMQ_BROKER_URI; default: tcp://localhost:30114]"),
     click.option("--host", envvar="BMQ_HOST", hidden=True, help="Host of the broker, instead of --broker."),
-    click.option("--port", envvar="BMQ_PORT", hidden=True, type=click.IntRange(1, 65535), help="Port of the broker."),
+    click.option("--port", envvar="BMQ_PORT", hidden=True, type=PortType(1, 65535), help="Port of the broker."),
     click.option("--user", envvar="BMQ_USER", help="Authenticate as this user (BASIC).  [env: BMQ_USER]"),
     click.option("--password-file", type=click.Path(exists=True, dir_okay=False),
                  help="File with the password. Default: BMQ_PASSWORD, else a prompt."),

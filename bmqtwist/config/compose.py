@@ -15,6 +15,7 @@ from typing import Any, TypeAlias, get_args
 from bmqtwist.config.broker import AppConfig, BoundListener, BrokerConfig, Configuration, Durability
 from bmqtwist.config.clusters import ClusterDefinition, ClusterNode, ClusterProxyDefinition, Clusters
 from bmqtwist.config.declare import PORT_MAX, ConfigError, Finding, camel_case
+from bmqtwist.environment import is_service_address
 
 LOOPBACK, EVERYWHERE = "127.0.0.1", "0.0.0.0"
 LEASE_MS_MIN = 100  # a primary queries its replicas four times per lease
@@ -56,13 +57,19 @@ REPLACED = {"instance_id": ("broker_instance_name",), "host_name": ("host_name",
             "http_address": ("bmqtwist", "http", "address"), "http_port": ("bmqtwist", "http", "port")}
 
 
-def overrides_from(environment: Mapping[str, str], problems: list[Finding]) -> Overrides:
-    """Return the overrides of environment variables; an empty variable is ignored."""
+def overrides_from(environment: Mapping[str, str], command_line: Overrides, problems: list[Finding],
+                   notices: list[Finding]) -> Overrides:
+    """Return the overrides of the command line and of environment variables. A variable is ignored if it is empty, or if the
+    command line has the value."""
     values: dict[str, Any] = {}
     for variable, field in ENVIRONMENT.items():
         text = environment.get(variable, "")
         is_port = field.endswith("port")
-        if not text:
+        if not text or getattr(command_line, field) is not None:
+            continue
+        if is_port and is_service_address(text):
+            notices.append(Finding("environment", 0, variable, f'"{text}", set by Kubernetes for a Service, is ignored '
+                                                               "(`enableServiceLinks: false` of the pod avoids it)"))
             continue
         if is_port and not (text.isascii() and text.isdigit() and len(text) < 6 and int(text) <= PORT_MAX):
             problems.append(Finding("environment", 0, variable, f'found "{text}", expected a port from 0 to {PORT_MAX}'))
@@ -71,7 +78,7 @@ def overrides_from(environment: Mapping[str, str], problems: list[Finding]) -> O
             problems.append(Finding("environment", 0, variable, f'found "{text}", expected one of {expected}'))
         else:
             values[field] = int(text) if is_port else text
-    return Overrides(**values)
+    return Overrides(**values).merged(command_line)
 
 
 def compose(directory: str, broker: BrokerConfig, clusters: Clusters, overrides: Overrides,

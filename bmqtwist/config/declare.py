@@ -89,7 +89,7 @@ class Declaration:
 
     attribute: str
     kind: type[Section] | Scalar
-    convert: Callable[[Any], Any]  # applied to the value in the file
+    convert: Callable[[Any], Any]  # applied to the value in the file, of any type, before the check
     nullable: bool
     many: bool
     default: Any
@@ -133,10 +133,9 @@ def _declarations(cls: type) -> tuple[Declaration, ...]:
             nullable, kind = True, next(arg for arg in get_args(kind) if arg is not type(None))
         if get_origin(kind) is tuple:
             many, kind = True, get_args(kind)[0]
-        convert = _upper if CASELESS in get_args(kind) else float if kind is float else lambda value: value
         default = field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
         metadata = {**field.metadata, "name": field.metadata["name"] or camel_case(field.name)}
-        found.append(Declaration(field.name, _kind(kind), convert, nullable, many, default, **metadata))
+        found.append(Declaration(field.name, _kind(kind), _converter(kind), nullable, many, default, **metadata))
     return tuple(found)
 
 
@@ -151,8 +150,25 @@ def _kind(annotation: Any) -> type[Section] | Scalar:
     return scalar or annotation
 
 
+def _converter(annotation: Any) -> Callable[[Any], Any]:
+    if CASELESS in get_args(annotation):
+        return _upper
+    if annotation is float:
+        return _real
+    return _integral if int in get_args(annotation) else lambda value: value
+
+
 def _upper(value: Any) -> Any:
     return value.upper() if isinstance(value, str) else value
+
+
+def _real(value: Any) -> Any:
+    return float(value) if _SCALARS[float].fits(value) else value
+
+
+def _integral(value: Any) -> Any:
+    """Convert `1e6` and `10000.0`, as converters from YAML and other tools write them, to integers."""
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 1e300 else value
 
 
 def camel_case(attribute: str) -> str:
@@ -267,11 +283,11 @@ class _Decoder:
         kind = declared.kind
         if not isinstance(kind, Scalar):
             return self.decode_object(kind, at, path, silent)
-        value = declared.convert(at.value) if kind.words else at.value
+        value = declared.convert(at.value)
         if not kind.fits(value):
             self.add_problem(at, path, f"found {at.describe()}, expected {kind.expected}{suggest_word(kind, value)}")
             return None
-        return declared.convert(value)
+        return value
 
 
 def suggest_word(kind: Scalar, value: object) -> str:

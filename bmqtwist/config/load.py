@@ -46,7 +46,7 @@ def load(directory: str, command_line: Overrides = NO_OVERRIDES, environment: Ma
     notices: list[Finding] = []
     problems: list[Finding] = []
     lines: Lines = {}
-    overrides = overrides_from(os.environ if environment is None else environment, problems).merged(command_line)
+    overrides = overrides_from(os.environ if environment is None else environment, command_line, problems, notices)
     broker = _read(BrokerConfig, f"{directory}/{BROKER_FILE}", notices, problems, lines)
     clusters = _read(Clusters, f"{directory}/{CLUSTERS_FILE}", notices, problems, lines)
     if broker is None or clusters is None or problems:

@@ -138,6 +138,11 @@ DEFAULT_TYPES: dict[type, PropertyType] = {bool: PropertyType.BOOL, int: Propert
                                            bytes: PropertyType.BINARY}
 
 
+def default_type(value: object) -> PropertyType | None:
+    """Return the type of a property from its value, which may be an enumeration member; None = no such type."""
+    return next((kind for base, kind in DEFAULT_TYPES.items() if isinstance(value, base)), None)  # bool before int
+
+
 def typed(values: Mapping[str, object], types: Mapping[str, PropertyType] | None = None) -> wire_properties.Properties:
     """Return properties with types: `types`, else BOOL for bool, INT64 for int, STRING for str, BINARY for bytes.
 
@@ -148,7 +153,7 @@ def typed(values: Mapping[str, object], types: Mapping[str, PropertyType] | None
         value = values[name]
         kind = types.get(name) if types else None
         if kind is None:
-            kind = DEFAULT_TYPES.get(type(value))
+            kind = DEFAULT_TYPES.get(type(value)) or default_type(value)
             if kind is None:
                 raise LocalError(
                     f"property {name[:40]!r}: {type(value).__name__} is not a property type: use bool, int, str or bytes")

@@ -329,7 +329,9 @@ def test_the_older_options_for_host_and_port_still_work(cli: Cli) -> None:
     """They override the address in the environment."""
     port = free_port()
     for done in (cli("admin", "--host", "127.0.0.1", "--port", str(port), "HELP"),
-                 cli("admin", "-b", f"tcp://127.0.0.1:{port}", "HELP", env={"BMQ_PORT": "2"})):
+                 cli("admin", "-b", f"tcp://127.0.0.1:{port}", "HELP", env={"BMQ_PORT": "2"}),
+                 cli("admin", "-b", f"tcp://127.0.0.1:{port}", "HELP", env={"BMQ_PORT": "x"}),
+                 cli("admin", "--host", "127.0.0.1", "--port", str(port), "HELP", env={"BMQ_PORT": "tcp://10.0.0.1:1"})):
         assert done.code == 3 and f"127.0.0.1:{port}" in done.err
 
 

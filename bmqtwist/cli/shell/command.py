@@ -38,6 +38,7 @@ from bmqtwist.cli.shell.settings import (
     session_options,
     tls_context,
 )
+from bmqtwist.environment import is_service_address
 from bmqtwist.sdk.options import DEFAULT_PORT
 
 _WAIT_S = 1.0  # maximum delay of a Ctrl-C
@@ -82,7 +83,7 @@ def shell(profile: str | None, dump_profile: bool, script: str | None, stop_on_e
 
 def _read_settings(profile: str | None, given: dict[str, Any]) -> ShellSettings:
     port = os.environ.get("BMQ_PORT")
-    settings = ShellSettings(broker=f"tcp://localhost:{port or DEFAULT_PORT}")
+    settings = ShellSettings(broker=f"tcp://localhost:{DEFAULT_PORT if not port or is_service_address(port) else port}")
     if profile is not None:
         settings = read_profile(Path(profile).read_text(encoding="utf-8", errors="replace"), settings)
     for name, member in (("message_properties", "messageProperties"), ("subscriptions", "subscriptions")):

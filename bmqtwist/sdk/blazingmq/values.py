@@ -22,9 +22,9 @@ _BITS = {PropertyType.SHORT: 16, PropertyType.INT32: 32, PropertyType.INT64: 64}
 
 
 def _default_type(value: object) -> PropertyType:
-    for base, kind in sdk_message.DEFAULT_TYPES.items():  # bool before int
-        if isinstance(value, base):
-            return kind
+    kind = sdk_message.default_type(value)
+    if kind is not None:
+        return kind
     raise Error(f"Property values of type {type(value).__name__!r} are not supported")
 
 

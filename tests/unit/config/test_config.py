@@ -269,14 +269,20 @@ def test_a_repeated_member_causes_a_warning():
         "f:1: appConfig.hostName: appears more than once; the last one is used"]
 
 
-def test_integers_are_accepted_as_numbers_and_numbers_not_as_integers():
+def test_integers_are_accepted_as_numbers_and_integral_numbers_as_integers():
+    """Helm, jq and converters from YAML write 1.048576e+06 for 1048576."""
     data = domain_of_the_original()
     limits = data["definition"]["parameters"]["storage"]["queueLimits"] = dict(LIMITS, messagesWatermarkRatio=1)
     variant = decode_text(DomainVariant, json.dumps(data), "f", [])
     assert variant.definition.parameters.storage.queue_limits.messages_watermark_ratio == 1.0
     limits["messages"] = 10.0
-    with pytest.raises(ConfigError, match="queueLimits.messages: found number 10.0, expected an integer"):
-        decode_text(DomainVariant, json.dumps(data), "f", [])
+    text = json.dumps(data).replace('"messages": 10.0', '"messages": 1.048576e+06')
+    messages = decode_text(DomainVariant, text, "f", []).definition.parameters.storage.queue_limits.messages
+    assert messages == 1048576 and isinstance(messages, int)
+    for wrong in (10.5, 1e40):
+        limits["messages"] = wrong
+        with pytest.raises(ConfigError, match=r"queueLimits.messages: found number .*, expected an integer"):
+            decode_text(DomainVariant, json.dumps(data), "f", [])
 
 
 # ------------------------------------------------------------------------------------------------ sample and documents

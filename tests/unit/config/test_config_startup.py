@@ -50,9 +50,8 @@ def refusal(*args, **kwargs):
 
 # --------------------------------------------------------------------------------------------------------- overrides
 def test_command_line_overrides_environment_and_environment_overrides_files():
-    environment = overrides_from({"BMQ_HOST_NAME": "env", "BMQ_PORT": "31000", "BMQ_DURABILITY": "none",
-                                  "BMQ_INSTANCE_ID": "", "OTHER": "x"}, [])
-    merged = environment.merged(Overrides(host_name="cli", host_tags="t", host_data_center="d"))
+    merged = overrides_from({"BMQ_HOST_NAME": "env", "BMQ_PORT": "31000", "BMQ_DURABILITY": "none", "BMQ_INSTANCE_ID": "",
+                             "OTHER": "x"}, Overrides(host_name="cli", host_tags="t", host_data_center="d"), [], [])
     result = compose_from(app(host_name="file", broker_instance_name="kept"), overrides=merged)
     assert (result.app.host_name, result.app.host_tags, result.app.host_data_center) == ("cli", "t", "d")
     assert result.app.broker_instance_name == "kept"
@@ -70,6 +69,19 @@ def test_an_invalid_environment_variable_is_refused_with_its_name(tmp_path, vari
     assert f"environment: {variable}: " in str(caught.value) and words in str(caught.value)
 
 
+def test_a_variable_that_kubernetes_sets_for_a_service_is_ignored_with_a_notice():
+    problems, notices = [], []
+    environment = {"BMQ_PORT": "tcp://10.0.0.1:30114", "BMQ_HTTP_PORT": "udp://10.0.0.1:80"}
+    found = overrides_from(environment, NO_OVERRIDES, problems, notices)
+    assert found == NO_OVERRIDES and problems == []
+    assert [notice.path for notice in notices] == ["BMQ_PORT", "BMQ_HTTP_PORT"] and "enableServiceLinks" in notices[0].text
+
+
+def test_an_invalid_variable_has_no_effect_if_the_command_line_has_the_value():
+    problems = []
+    assert overrides_from({"BMQ_PORT": "x"}, Overrides(port=5), problems, []).port == 5 and problems == []
+
+
 def test_the_port_option_applies_to_a_single_listener():
     listener = config.Listener(name="a", address="10.0.0.1", port=1)
     result = compose_from(app([listener]), overrides=Overrides(port=5))
@@ -85,7 +97,8 @@ def test_the_port_option_without_a_single_listener_causes_a_warning():
 
 
 def test_environment_variables_override_address_and_port_of_the_console():
-    result = compose_from(app(), overrides=overrides_from({"BMQ_HTTP_PORT": "8080", "BMQ_HTTP_ADDRESS": "::1"}, []))
+    result = compose_from(app(), overrides=overrides_from({"BMQ_HTTP_PORT": "8080", "BMQ_HTTP_ADDRESS": "::1"},
+                                                             NO_OVERRIDES, [], []))
     assert (result.extension.http.address, result.extension.http.port) == ("::1", 8080)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import zlib
 from dataclasses import replace
+from enum import IntEnum, StrEnum
 
 import pytest
 from kit import data_events as events
@@ -136,6 +137,20 @@ def test_properties_and_payload_are_encoded_in_both_styles_with_and_without_comp
     assert payload == b"payload " * 500 and {name: value for name, (_, value) in found.items()} == values
     assert {name: found[name][0] for name in types} == types and list(found) == sorted(values)
     assert {name: found[name][0].name for name in "btxl"} == {"b": "BOOL", "t": "STRING", "x": "BINARY", "l": "INT64"}
+
+
+def test_members_of_enumerations_are_values_of_properties_as_their_base_classes_are() -> None:
+    class Color(StrEnum):
+        RED = "red"
+
+    class Number(IntEnum):
+        ONE = 1
+
+    bench = Bench(features=FEATURES).start()
+    bench.post(bench.open(), b"x", values={"color": Color.RED, "number": Number.ONE})
+    put = bench.puts()[0]
+    area, _ = unpack_data(put.data, True, put.compression, put.schema_id)
+    assert properties.decode(area, True) == {"color": (PropertyType.STRING, "red"), "number": (PropertyType.INT64, 1)}
 
 
 def test_only_payloads_from_the_threshold_on_are_compressed() -> None:
