@@ -6,11 +6,15 @@ client library is in `sdk/_adapters/identity.py`.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from OpenSSL import SSL, crypto
 from twisted.internet import ssl
+from twisted.internet.error import VerifyError
 
 from bmqtwist.config.broker import TlsConfig
 from bmqtwist.errors import LocalError
@@ -19,6 +23,8 @@ VERSIONS = {"TLSv1": ssl.TLSVersion.TLSv1_0, "TLSv1.0": ssl.TLSVersion.TLSv1_0, 
             "TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _ORDER = (ssl.TLSVersion.TLSv1_0, ssl.TLSVersion.TLSv1_1, ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)
 _BEGIN = b"-----BEGIN CERTIFICATE-----"
+_KEY = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVATE KEY-----", re.DOTALL)
+_INVALID = (SSL.Error, crypto.Error, VerifyError, UnsupportedAlgorithm, ValueError)
 
 
 class ServerContext:
@@ -59,7 +65,7 @@ class ClientContext:
         chain = _certificates(config.certificate, "certificate")
         try:
             own = ssl.PrivateCertificate.fromCertificateAndKeyPair(chain[0], _key(config.key))
-        except ValueError as error:
+        except _INVALID as error:
             raise LocalError(f"tlsConfig: certificate '{config.certificate}' and key '{config.key}' do not match: "
                              f"{error}") from None
         self._trusted, self._own, self._chain = trusted, own, [each.original for each in chain[1:]]
@@ -84,7 +90,7 @@ def server_context(config: TlsConfig) -> ssl.CertificateOptions:
         made = ssl.CertificateOptions(privateKey=key.original, certificate=chain[0].original,
                                   extraCertChain=[each.original for each in chain[1:]], **options)
         made.getContext()  # detects errors before the first handshake
-    except SSL.Error as error:
+    except _INVALID as error:
         raise LocalError(f"tlsConfig: certificate '{config.certificate}' and key '{config.key}' do not match: "
                          f"{error}") from None
     return made
@@ -125,7 +131,7 @@ def _certificates(path: str, member: str) -> list[ssl.Certificate]:
     parts = _read(path, member).split(_BEGIN)[1:]
     try:
         found = [ssl.Certificate.loadPEM(_BEGIN + part) for part in parts]
-    except (SSL.Error, ValueError):
+    except _INVALID:
         found = []
     if not found:
         raise LocalError(f"tlsConfig.{member}: '{path}' contains no certificate in PEM form.")
@@ -133,9 +139,14 @@ def _certificates(path: str, member: str) -> list[ssl.Certificate]:
 
 
 def _key(path: str) -> ssl.KeyPair:
-    data = _read(path, "key")
+    """Return the key of a file; a key with a passphrase is refused, never asked for."""
+    found = _KEY.search(_read(path, "key"))
+    if found is None:
+        raise LocalError(f"tlsConfig.key: '{path}' contains no complete private key in PEM form.")
     try:
-        return (ssl.PrivateCertificate.loadPEM(data).privateKey if _BEGIN in data
-                else ssl.KeyPair.load(data, crypto.FILETYPE_PEM))
-    except (SSL.Error, ValueError, TypeError):
-        raise LocalError(f"tlsConfig.key: '{path}' contains no private key in PEM form without a passphrase.") from None
+        return ssl.KeyPair(crypto.PKey.from_cryptography_key(load_pem_private_key(found.group(), None)))
+    except TypeError:  # raised for encrypted keys only
+        raise LocalError(f"tlsConfig.key: '{path}' has a passphrase: store the key without one, readable by the broker "
+                         "only.") from None
+    except _INVALID as error:
+        raise LocalError(f"tlsConfig.key: '{path}' contains an invalid private key: {error}.") from None
