@@ -61,8 +61,9 @@ class PeerError(BmqError):
 
 
 class Refused(BmqError):
-    """The refusal of a well-formed request, as a status: `category`, opaque `code` and a `message` for people."""
+    """The refusal of a well-formed request, as a status: `category`, opaque `code` and a `message` for people. `node`: the
+    node that refused, for the log; empty = this one."""
 
-    def __init__(self, category: Category, message: str, code: int = 0) -> None:
+    def __init__(self, category: Category, message: str, code: int = 0, node: str = "") -> None:
         super().__init__(message)
-        self.category, self.message, self.code = category, message, code
+        self.category, self.message, self.code, self.node = category, message, code, node

@@ -106,7 +106,7 @@ class DomainReader:
 
     def names(self) -> list[str]:
         folder = Path(self.directory) / DOMAINS_DIRECTORY
-        return sorted(path.name.removesuffix(".json") for path in folder.glob("*.json"))
+        return sorted(path.name.removesuffix(".json") for path in folder.glob("[!.]*.json"))  # no hidden files of editors
 
 
 def read_text(path: str) -> str:

@@ -303,7 +303,7 @@ class QueueRequests:
             return
         tag = _QUEUE_REQUESTS[request.choice][1]
         self._context.report.warn(f"{tag} {self._session.description}: {refused.category.name} {refused.code} "
-                                  f"{refused.message}")
+                                  f"{refused.message}{f' (refused by node {refused.node})' if refused.node else ''}")
         self._answer(request, "status", Status(refused.category, refused.code, refused.message))
 
     def _answer_or_refuse(self, request: QueueRequest, found: object, value: object) -> None:

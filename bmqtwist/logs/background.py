@@ -101,8 +101,11 @@ def may_block(descriptor: int) -> bool:
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISCHR(mode)
 
 
-def nonblocking_stream(stream: TextIO) -> Stream:
-    """Return the stream, or a BackgroundStream for it if writes may wait for a reader; `close` it at the end."""
+def nonblocking_stream(stream: TextIO | None) -> Stream:
+    """Return the stream, or a BackgroundStream for it if writes may wait for a reader; `close` it at the end. None, of a
+    process that was started with the descriptor closed: a stream that discards."""
+    if stream is None:
+        return open(os.devnull, "w", encoding="utf-8")
     try:
         descriptor = stream.fileno()
         return BackgroundStream(descriptor) if may_block(descriptor) else stream

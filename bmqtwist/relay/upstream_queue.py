@@ -200,8 +200,8 @@ class UpstreamRequests:
         return number
 
     def on_response(self, peer: PeerSession, message: ControlMessage, node: str) -> bool:
-        """Handle a response; False if it matches no request, such as one of an earlier upstream. A refusal names its sender,
-        `node`."""
+        """Handle a response; False if it matches no request, such as one of an earlier upstream. `node`: its
+        sender."""
         number = message.r_id or 0
         asked = self._pending.get(number)
         if asked is None or asked.upstream.peer is not peer or message.choice not in (asked.expected, "status"):
@@ -209,7 +209,7 @@ class UpstreamRequests:
         del self._pending[number]
         value = message.value
         if message.choice == "status":
-            value = Refused(value.category or Category.E_UNKNOWN, f"node {node} refuses: {value.message}", value.code)
+            value = Refused(value.category or Category.E_UNKNOWN, value.message, value.code, node)
         asked.answer(value, number)
         return True
 

@@ -90,6 +90,8 @@ def test_a_refusal_names_the_node_that_refuses(place: str) -> None:
     refused = refusal(nodes.client(member if place == "member" else place).open, DOMAIN, write=1)
     name = f"[{leader.name}, {leader.name[1:]}] refuses: Domain file 'domains/d.json' doesn't exist"
     assert refused.message.endswith(name), refused.message
+    if place == "p1":
+        assert "(refused by node [" in "".join(nodes.node("p1").log())
 
 
 @pytest.mark.parametrize("known", [True, False])

@@ -169,7 +169,7 @@ def test_a_proxy_passes_on_the_refusal_of_the_primary() -> None:
     first = world.client("p2").consume("bmq://few/q")
     here, there = refusal(world.client("n1").open, "bmq://few/q", read=1), refusal(world.client("p2").open, "bmq://few/q",
                                                                                    read=1)
-    assert here.code == there.code and here.message in there.message and "limit of 1 consumer" in here.message
+    assert here == there and "limit of 1 consumer" in here.message
     first.close()
     world.client("p1").consume("bmq://few/q")
     assert_counts_agree(world)
