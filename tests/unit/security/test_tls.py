@@ -1,4 +1,4 @@
-"""TLS credentials of a broker: each invalid file is refused with its name and the reason; a running broker keeps the old one."""
+"""TLS credentials: each invalid file is refused with its name and the reason; a running broker keeps the old credential."""
 
 from __future__ import annotations
 
