@@ -144,7 +144,8 @@ def _key(path: str) -> ssl.KeyPair:
     if found is None:
         raise LocalError(f"tlsConfig.key: '{path}' contains no complete private key in PEM form.")
     try:
-        return ssl.KeyPair(crypto.PKey.from_cryptography_key(load_pem_private_key(found.group(), None)))
+        key: Any = load_pem_private_key(found.group(), None)
+        return ssl.KeyPair(crypto.PKey.from_cryptography_key(key))
     except TypeError:  # raised for encrypted keys only
         raise LocalError(f"tlsConfig.key: '{path}' has a passphrase: store the key without one, readable by the broker "
                          "only.") from None
