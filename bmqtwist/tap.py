@@ -29,7 +29,8 @@ from bmqtwist.cli.bmqbrkr import EXIT_CONFIG, EXIT_START, main, start_panic
 from bmqtwist.cli.check import run_check
 from bmqtwist.config.compose import Overrides
 from bmqtwist.config.load import Loaded, load
-from bmqtwist.console.http import HealthEndpoints, make_site
+from bmqtwist.console.http import HealthEndpoints
+from bmqtwist.console.site import make_site
 from bmqtwist.daemon.directories import create_missing
 from bmqtwist.daemon.service import BrokerService
 from bmqtwist.errors import LocalError
@@ -117,7 +118,7 @@ def make_sites(service: BrokerService) -> list[tuple[str, Any, str, int]]:
             service.report.warn("Metrics plug-in '%s': E_PUSH is not offered; configure E_PULL and scrape "
                                 "http://%s:%d/metrics", plugin.name, prometheus.host, prometheus.port)
             continue
-        site = make_site(HealthEndpoints(service, service.log_failure, plugin).resource())
+        site = make_site(HealthEndpoints(service, service.log_failure, plugin).resource(), service)
         sites.append((f"Metrics plug-in '{plugin.name}'", site, prometheus.host, prometheus.port))
     return sites
 

@@ -166,6 +166,7 @@ class Broker:
         loop.now = now
         loop.scheduler.run(Priority.INPUT)
         loop.scheduler.run(Priority.UNAUTHENTICATED)
+        loop.scheduler.run(Priority.HTTP)
         self._finish_turn(now)
 
     def _finish_turn(self, now: float) -> None:

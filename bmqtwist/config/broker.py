@@ -298,6 +298,9 @@ class Http(Section):
     port: Port = member("port of the console and metrics; 0 = off", 0)
     url: str = member("URL of this console for browsers and the other nodes, as `https://ops.example/bmq`; empty = address "
                       "and port, or the host of the node's endpoint if it listens at all addresses", "")
+    hosts: tuple[str, ...] = member("further names by which browsers and scrapers reach this port, besides addresses, "
+                                    "`localhost`, the name of the machine, `hostName` and the host of `url`: requests with "
+                                    "another Host are refused", ())
     prefix: str = member("path below which a reverse proxy serves the console, as `/bmq`; with it, the header "
                          "X-Forwarded-Prefix is used", "")
     users: tuple[ConsoleUser, ...] = member("users of the console; none = without login, according to localRole", ())
@@ -311,6 +314,8 @@ class Http(Section):
                            "node until its process ends, and with users each console shows its own node only", "")
     session_hours: Positive = member("maximum duration of a login", 12, unit="h")
     idle_minutes: Positive = member("idle time after which a login ends", 60, unit="min")
+    metrics_queues_max: Natural = member("number of open queues above which /metrics has no metrics of single queues, "
+                                             "those of a metrics plug-in included; 0 = no limit", 10_000)
     demo_domains: tuple[str, ...] = member("domains in which operators may start demonstration traffic from the console; "
                                            "none = not offered", ())
     report_directory: str = member("output directory of `bmq pipeline report`, to which the console links; empty = no link",

@@ -20,7 +20,7 @@ from enum import IntEnum
 from hashlib import sha256
 from ipaddress import ip_address
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from itsdangerous import BadData, Signer, URLSafeSerializer
 from msgspec import Struct
@@ -37,7 +37,7 @@ FAILURES_EXPIRE_S = 900.0  # failures no longer count this long after the last o
 TRACKED_MAX = 10_000  # addresses and user names whose failures are counted
 SKEW_S = 30.0  # maximum difference of the clocks of two nodes
 NONCES_MAX = 10_000  # nonces of node requests that are stored to detect a replay
-COOKIE_CHARS_MAX = 1024
+TOKEN_CHARS_MAX = 1024  # of a cookie or node token: its content may be compressed
 OPEN_SECRET = sha256(b"a bmqtwist console that is open on its machine").digest()  # of nodes without users
 _SIGNING = {"key_derivation": "hmac", "digest_method": sha256}
 
@@ -107,9 +107,17 @@ def is_address(text: str) -> bool:
     return True
 
 
+def split_url(text: str) -> SplitResult:
+    """Return the parts of a URL; all are empty if it is malformed."""
+    try:
+        return urlsplit(text)
+    except ValueError:
+        return urlsplit("")
+
+
 def host_of(header: str) -> str:
-    """Return the name in a Host header without the port."""
-    return urlsplit(f"//{header}").hostname or "" if header and not set(header) & set("/@?# \\") else ""
+    """Return the name in a Host header without the port; "" = it is malformed."""
+    return split_url(f"//{header}").hostname or "" if header and not set(header) & set("/@?# \\") else ""
 
 
 class Logins:
@@ -153,13 +161,13 @@ def require(caller: Caller, role: UserRole) -> None:
 def is_own_origin(origin: str, host: str, others: set[str]) -> bool:
     """Return whether a page of `origin` may open a WebSocket here: it was served by this console (`host`: the Host header)
     or by a console with an origin in `others`."""
-    parts = urlsplit(origin)
+    parts = split_url(origin)
     return parts.scheme in ("http", "https") and (bool(host) and parts.netloc == host or origin in others)
 
 
 def origin_of(url: str) -> str:
     """Return the origin of a URL: scheme, host and port."""
-    parts = urlsplit(url)
+    parts = split_url(url)
     return f"{parts.scheme}://{parts.netloc}"
 
 
@@ -223,7 +231,7 @@ class Cookies:
 
     def read(self, cookie: str, wall: float) -> Login | None:
         """Return the login in a cookie; None = the signature is invalid, or the login has expired or ended."""
-        if len(cookie) > COOKIE_CHARS_MAX:
+        if len(cookie) > TOKEN_CHARS_MAX:
             return None
         try:
             login = Login(*self._logins.loads(cookie))
@@ -282,9 +290,13 @@ class NodeTokens:
 
     def check(self, token: str, received: NodeRequest, wall: float) -> NodeRequest | None:
         """Return the request `received` with sender, user and role from its token; None = the token is not valid for it."""
+        if len(token) > TOKEN_CHARS_MAX:
+            return None
         try:
             sender, at, nonce, user, role = self._tokens.loads(token, _signed_content(received))
-        except (BadData, UnicodeError):
+        except (BadData, ValueError, TypeError, RecursionError):  # malformed, or of another version
+            return None
+        if not isinstance(at, int) or not all(isinstance(each, str) for each in (sender, nonce, user, role)):
             return None
         if abs(wall - at) > SKEW_S or nonce in self._seen:
             return None
@@ -302,7 +314,7 @@ def _signed_content(request: NodeRequest) -> bytes:
 
 def _decode_path(path: str) -> tuple[str, list[tuple[str, str]]]:
     """Return a path and its query without escapes."""
-    parts = urlsplit(path)
+    parts = split_url(path)
     return unquote(parts.path), parse_qsl(parts.query, keep_blank_values=True)
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
-from urllib.parse import parse_qs, quote, unquote, urlsplit
+from urllib.parse import parse_qs, quote, unquote
 
 from klein import Klein
 from msgspec.structs import replace
@@ -469,6 +469,6 @@ def _form(request: Request) -> dict[str, str]:
 
 def local_path(text: str) -> str:
     """Return the text if it is a path of this console, else ""."""
-    parts = urlsplit(text.replace("\\", "/"))
+    parts = access.split_url(text.replace("\\", "/"))
     good = text.startswith("/") and not text.startswith(("//", "/\\")) and not parts.scheme and not parts.netloc
     return text if good and text.isprintable() and len(text) <= NEXT_CHARS_MAX else ""

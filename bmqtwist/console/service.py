@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred, DeferredList, inlineCallbacks
 from twisted.python.failure import Failure
-from twisted.web.server import Site
 
 from bmqtwist.config.broker import Http
 from bmqtwist.console.access import OPEN_SECRET, ROLES, Cookies, Logins, NodeTokens, Refusal
@@ -22,12 +21,12 @@ from bmqtwist.console.demonstration import Demonstration
 from bmqtwist.console.documents import Document, cluster_on_the_wire, queues_on_the_wire
 from bmqtwist.console.exchange import GenerationExchange
 from bmqtwist.console.generations import LoginGenerations
-from bmqtwist.console.http import make_site
 from bmqtwist.console.hub import Hub
 from bmqtwist.console.live import LiveFactory, LiveResource
 from bmqtwist.console.operation import OperationContext
 from bmqtwist.console.pages import PageWriter, StaticFiles, find_directory
 from bmqtwist.console.server import WebConsole
+from bmqtwist.console.site import make_site
 from bmqtwist.console.stops import DelayedStop, RollingRestart
 from bmqtwist.console.topics import ClusterTopic, QueuesTopic, Topic
 from bmqtwist.errors import LocalError
@@ -75,7 +74,7 @@ class ConsoleService:
         self._web = WebConsole(
             context, lambda: os.urandom(18).hex(), tokens, live, StaticFiles(find_directory("web")),
             PageWriter(find_directory("templates"), bool(http.report_directory)))
-        self.site: Site = make_site(self._web.resource())
+        self.site = make_site(self._web.resource(), host)
         self._tick: Any = None
         self._busy = self._stopped = False
 

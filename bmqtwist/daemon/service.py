@@ -39,13 +39,13 @@ from bmqtwist.loop.scheduler import Priority
 from bmqtwist.peers.handshake import Identity
 from bmqtwist.reactor.performer import ReactorPerformer, listen
 from bmqtwist.reactor.tcp import ConnectionFactory
-from bmqtwist.report import Report
+from bmqtwist.report import RepeatLimiter, Report
 from bmqtwist.security.exposure import NETWORK_WEIGHTS, exposures
 from bmqtwist.security.tls import ClientContext, ServerContext
-from bmqtwist.steps import Steps, at_once
+from bmqtwist.steps import Steps
 from bmqtwist.storage.files import RealDisk
 from bmqtwist.view import snapshots
-from bmqtwist.view.metrics import exposition_in_steps, json_in_steps, tables_in_steps, tree_in_steps
+from bmqtwist.view.metrics import WriteText, exposition_in_steps, json_in_steps, tables_in_steps, tree_in_steps
 from bmqtwist.view.snapshot import BrokerState, ProcessState
 
 PROCESS_NAME = "bmqbrkr"
@@ -112,6 +112,7 @@ class BrokerService(Service):
         self.companions: list[Companion] = []
         self._pipe: ControlPipe | None = None
         self._statistics_log: StatisticsLog | None = None
+        self._failures = RepeatLimiter()  # lines of the log
         self.started = False  # clients are served
         self.on_opened: Callable[[], None] = lambda: None  # called before `BMQbrkr started successfully` is logged
 
@@ -227,9 +228,9 @@ class BrokerService(Service):
 
     # -- for the console --------------------------------------------------------------------------------------------
 
-    def state(self) -> BrokerState:
-        """Return the present state of the broker."""
-        return at_once(snapshots.broker_in_steps(self.broker, self.clock.now(), self.process()))
+    def short_status(self) -> dict[str, object]:
+        """Return the short status of the broker, as JSON."""
+        return snapshots.short_status(self.broker, self.clock.now(), self.unready_reason())
 
     def present_time(self) -> tuple[float, float]:
         """Return the present time: (monotonic seconds, seconds since the epoch)."""
@@ -239,18 +240,26 @@ class BrokerService(Service):
     def process(self) -> ProcessState:
         return process_state(self.performer.lag.last, self.performer.lag.longest, self.performer.watchdog)
 
-    def metrics(self, prefix: str, instance: str) -> Steps[str]:
-        """Return the present metrics for Prometheus, in steps."""
-        now = self.clock.now()
+    def metrics(self, write: WriteText, prefix: str, instance: str) -> Steps[None]:
+        """Write the present metrics for Prometheus, in steps."""
+        now, queues_max = self.clock.now(), self.configuration.extension.http.metrics_queues_max
         yield from self.node.sample_in_steps(now)
-        return (yield from snapshots.snapshot_in_steps(self.broker, now, self.process(), lambda state: exposition_in_steps(
-            state, self.statistics, prefix, instance)))
+        yield from snapshots.snapshot_in_steps(self.broker, now, self.process(), lambda state: exposition_in_steps(
+            state, self.statistics, write, prefix, instance, queues_max))
 
     def run_in_steps(self, work: Steps[Any]) -> Deferred[Any]:
         """Run the work as a job; fires with its result."""
         done: Deferred[Any] = Deferred()
         self.broker.loop.scheduler.start(Priority.COMMAND, done, work, done.errback, done.callback)
         return done
+
+    def limit_accepts(self) -> None:
+        """Limit the connections that are accepted at a time."""
+        self.performer.admission.limit_accepts()
+
+    def start_http(self, owner: object, work: Steps[None], failed: Callable[[Exception], None]) -> None:
+        """Run work of an HTTP connection as a job."""
+        self.broker.loop.scheduler.add(Priority.HTTP, owner, work, failed)
 
     def unready_reason(self) -> str:
         """Return the reason why clients are not served; empty = they are."""
@@ -262,8 +271,11 @@ class BrokerService(Service):
         return f"partitions not available: {', '.join(closed)}" if closed else ""
 
     def log_failure(self, failure: Failure) -> None:
-        """Log an unexpected exception of a console request."""
-        self.report.error("Internal error in the console: %s", failure.getTraceback())
+        """Log an unexpected exception of a console request, once per minute for each line of code that raises."""
+        where = failure.frames[-1][1:3] if failure.frames else ()
+        suffix = self._failures.suffix((failure.type, where), self.clock.now())
+        if suffix is not None:
+            self.report.error("Internal error in the console%s: %s", suffix, failure.getTraceback())
 
     # -- stop -------------------------------------------------------------------------------------------------------
 

@@ -33,18 +33,20 @@ class Priority(IntEnum):
 
     INPUT = 0  # deferred input: more than one slice, or received late in a turn
     UNAUTHENTICATED = 1  # input of unauthenticated connections
-    QUEUE = 2  # purges, lost consumers, memory to free
-    COMMAND = 3  # operator commands, metrics, statistics
-    ACTIVATION = 4  # queues of partitions whose primary changes
-    EXPIRY = 5  # messages above their TTL, entries of the history of GUIDs
-    DELIVERY = 6  # of a queue that has more messages than one turn may deliver
-    ROLLOVER = 7  # of a partition whose files are full
+    HTTP = 2  # input, requests and responses of HTTP connections
+    QUEUE = 3  # purges, lost consumers, memory to free
+    COMMAND = 4  # operator commands, metrics, statistics
+    ACTIVATION = 5  # queues of partitions whose primary changes
+    EXPIRY = 6  # messages above their TTL, entries of the history of GUIDs
+    DELIVERY = 7  # of a queue that has more messages than one turn may deliver
+    ROLLOVER = 8  # of a partition whose files are full
 
 
 TURN_S: Final = 0.012  # of all classes together, beside one step of each pending owner: the largest delay of a client
 BUDGETS: Final = {  # seconds of one turn
     Priority.INPUT: 0.004,  # two bursts
     Priority.UNAUTHENTICATED: 0.002,  # an unauthenticated connection must not delay clients
+    Priority.HTTP: 0.002,  # as UNAUTHENTICATED
     Priority.QUEUE: 0.002,  # a million messages are purged in a second
     Priority.COMMAND: 0.002,  # as QUEUE
     Priority.ACTIVATION: 0.002,  # as QUEUE

@@ -1,8 +1,8 @@
 """Admission of connections: limits of their number, and a reserve of file descriptors for storage.
 
-Called by `performer.py` for each accepted connection. The number is configured (`maxConnections`); `daemon/service.py`
-lowers it to the number of file descriptors. `link/unauthenticated.py` has the limits per address and of unauthenticated
-connections.
+Called by `performer.py` for each accepted connection, and by `console/site.py`, which has its own limit of connections.
+The number is configured (`maxConnections`); `daemon/service.py` lowers it to the number of file descriptors.
+`link/unauthenticated.py` has the limits per address and of unauthenticated connections.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ class Admission:
 
     def admits(self, sessions: Sessions, peer: str, descriptor: int, now: float) -> bool:
         """Return whether a connection is admitted. `descriptor`: its file descriptor, the lowest free number."""
-        for listening in self.ports:
-            listening.numberAccepts = ACCEPTS_AT_ONCE
+        self.limit_accepts()
         if not sessions.serving or self.connections_max and len(sessions.open) >= self.connections_max:
             why = f"connections: {len(sessions.open)}, maxConnections: {self.connections_max}, serving: {sessions.serving}"
         else:
@@ -46,6 +45,11 @@ class Admission:
             self._refused_at = now
             self._report.warn("Connection of '%s' refused [%s]", peer, why)
         return not why
+
+    def limit_accepts(self) -> None:
+        """Limit the connections that are accepted in the next round; the reactor raises the number while more wait."""
+        for listening in self.ports:
+            listening.numberAccepts = ACCEPTS_AT_ONCE
 
     def _pause(self) -> None:
         """Leave new connections in the listen backlog for ACCEPT_PAUSE_S."""

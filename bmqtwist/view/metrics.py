@@ -31,6 +31,7 @@ Kind = Literal["counter", "gauge"]
 Labels = tuple[tuple[str, str], ...]
 Point = tuple[str, Kind, Labels, float]
 Write = Callable[[int], str]
+WriteText = Callable[[str], object]
 
 
 class Sampled(Struct, frozen=True):
@@ -127,6 +128,7 @@ METRICS = (
     _gauge("role", lambda seen: int(seen.queue.role)),
     _gauge("history_abs", lambda seen: seen.queue.history, exported="history"),
 )
+_EXPORTED = (_gauge("heartbeat", lambda seen: 0), *METRICS)  # in Prometheus
 QUEUE_METRICS = tuple(sorted(metric.name for metric in METRICS))
 
 
@@ -147,19 +149,43 @@ def published_apps(domain: DomainState, queue: QueueState) -> bool:
     return domain.mode == QueueMode.FANOUT and domain.publish_app_metrics and bool(queue.apps)
 
 
-def exposition_in_steps(state: BrokerState, statistics: Statistics, prefix: str = "", instance: str = "") -> Steps[str]:
-    """Format every metric of the broker for Prometheus; the statistics must have been sampled for this state. `prefix` is
-    prepended to every name, `instance` replaces the label Instance unless it is empty."""
+def exposition_in_steps(state: BrokerState, statistics: Statistics, write: WriteText, prefix: str = "", instance: str = "",
+                        queues_max: int = 0) -> Steps[None]:
+    """Write every metric of the broker for Prometheus, one metric after the other; the statistics must have been sampled for
+    this state. `prefix` is prepended to every name, `instance` replaces the label Instance unless it is empty. With more
+    than `queues_max` queues (0 = no limit) there are no metrics of single queues."""
     prefix, families = _NOT_IN_A_NAME.sub("_", prefix), dict[str, list[str]]()
     common = (("Instance", instance or state.instance), ("DataType", "host-data"))
+    omitted = 0 if not queues_max or len(state.queues) <= queues_max else len(state.queues)
 
     def add(point: Point) -> None:
         name, kind, labels, value = point
-        lines = families.get(name) or families.setdefault(name, [f"# TYPE {prefix}{name} {kind}\n"])
+        lines = families.get(name) or families.setdefault(name, [_type_line(prefix + name, kind)])
         lines.append(sample_text(prefix + name, labels, value))
-    yield from in_steps(chain(_broker(state, common), _domains(state, statistics, common), _clusters(state, common),
+    yield from in_steps(chain(_broker(state, common, omitted), _domains(state, common), _clusters(state, common),
                               _sessions(state, common)), add, _POINTS_AT_ONCE)
-    return "".join(chain.from_iterable(families.values()))
+    rows: list[tuple[str, Sampled]] = []
+    if not omitted:
+        rows = yield from in_steps(_queues(state, statistics, common), lambda row: row)
+    for metric in _EXPORTED if rows else ():
+        name = prefix + metric.exported
+        write("".join(families.pop(metric.exported, ()) or (_type_line(name, metric.kind),)))
+        for start in range(0, len(rows), _POINTS_AT_ONCE):
+            write("".join([f"{name}{{{labels}}} {int(metric.read(seen))}\n"
+                           for labels, seen in rows[start:start + _POINTS_AT_ONCE]
+                           if metric.of_apps or seen.stored is seen.queue]))
+            yield
+    for lines in families.values():
+        for start in range(0, len(lines), _POINTS_AT_ONCE):
+            write("".join(lines[start:start + _POINTS_AT_ONCE]))
+            yield
+    for number, _ in enumerate(drain(rows), 1):
+        if not number % _POINTS_AT_ONCE:
+            yield
+
+
+def _type_line(name: str, kind: Kind) -> str:
+    return f"# TYPE {name} {kind}\n"
 
 
 def sample_text(name: str, labels: Labels, value: float) -> str:
@@ -168,19 +194,25 @@ def sample_text(name: str, labels: Labels, value: float) -> str:
     >>> sample_text("a", (("Queue", 'q"'), ("Tier", "")), 2.0)
     'a{Queue="q\\\\""} 2\\n'
     """
-    inside = ",".join([f'{key}="{_escaped(text)}"' for key, text in labels if text])
+    inside = labels_text(labels)
     number = int(value) if float(value).is_integer() else value
     return f"{name}{{{inside}}} {number}\n" if inside else f"{name} {number}\n"
+
+
+def labels_text(labels: Labels) -> str:
+    """Format labels; those without a value are omitted."""
+    return ",".join([f'{key}="{_escaped(text)}"' for key, text in labels if text])
 
 
 def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-def _broker(state: BrokerState, labels: Labels) -> Iterator[Point]:
+def _broker(state: BrokerState, labels: Labels, omitted: int) -> Iterator[Point]:
     process = state.process
     readings: tuple[tuple[str, Kind, float], ...] = (
         ("summary_queues_count", "gauge", len(state.queues)),
+        ("summary_queues_omitted", "gauge", omitted),
         ("summary_clients_count", "gauge", sum(session.kind == "client" for session in state.sessions)),
         ("system_cpu_sys", "counter", process.cpu_system),
         ("system_cpu_usr", "counter", process.cpu_user),
@@ -200,27 +232,36 @@ def _broker(state: BrokerState, labels: Labels) -> Iterator[Point]:
         ("system_uptime_seconds", "gauge", state.wall - state.started_wall))
     for name, kind, value in readings:
         yield f"brkr_{name}", kind, labels, value
+    for name, value in state.traffic.items():
+        yield f"brkr_summary_{name}", "counter", labels, value
 
 
-def _domains(state: BrokerState, statistics: Statistics, common: Labels) -> Iterator[Point]:
+def _domain_labels(domain: DomainState, common: Labels) -> Labels:
+    name, _, tier = domain.name.partition(".~")
+    return ("Cluster", domain.cluster), ("Domain", name), ("Tier", tier), *common
+
+
+def _domains(state: BrokerState, common: Labels) -> Iterator[Point]:
     for domain in state.domains:
-        name, _, tier = domain.name.partition(".~")
-        labels = ("Cluster", domain.cluster), ("Domain", name), ("Tier", tier), *common
+        labels = _domain_labels(domain, common)
         yield "domain_cfg_msgs", "gauge", labels, domain.meter.message_capacity
         yield "domain_cfg_bytes", "gauge", labels, domain.meter.byte_capacity
+        yield "domain_msgs_current", "gauge", labels, domain.meter.messages
+        yield "domain_bytes_current", "gauge", labels, domain.meter.bytes
         yield "domain_queue_count", "gauge", labels, max(len(domain.storages), len(domain.queues))
         yield "domain_queue_count_open", "gauge", labels, sum(1 for queue in domain.queues if queue.handles)
+
+
+def _queues(state: BrokerState, statistics: Statistics, common: Labels) -> Iterator[tuple[str, Sampled]]:
+    """Yield the queues, and the apps with metrics of their own, with their labels."""
+    for domain in state.domains:
+        of_domain = _domain_labels(domain, common)
         for queue in domain.queues:
-            of_queue: Labels = (*labels, ("Queue", queue.name), ("Role", queue.role.name))
-            yield "queue_heartbeat", "gauge", of_queue, 0
-            values = queue_values(statistics, queue)
-            for metric in METRICS:
-                yield metric.exported, metric.kind, of_queue, values[metric.name]
+            labels = labels_text((*of_domain, ("Queue", queue.name), ("Role", queue.role.name)))
+            yield labels, Sampled(statistics.record(queue.uri), queue, queue)
             for app in queue.apps if published_apps(domain, queue) else ():
-                values = queue_values(statistics, queue, app)
-                for metric in METRICS:
-                    if metric.of_apps:
-                        yield metric.exported, metric.kind, (*of_queue, ("AppId", app.app_id)), values[metric.name]
+                record = statistics.record((queue.uri, app.app_id))
+                yield f"{labels},{labels_text((('AppId', app.app_id),))}", Sampled(record, queue, app)
 
 
 def _clusters(state: BrokerState, common: Labels) -> Iterator[Point]:

@@ -356,6 +356,7 @@ class BrokerState(Struct, frozen=True):
     clusters: tuple[ClusterSnapshot, ...] = ()
     process: ProcessState = ProcessState()
     invalid_queue: Mapping[str, float] = field(default_factory=no_numbers)
+    traffic: Mapping[str, float] = field(default_factory=no_numbers)  # of all clients since the start
 
     @property
     def queues(self) -> tuple[QueueState, ...]:

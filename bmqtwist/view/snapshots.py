@@ -20,7 +20,7 @@ from bmqtwist.storage.identity import id_text
 from bmqtwist.view import queue_facts as facts
 from bmqtwist.view import snapshot as state
 from bmqtwist.view.cluster_facts import descriptions, member_state, node_states
-from bmqtwist.view.node_facts import session_state
+from bmqtwist.view.node_facts import session_state, stored_totals, traffic_totals
 from bmqtwist.view.replicas import partition_files
 from bmqtwist.view.statistics import Source
 
@@ -51,7 +51,26 @@ def broker_in_steps(broker: Broker, now: float, process: state.ProcessState | No
     return state.BrokerState(
         broker.configuration.app.broker_instance_name, __version__, identity.host_name, now,
         now + broker.loop.wall_offset, identity.started_wall, (*domains, *_proxied_domains(broker)), tuple(sessions),
-        tuple(clusters), process or state.ProcessState(), broker.queues.invalid_put_stats.totals())
+        tuple(clusters), process or state.ProcessState(), broker.queues.invalid_put_stats.totals(),
+        traffic_totals(broker).totals())
+
+
+def short_status(broker: Broker, now: float, unready: str) -> dict[str, object]:
+    """Return the short status of the broker as JSON, from counters. `unready`: why clients are not served, "" = they are."""
+    messages, size = stored_totals(broker)
+    return {
+        "name": "bmqtwist", "version": __version__, "instance": broker.configuration.app.broker_instance_name,
+        "host": broker.identity.host_name, "ready": not unready, "reason": unready,
+        "uptimeSeconds": round(max(0.0, now + broker.loop.wall_offset - broker.identity.started_wall), 3),
+        "sessions": len(broker.sessions.open), "domains": len(broker.domains.by_name),
+        "queues": sum(len(domain.queues) for domain in broker.domains.by_name.values()), "messages": messages, "bytes": size,
+        "clusters": [_short_cluster(cluster) for cluster in broker.clusters.values()]}
+
+
+def _short_cluster(cluster: Cluster) -> dict[str, object]:
+    names = descriptions(cluster)
+    return {"name": cluster.name, "healthy": not cluster.unavailable, "self": names.get(cluster.node_id, ""),
+            "leader": elector_state(cluster, names).leader, "partitions": len(cluster.partitions)}
 
 
 def snapshot_in_steps(broker: Broker, now: float, process: state.ProcessState,

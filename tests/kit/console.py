@@ -24,7 +24,7 @@ from bmqtwist.console.service import ConsoleService
 from bmqtwist.errors import LocalError
 from bmqtwist.steps import at_once
 from bmqtwist.view import snapshots
-from bmqtwist.view.snapshot import BrokerState, ProcessState
+from bmqtwist.view.snapshot import ProcessState
 from kit.memory import MemoryWorld
 
 PASSWORDS = {"vera": "seeing is believing", "olaf": "operators operate", "ada": "all of it"}
@@ -80,6 +80,14 @@ class Answer:
         return json.loads(self.text)
 
 
+def run_http(work: Generator[None, None, None], failed: Callable[[Exception], None]) -> None:
+    """Run a job of an HTTP connection without interruption."""
+    try:
+        at_once(work)
+    except Exception as error:
+        failed(error)
+
+
 class ConsoleHost:
     """Host of the console: the interface between console and process, with a broker in memory."""
 
@@ -105,14 +113,20 @@ class ConsoleHost:
             raise LocalError("the broker is stopping")
         self.stops.append((reason, by))
 
-    def state(self) -> BrokerState:
-        """Return a snapshot of the broker."""
-        return at_once(snapshots.broker_in_steps(self.node.broker, self.present_time()[0]))
+    def short_status(self) -> dict[str, object]:
+        """Return the short status of the broker."""
+        return snapshots.short_status(self.node.broker, self.present_time()[0], "")
 
-    def metrics(self, prefix: str, instance: str) -> Generator[None, None, str]:
-        """Return no metrics."""
+    def limit_accepts(self) -> None:
+        """Nothing is accepted."""
+
+    def start_http(self, owner: object, work: Generator[None, None, None], failed: Callable[[Exception], None]) -> None:
+        """Run the steps without interruption."""
+        run_http(work, failed)
+
+    def metrics(self, write: Callable[[str], object], prefix: str, instance: str) -> Generator[None, None, None]:
+        """Write no metrics."""
         yield
-        return ""
 
     def run_in_steps(self, work: Generator[None, None, str]) -> Deferred[str]:
         """Run the steps without interruption."""

@@ -32,7 +32,9 @@ def stats_tree(state: BrokerState, statistics: Statistics, *latencies: Any) -> d
 
 def exposition(state: BrokerState, statistics: Statistics, prefix: str = "", instance: str = "") -> str:
     """Render the metrics in the text format of Prometheus."""
-    return at_once(exposition_in_steps(state, statistics, prefix, instance))
+    parts: list[str] = []
+    at_once(exposition_in_steps(state, statistics, parts.append, prefix, instance))
+    return "".join(parts)
 
 
 class Family(NamedTuple):

@@ -36,6 +36,7 @@ from fuzz.findings import Finding
 from fuzz.storage_tails import Tails
 
 from soak import damage, failover, hostile, kill9, metadata, restarts, spark, spread, upgrade
+from soak.security import campaign as security
 
 FRAMES, STORAGE_TAILS, CONFIGS, KILLS, MINUTES = 1_000_000, 10_000, 10_000, 300, 10
 
@@ -78,7 +79,8 @@ _RUNS: dict[str, tuple[Callable[[int, int], dict[str, Any]], int]] = {
     "frames": (frames, FRAMES), "storage": (storage, STORAGE_TAILS), "configs": (configs, CONFIGS)}
 _COMMANDS: dict[str, Callable[[list[str]], int]] = {  # runs with other options
     "kill9": kill9.main, "restarts": restarts.main, "failover": failover.main, "spread": spread.main,
-    "upgrade": upgrade.main, "hostile": hostile.main, "metadata": metadata.main, "damage": damage.main, "spark": spark.main}
+    "upgrade": upgrade.main, "hostile": hostile.main, "metadata": metadata.main, "damage": damage.main,
+    "security": security.main, "spark": spark.main}
 
 
 def _fuzz(name: str, count: int | None, seed: int) -> int:

@@ -14,9 +14,9 @@ from kit.websocket import CLOSE, Frames, frame, request, text_frame
 from twisted.internet.address import IPv4Address
 from twisted.internet.testing import StringTransport
 
-from bmqtwist.console.http import CONNECTION_SECONDS_MAX, CONNECTIONS_MAX
 from bmqtwist.console.live import ENDED, GOING_AWAY, MESSAGE_BYTES_MAX, MESSAGES_PER_SECOND_MAX, POLICY, SUBSCRIBERS_MAX
 from bmqtwist.console.service import PERIOD_S
+from bmqtwist.limits import HTTP_CONNECTION_SECONDS_MAX, HTTP_CONNECTIONS_MAX
 
 HOST = "127.0.0.1:1"
 LOCAL_HEADERS = {"Host": HOST, "Origin": f"http://{HOST}"}
@@ -198,7 +198,7 @@ def test_a_websocket_of_another_origin_is_refused(console: ConsoleWorld, origin:
 
 def test_without_users_websockets_of_other_machines_are_refused(console: ConsoleWorld) -> None:
     assert FakeTab(console, address="10.0.0.5").status == 403
-    assert FakeTab(console, {"Host": "evil.example", "Origin": "http://evil.example"}).status == 403
+    assert FakeTab(console, {"Host": "evil.example", "Origin": "http://evil.example"}).status == 421
     assert FakeTab(console, {"X-Forwarded-For": "10.0.0.5"}).status == 403
 
 
@@ -260,7 +260,7 @@ def test_a_websocket_has_no_lifetime_limit(console: ConsoleWorld) -> None:
     console.advance()
     tab.take_messages()
     for _ in range(3):
-        console.host.reactor.advance(CONNECTION_SECONDS_MAX)
+        console.host.reactor.advance(HTTP_CONNECTION_SECONDS_MAX)
     console.advance(PERIOD_S)
     assert tab.take_messages() and tab.transport.protocol is not tab.channel
 
@@ -269,7 +269,7 @@ def test_the_number_of_websockets_is_limited_below_that_of_connections(console: 
     tabs = [FakeTab(console) for _ in range(SUBSCRIBERS_MAX)]
     assert {tab.status for tab in tabs} == {101} and FakeTab(console).status == 503
     assert console.ask("/livez").status == 200
-    assert SUBSCRIBERS_MAX + 30 <= CONNECTIONS_MAX
+    assert SUBSCRIBERS_MAX + 30 <= HTTP_CONNECTIONS_MAX
     tabs[0].lose()
     assert FakeTab(console).status == 101
 
@@ -279,11 +279,11 @@ def test_closed_and_refused_websockets_are_not_counted_as_connections(console: C
     for _ in range(3):
         for each in [FakeTab(console) for _ in range(SUBSCRIBERS_MAX)]:
             each.lose()
-    refused = [FakeTab(console, {"Origin": "http://evil.example"}) for _ in range(CONNECTIONS_MAX)]
+    refused = [FakeTab(console, {"Origin": "http://evil.example"}) for _ in range(HTTP_CONNECTIONS_MAX)]
     for each in refused:
         assert each.status == 403
         each.lose()
-    assert console.service.site._open == 0  # type: ignore[attr-defined]
+    assert console.service.site.connections == 0
 
 
 def test_a_stopping_node_notifies_its_websockets(console: ConsoleWorld) -> None:

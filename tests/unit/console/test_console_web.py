@@ -204,7 +204,7 @@ def test_every_page_is_served_with_its_data_and_a_content_security_policy(consol
 
 def test_the_root_returns_a_short_json_status_to_programs(console: ConsoleWorld) -> None:
     assert console.ask("/").json["name"] == "bmqtwist"
-    for path in ("/livez", "/readyz", "/metrics"):
+    for path in ("/livez", "/readyz"):
         assert console.ask(path).status == 200
 
 

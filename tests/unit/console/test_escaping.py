@@ -15,7 +15,6 @@ from kit.client import RequestRefused, consumer_info
 from kit.memory import MemoryWorld
 from kit.statistics import exposition, stats_tables, stats_tree
 
-from bmqtwist.console.http import status
 from bmqtwist.errors import PeerError
 from bmqtwist.logs.format import LineFormat, LogEntry
 from bmqtwist.report import shown
@@ -132,7 +131,7 @@ def all_outputs(world: MemoryWorld) -> dict[str, str]:
     layout = LineFormat("%d %s %m\n")
     return {
         "log": "".join(layout.render(LogEntry(0.0, severity, "c", text)) for severity, text in world.report.lines),
-        "metrics": exposition(state, statistics), "console": json.dumps(status(state, "")),
+        "metrics": exposition(state, statistics), "console": json.dumps(snapshots.short_status(world.broker, world.now, "")),
         "statistics": stats_tables(state, statistics),
         "statistics in json": at_once(json_in_steps(stats_tree(state, statistics))),
         "internals": world.admin("DOMAINS DOMAIN d QUEUE q INTERNALS") + world.admin("DOMAINS DOMAIN f QUEUE q INTERNALS"),

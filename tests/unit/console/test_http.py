@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 from collections.abc import Generator
 from typing import Any
 
 import pytest
+from kit.site import SiteConnection, SiteWorld, get, parse
 from kit.statistics import exposition
-from treq.testing import StubTreq
-from twisted.internet.address import IPv4Address
+from msgspec.structs import replace
 from twisted.internet.defer import Deferred, execute
-from twisted.internet.task import Clock
-from twisted.internet.testing import StringTransportWithDisconnection
 from twisted.python.failure import Failure
 
 from bmqtwist.config.broker import StatPlugin
-from bmqtwist.console.http import CONNECTION_SECONDS_MAX, CONNECTIONS_MAX, HealthEndpoints, make_site
+from bmqtwist.console.http import HealthEndpoints
+from bmqtwist.console.scrapes import PART_BYTES, CompressedText
+from bmqtwist.limits import METRICS_RESPONSES_MAX, METRICS_RESPONSES_PER_ADDRESS_MAX
 from bmqtwist.steps import at_once
-from bmqtwist.view.metrics import exposition_in_steps, sample_text
+from bmqtwist.view.metrics import WriteText, exposition_in_steps, sample_text
 from bmqtwist.view.snapshot import (
     AppState,
     BrokerState,
@@ -55,34 +56,33 @@ class FakeBroker:
     """Broker service with fixed answers."""
 
     def __init__(self, reason: str = "") -> None:
-        self.reason = reason
+        self.reason, self.now, self.made = reason, 0.0, 0
 
-    def state(self) -> BrokerState:
+    def present_time(self) -> tuple[float, float]:
+        return self.now, self.now
+
+    def short_status(self) -> dict[str, object]:
+        return {"ready": not self.reason, "at": self.now}
+
+    def metrics(self, write: WriteText, prefix: str, instance: str) -> Generator[None, None, None]:
+        self.made += 1
         if self.reason == "broken":
             raise RuntimeError("secret detail")
-        return STATE
+        yield from exposition_in_steps(STATE, Statistics(0.0), write, prefix, instance)
 
-    def metrics(self, prefix: str, instance: str) -> Generator[None, None, str]:
-        return exposition_in_steps(self.state(), Statistics(0.0), prefix, instance)
-
-    def run_in_steps(self, work: Generator[None, None, str]) -> Deferred[str]:
+    def run_in_steps(self, work: Generator[None, None, Any]) -> Deferred[Any]:
         return execute(at_once, work)
 
     def unready_reason(self) -> str:
         return self.reason
 
 
-def request(path: str, source: FakeBroker | None = None, method: str = "GET",
-            log: object = None) -> tuple[int, str, dict[str, str]]:
+def request(path: str, source: FakeBroker | None = None, method: str = "GET", log: object = None,
+            plugin: StatPlugin | None = None) -> tuple[int, str, dict[str, str]]:
     """Return status, body and headers of one request."""
-    client = StubTreq(HealthEndpoints(source or FakeBroker(), log=log).resource())  # type: ignore[arg-type]
-    response = []
-    client.request(method, f"http://console.test{path}").addCallback(response.append)
-    client.flush()
-    body = []
-    client.text_content(response[0]).addCallback(body.append)
-    headers = {name.decode().lower(): values[0].decode() for name, values in response[0].headers.getAllRawHeaders()}
-    return response[0].code, body[0], headers
+    world = SiteWorld(HealthEndpoints(source or FakeBroker(), log, plugin).resource())  # type: ignore[arg-type]
+    status, headers, body = parse(SiteConnection(world).ask(get(path).replace(b"GET", method.encode())), method)
+    return status, body.decode(), headers
 
 
 def samples(text: str) -> dict[str, float]:
@@ -101,14 +101,19 @@ def test_readyz_has_the_reason_why_clients_are_not_served() -> None:
     assert request("/readyz", FakeBroker("recovering"))[:2] == (503, "recovering\n")
 
 
-def test_status_is_short_json() -> None:
-    """Operators read it first."""
-    code, body, headers = request("/")
-    assert code == 200 and headers["content-type"] == "application/json"
-    shown = json.loads(body)
-    assert shown["ready"] is True and shown["queues"] == 1 and shown["messages"] == 21
-    assert shown["uptimeSeconds"] == 100.0
-    assert shown["clusters"] == [{"name": "c1", "healthy": True, "self": "n1", "leader": "n1", "partitions": 1}]
+def test_the_short_status_is_created_once_in_a_second() -> None:
+    """Anonymous requests cost the same, however many domains the broker has."""
+    source = FakeBroker()
+    connection = SiteConnection(SiteWorld(HealthEndpoints(source).resource()))  # type: ignore[arg-type]
+
+    def ask() -> Any:
+        return json.loads(parse(connection.ask(get("/")))[2])
+
+    assert ask() == {"ready": True, "at": 0.0}
+    source.reason, source.now = "stopping", 0.5
+    assert ask() == {"ready": True, "at": 0.0}
+    source.now = 1.0
+    assert ask() == {"ready": False, "at": 1.0}
 
 
 def test_metrics_has_the_content_type_of_prometheus() -> None:
@@ -156,95 +161,112 @@ def test_samples_without_labels_have_no_braces_and_integers_no_decimal_point() -
     assert sample_text("a", (), 2.0) + sample_text("a", (("L", ""),), 2.5) == "a 2\na 2.5\n"
 
 
-def test_a_site_shows_no_tracebacks_and_closes_idle_connections() -> None:
-    """Settings of the site of a listener."""
-    site = make_site(HealthEndpoints(FakeBroker()).resource())
-    assert site.displayTracebacks is False and site.timeOut == 30
-
-
-class SiteConnection:
-    """Connection to a site in memory, with its own clock."""
-
-    def __init__(self, site: Any) -> None:
-        self.transport: Any = StringTransportWithDisconnection()
-        self.transport.abortConnection = self.transport.loseConnection
-        self.protocol = site.buildProtocol(IPv4Address("TCP", "127.0.0.1", 5))
-        if self.protocol is not None:
-            self.transport.protocol = self.protocol
-            self.protocol.makeConnection(self.transport)
-
-    def send(self, data: bytes) -> bytes:
-        self.protocol.dataReceived(data)
-        return self.transport.value()
-
-
-@pytest.fixture
-def site_and_clock() -> tuple[Any, Clock]:
-    site, clock = make_site(HealthEndpoints(FakeBroker()).resource()), Clock()
-    site.reactor = clock
-    return site, clock
-
-
-@pytest.mark.parametrize("head", [b"Content-Length: 5000", b"Transfer-Encoding: chunked"])
-def test_a_large_request_body_is_refused_before_it_arrives(site_and_clock: tuple[Any, Clock], head: bytes) -> None:
-    visit = SiteConnection(site_and_clock[0])
-    answer = visit.send(b"GET /livez HTTP/1.1\r\nHost: h\r\n" + head + b"\r\n\r\n")
-    assert answer.startswith(b"HTTP/1.1 413 ") and not visit.transport.connected
-
-
-def test_a_small_request_body_is_ignored(site_and_clock: tuple[Any, Clock]) -> None:
-    visit = SiteConnection(site_and_clock[0])
-    answer = visit.send(b"GET /livez HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc")
-    assert answer.startswith(b"HTTP/1.1 200 ") and visit.transport.connected
-
-
-@pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 3000,
-                                  b"GET / HTTP/1.1\r\nA: " + b"b" * 20000 + b"\r\n", b"GET /" + b"x" * 20000])
-def test_headers_above_the_size_limit_close_the_connection(site_and_clock: tuple[Any, Clock], data: bytes) -> None:
-    visit = SiteConnection(site_and_clock[0])
-    for line in data.splitlines(keepends=True):
-        if visit.transport.connected:
-            visit.send(line)
-    assert not visit.transport.connected
-
-
-def test_connections_are_limited_in_number_and_lifetime(site_and_clock: tuple[Any, Clock]) -> None:
-    site, clock = site_and_clock
-    visits = [SiteConnection(site) for _ in range(CONNECTIONS_MAX)]
-    assert SiteConnection(site).protocol is None
-    visits[0].transport.loseConnection()
-    assert SiteConnection(site).protocol is not None and SiteConnection(site).protocol is None
-    visits[1].send(b"GET / HTTP/1.1\r\n")
-    for _ in range(CONNECTION_SECONDS_MAX // 10 - 1):  # a header line every 10 s prevents the idle timeout
-        clock.advance(10)
-        visits[1].send(b"A: b\r\n")
-    assert visits[1].transport.connected
-    clock.advance(11)
-    assert not visits[1].transport.connected and SiteConnection(site).protocol is not None
-
-
-def test_concurrent_scrapes_share_one_text() -> None:
-    """The text for very many queues takes several turns and memory, so it is created once for all requests."""
-    source, made = FakeBroker(), list[Deferred[str]]()
-    source.run_in_steps = lambda work: made.append(Deferred()) or made[-1]  # type: ignore[method-assign, func-returns-value]
-    client = StubTreq(HealthEndpoints(source).resource())  # type: ignore[arg-type]
-    texts: list[str] = []
-    for _ in range(3):
-        client.request("GET", "http://console.test/metrics").addCallback(client.text_content).addCallback(texts.append)
-    client.flush()
-    assert len(made) == 1 and not texts
-    made[0].callback("a 1\n")
-    client.flush()
-    assert texts == ["a 1\n"] * 3
-    client.request("GET", "http://console.test/metrics")
-    client.flush()
-    assert len(made) == 2
-
-
 def test_the_prefix_of_a_metrics_plugin_precedes_every_name() -> None:
-    plugin = StatPlugin(namespace_prefix="p_")
-    client = StubTreq(HealthEndpoints(FakeBroker(), plugin=plugin).resource())  # type: ignore[arg-type]
-    texts: list[str] = []
-    client.request("GET", "http://console.test/metrics").addCallback(client.text_content).addCallback(texts.append)
-    client.flush()
-    assert texts and all(line.removeprefix("# TYPE ").startswith("p_") for line in texts[0].splitlines())
+    text = request("/metrics", plugin=StatPlugin(namespace_prefix="p_"))[1]
+    assert text and all(line.removeprefix("# TYPE ").startswith("p_") for line in text.splitlines())
+
+
+def test_above_the_limit_of_queues_only_totals_remain() -> None:
+    """The text would have about 40 lines for each queue."""
+    parts: list[str] = []
+    state = replace(STATE, traffic={"put_msgs": 7}, domains=(replace(STATE.domains[0], queues=(QUEUE, QUEUE)),))
+    at_once(exposition_in_steps(state, Statistics(0.0), parts.append, queues_max=1))
+    found = samples("".join(parts))
+    assert [value for name, value in found.items() if name.startswith("brkr_summary_queues_omitted")] == [2]
+    assert [value for name, value in found.items() if name.startswith("brkr_summary_put_msgs")] == [7]
+    assert [value for name, value in found.items() if name.startswith("domain_msgs_current")] == [21]
+    assert not any('Queue="q"' in name for name in found)
+    assert any('Queue="q"' in name for name in samples(exposition(state, Statistics(0.0))))
+
+
+# -- responses of /metrics --------------------------------------------------------------------------------------------
+
+
+class Scraped:
+    """The endpoints at a site; the job of the text runs when a test says so."""
+
+    def __init__(self) -> None:
+        self.source, self.jobs = FakeBroker(), list[tuple[Deferred[Any], Any]]()
+        self.source.run_in_steps = self._run  # type: ignore[method-assign]
+        self.world = SiteWorld(HealthEndpoints(self.source).resource())  # type: ignore[arg-type]
+
+    def _run(self, work: Any) -> Deferred[Any]:
+        self.jobs.append((Deferred(), work))
+        return self.jobs[-1][0]
+
+    def make(self) -> None:
+        """Run the pending jobs."""
+        while self.jobs:
+            done, work = self.jobs.pop()
+            done.callback(at_once(work))
+
+    def connect(self, address: str = "10.0.0.1") -> SiteConnection:
+        return SiteConnection(self.world, address)
+
+
+def test_concurrent_scrapes_share_one_text_for_a_second() -> None:
+    """The text for very many queues takes several turns and memory, so it is created once for all requests."""
+    scraped = Scraped()
+    connections = [scraped.connect() for _ in range(3)]
+    assert [each.ask(get("/metrics")) for each in connections] == [b""] * 3 and len(scraped.jobs) == 1
+    scraped.make()
+    texts = [parse(each.ask(b""))[2] for each in connections]
+    assert texts[0] and texts == texts[:1] * 3
+    scraped.source.now = 0.9
+    assert parse(scraped.connect().ask(get("/metrics")))[2] == texts[0] and not scraped.jobs and scraped.source.made == 1
+    scraped.source.now = 1.0
+    scraped.connect().ask(get("/metrics"))
+    assert len(scraped.jobs) == 1
+
+
+def test_clients_that_accept_gzip_receive_it() -> None:
+    """Prometheus does."""
+    scraped = Scraped()
+    plain, compressed = scraped.connect(), scraped.connect()
+    plain.ask(get("/metrics", "Accept-Encoding: identity, gzip;q=0"))
+    compressed.ask(get("/metrics", "Accept-Encoding: deflate, gzip"))
+    scraped.make()
+    _, headers, text = parse(plain.ask(b""))
+    _, compressed_headers, data = parse(compressed.ask(b""))
+    assert gzip.decompress(data) == text and len(data) < len(text) / 2
+    assert "content-encoding" not in headers and compressed_headers["content-encoding"] == "gzip"
+    assert headers["vary"] == "Accept-Encoding" and headers["content-type"] == compressed_headers["content-type"]
+
+
+def test_a_text_is_decompressed_while_its_client_reads() -> None:
+    text = CompressedText()
+    for number in range(20_000):
+        text.write(f"line {number} of a long text\n")
+    text.close()
+    parts = list(text.plain())
+    assert max(map(len, parts)) <= PART_BYTES and max(map(len, text.compressed())) <= PART_BYTES
+    assert b"".join(parts).decode() == "".join(f"line {number} of a long text\n" for number in range(20_000))
+    assert gzip.decompress(b"".join(text.compressed())) == b"".join(parts)
+
+
+def test_unread_responses_are_limited_per_address_and_in_total() -> None:
+    """Each is 503 beyond, until one ends."""
+    scraped = Scraped()
+    unread = [scraped.connect(f"10.0.0.{number % (METRICS_RESPONSES_MAX // METRICS_RESPONSES_PER_ADDRESS_MAX)}")
+              for number in range(METRICS_RESPONSES_MAX)]
+    for each in unread[:-1]:
+        assert each.ask(get("/metrics")) == b""
+    assert parse(scraped.connect("10.0.0.0").ask(get("/metrics")))[0] == 503
+    other = scraped.connect("10.0.1.1")
+    assert other.ask(get("/metrics")) == b"" and parse(unread[-1].ask(get("/metrics")))[0] == 503
+    other.transport.loseConnection()
+    assert unread[-1].ask(get("/metrics")) == b""
+    scraped.make()
+    assert {parse(each.ask(b""))[0] for each in unread} == {200}
+    assert parse(scraped.connect("10.0.0.0").ask(get("/metrics")))[0] == 200
+
+
+def test_an_unread_response_has_one_part_in_memory() -> None:
+    scraped = Scraped()
+    connection = scraped.connect()
+    connection.ask(get("/metrics"))
+    connection.protocol.pauseProducing()  # by the transport: its buffer is full
+    scraped.make()
+    assert len(connection.ask(b"")) < 1000
+    connection.protocol.resumeProducing()
+    assert connection.ask(b"")

@@ -125,6 +125,7 @@ class FakeConsoleService:
 def test_the_console_and_each_metrics_plugin_have_a_site(monkeypatch: pytest.MonkeyPatch) -> None:
     """The console by the member `bmqtwist`, metrics by the original plug-in."""
     monkeypatch.setattr("bmqtwist.console.service.ConsoleService", FakeConsoleService)
+    monkeypatch.setattr("bmqtwist.tap.make_site", lambda resource, service: object())
     plugins = (StatPlugin(name="a", namespace_prefix="p_", prometheus_specific=Prometheus(host="h", port=1)),
                StatPlugin(name="off", publish_interval=0, prometheus_specific=Prometheus()),
                StatPlugin(name="push", prometheus_specific=Prometheus(mode="E_PUSH")), StatPlugin(name="none"))

@@ -1,0 +1,108 @@
+"""Campaign `security`: attacks of unauthenticated peers on the HTTP port, while a producer's ACK times are measured.
+
+    python -m tests.soak security [--attack NAME] [--seconds N]
+
+Each attack runs for `--seconds` against its own broker or cluster. A producer posts a message every 5 ms, first without
+the attack, then during it. Limits: the 99th percentile of its ACK times is at most P99_RATIO_MAX times that without the
+attack and below P99_MS_MAX, memory grows by at most GROWTH_BYTES_MAX, the log by LOG_BYTES_PER_S_MAX, and no leader is
+elected. An attack returns its own violations, too. Called by `soak/command.py`; the short forms are in
+tests/unit/console and tests/integration/test_http_attacks.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from soak.hostile import NICE, ReferenceClient, summary
+from soak.security import http_burst, http_flood, large_answers, malformed_requests, slow_connections, unread_responses
+from soak.security.target import Target
+
+SECONDS = 10
+P99_RATIO_MAX, P99_MS_MAX = 3.0, 100.0
+GROWTH_BYTES_MAX = 64 << 20
+LOG_BYTES_PER_S_MAX = 4 << 10
+SAMPLE_PERIOD_S = 0.1
+
+
+class Attack(NamedTuple):
+    """One attack: `run(target, seconds)` returns counts, and violations as "violations". `queues`: open queues."""
+
+    run: Callable[[Target, float], dict[str, Any]]
+    nodes: int = 1
+    queues: int = 0
+
+
+ATTACKS = {
+    "flood": Attack(http_flood.run, 3), "flood of many queues": Attack(http_flood.run, 1, 14_000),
+    "burst": Attack(http_burst.run, 3), "unread responses": Attack(unread_responses.run, 1, 14_000),
+    "slow connections": Attack(slow_connections.run), "malformed requests": Attack(malformed_requests.run),
+    "large answers": Attack(large_answers.run)}
+
+
+def run(name: str, seconds: int) -> dict[str, Any]:
+    """Run one attack; return its measurements."""
+    attack = ATTACKS[name]
+    with tempfile.TemporaryDirectory(prefix="bmq-security-") as root:
+        target = Target(Path(root), attack.nodes, attack.queues)
+        try:
+            return {"run": "security", "attack": name, **_measure(target, attack, seconds)}
+        finally:
+            target.close()
+
+
+def _measure(target: Target, attack: Attack, seconds: int) -> dict[str, Any]:
+    quiet = summary(ReferenceClient(target.broker.port, seconds).result())
+    memory, logged, leader = target.broker.memory(), target.log_bytes(), target.leader()
+    reference, peak = ReferenceClient(target.broker.port, seconds), memory
+    with ThreadPoolExecutor(1, initializer=os.nice, initargs=(NICE,)) as attackers:  # nice value of this thread only
+        time.sleep(0.5)
+        attacking = attackers.submit(attack.run, target, seconds - 1.0)
+        while not attacking.done():
+            peak = max(peak, target.broker.memory())
+            time.sleep(SAMPLE_PERIOD_S)
+        counts = attacking.result()
+    attacked = summary(reference.result())
+    result = {**counts, "quiet_ms": quiet, "attacked_ms": attacked, "rss_mib": [memory >> 20, peak >> 20],
+              "log_bytes": target.log_bytes() - logged, "leader": [leader, target.leader()]}
+    return {**result, "violations": [*counts.get("violations", ()), *violations(result, seconds)]}
+
+
+def violations(result: dict[str, Any], seconds: int) -> list[str]:
+    """Return the exceeded limits."""
+    found = []
+    before, p99 = result["quiet_ms"]["p99"], result["attacked_ms"]["p99"]
+    if p99 > P99_RATIO_MAX * before or p99 >= P99_MS_MAX:
+        found.append(f"p99 of the producer {p99} ms, without the attack {before} ms")
+    start, peak = result["rss_mib"]
+    if peak - start > GROWTH_BYTES_MAX >> 20:
+        found.append(f"memory grew from {start} to {peak} MiB")
+    if result["log_bytes"] > LOG_BYTES_PER_S_MAX * seconds:
+        found.append(f"{result['log_bytes']} bytes of log in {seconds} s")
+    if result["leader"][0] != result["leader"][1]:
+        found.append(f"leader {result['leader'][0]}, afterwards {result['leader'][1]}")
+    return found
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command line; return the number of attacks with violations."""
+    parser = argparse.ArgumentParser(prog="tests.soak security", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--attack", choices=list(ATTACKS), action="append")
+    parser.add_argument("--seconds", type=int, default=SECONDS)
+    options = parser.parse_args(arguments)
+    failed = 0
+    for name in options.attack or ATTACKS:
+        result = run(name, options.seconds)
+        print(json.dumps(result), flush=True)
+        failed += bool(result["violations"])
+        print(*result["violations"], sep="\n", end="\n" if result["violations"] else "", file=sys.stderr)
+    return failed
