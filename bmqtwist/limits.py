@@ -75,3 +75,4 @@ HTTP_BODY_BYTES_MAX: Final = 4 << 10  # of a request without a token, such as a 
 HTTP_ACTION_BYTES_MAX: Final = 64 << 10  # of a request with the token of a page or of another node
 METRICS_RESPONSES_MAX: Final = 16  # responses of /metrics in progress at one port
 METRICS_RESPONSES_PER_ADDRESS_MAX: Final = 4  # of them to one address
+PROXY_ANSWERS_WEIGHT_PER_SECOND: Final = 16 << 20  # memory of parsed answers of all proxies: a large one takes 2 MiB

@@ -7,24 +7,25 @@ to proxies are in `proxies.py`. The size of an answer of a proxy is limited in `
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from io import BytesIO
 from typing import Any
 from urllib.parse import urlencode
 
-import treq
-from treq.client import HTTPClient
-from twisted.internet.defer import Deferred, DeferredList, inlineCallbacks, succeed
+from twisted.internet.defer import Deferred, DeferredList, DeferredLock, inlineCallbacks, succeed
 from twisted.python.failure import Failure
-from twisted.web.client import Agent, HTTPConnectionPool
+from twisted.web.client import Agent, FileBodyProducer, HTTPConnectionPool
+from twisted.web.http_headers import Headers
 
 from bmqtwist.broker.broker import Broker
 from bmqtwist.console.access import Caller, NodeRequest, NodeTokens, Refusal, receiver_of
+from bmqtwist.console.answers import Collector, TooLong, parse_in_steps, weigh
 from bmqtwist.console.documents import Document, compact
-from bmqtwist.console.proxies import ProxyConsoles
-from bmqtwist.limits import PROXY_ANSWER_BYTES_MAX
+from bmqtwist.console.proxies import ProxyConsoles, RequestBudget
+from bmqtwist.limits import PROXY_ANSWER_BYTES_MAX, PROXY_ANSWERS_WEIGHT_PER_SECOND
+from bmqtwist.steps import Steps
 from bmqtwist.view import cluster_facts
 
 PEER_SECONDS_MAX = 1.0
@@ -35,21 +36,19 @@ TOKEN_HEADER = "X-Bmqtwist-Node"
 NO_KEY = "http.keyFile is not configured: consoles with users need it to authenticate each other"
 
 
-class TooLong(Exception):
-    """Answer above its limit."""
-
-
 class PeerClient:
     """HTTP client for other consoles. `name`: this node; `tokens`: to authenticate it, None = no key is configured; `wall`
-    returns the present time (seconds since the epoch)."""
+    returns the present time (seconds since the epoch); `run` runs a job."""
 
-    def __init__(self, reactor: Any, name: str, tokens: NodeTokens | None, wall: Callable[[], float]) -> None:
-        self._reactor, self._name, self._tokens, self._wall = reactor, name, tokens, wall
+    def __init__(self, reactor: Any, name: str, tokens: NodeTokens | None, wall: Callable[[], float],
+                 run: Callable[[Steps[Any]], Deferred[Any]]) -> None:
+        self._reactor, self._name, self._tokens, self._wall, self._run = reactor, name, tokens, wall, run
+        self._parsing = DeferredLock()  # one answer at a time
+        self._proxies = RequestBudget(wall(), PROXY_ANSWERS_WEIGHT_PER_SECOND, 2 * PROXY_ANSWERS_WEIGHT_PER_SECOND)
         self._pool: Any = HTTPConnectionPool(reactor, persistent=True)
         self._pool.maxPersistentPerHost = 4
         self._pool.retryAutomatically = False
-        agent: Any = Agent(reactor, connectTimeout=PEER_SECONDS_MAX, pool=self._pool)
-        self._client: Any = HTTPClient(agent)
+        self._agent: Any = Agent(reactor, connectTimeout=PEER_SECONDS_MAX, pool=self._pool)
 
     def close(self) -> Deferred[Any]:
         closed: Deferred[Any] = self._pool.closeCachedConnections()
@@ -60,47 +59,36 @@ class PeerClient:
         """Return the status and JSON that a node answers. `path`: below its URL, with query. Refusal 502: no answer."""
         user, role = (caller.user, caller.role.label) if caller is not None else ("", "")
         content = NodeRequest(self._name, receiver_of(node, url), method, path, body, user, role)
-        sent: Deferred[Any] = self._send(content, url, seconds, ANSWER_BYTES_MAX)
+        sent: Deferred[Any] = self._send(content, url, seconds)
         return sent
 
     def request_proxy(self, name: str, url: str, path: str) -> Deferred[Any]:
         """Return the status and JSON that a proxy answers, of PROXY_ANSWER_BYTES_MAX. Refusal 502: no answer."""
         content = NodeRequest(self._name, receiver_of(name, url), "GET", path, b"")
-        sent: Deferred[Any] = self._send(content, url, PEER_SECONDS_MAX, PROXY_ANSWER_BYTES_MAX)
+        sent: Deferred[Any] = self._send(content, url, PEER_SECONDS_MAX, True)
         return sent
 
     @inlineCallbacks
-    def _send(self, content: NodeRequest, url: str, seconds: float, most: int) -> Any:
+    def _send(self, content: NodeRequest, url: str, seconds: float, to_proxy: bool = False) -> Any:
         if self._tokens is None:
             raise Refusal(502, NO_KEY)
-        headers = {TOKEN_HEADER: self._tokens.make(content, self._wall(), os.urandom(12).hex()),
-                   "Content-Type": "application/json"}
-        sent = self._client.request(content.method, (url + content.path).encode(), headers=headers,
-                                     data=content.body or None, allow_redirects=False, unbuffered=True)
+        headers = Headers({TOKEN_HEADER: [self._tokens.make(content, self._wall(), os.urandom(12).hex())],
+                           "Content-Type": ["application/json"]})
+        sent = self._agent.request(content.method.encode(), (url + content.path).encode(), headers,
+                                   FileBodyProducer(BytesIO(content.body)) if content.body else None)
         sent.addTimeout(seconds, self._reactor)
         try:
             response = yield sent
-            text = yield _collect(response, most).addTimeout(seconds, self._reactor)
-            return response.code, json.loads(text)
+            collector = Collector(PROXY_ANSWER_BYTES_MAX if to_proxy else ANSWER_BYTES_MAX)
+            response.deliverBody(collector)
+            text = yield collector.body.addTimeout(seconds, self._reactor)
+            if to_proxy and not self._proxies.take(self._wall(), weigh(text)):
+                raise TooLong("the answers of proxies are too long")
+            return response.code, (yield self._parsing.run(self._run, parse_in_steps(text)))
         except Refusal:
             raise
         except Exception as error:
             raise Refusal(502, f"{content.receiver} does not answer: {_reason(error)}.") from None
-
-
-def _collect(response: Any, most: int = ANSWER_BYTES_MAX) -> Deferred[bytes]:
-    found: list[bytes] = []
-    size = 0
-
-    def more(data: bytes) -> None:
-        nonlocal size
-        size += len(data)
-        if size > most:
-            raise TooLong
-        found.append(data)
-
-    collected: Deferred[Any] = treq.collect(response, more)
-    return collected.addCallback(lambda ignored: b"".join(found))
 
 
 def _reason(error: Exception) -> str:
@@ -109,7 +97,7 @@ def _reason(error: Exception) -> str:
         error = reasons[0].value
     name = type(error).__name__
     return {"TimeoutError": "no answer in time", "ConnectionRefusedError": "connection refused",
-            "CancelledError": "no answer in time", "TooLong": "the answer is too long"}.get(name, f"{error}" or name)
+            "CancelledError": "no answer in time"}.get(name, f"{error}" or name)
 
 
 class PeerView:

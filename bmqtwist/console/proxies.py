@@ -40,18 +40,18 @@ class ConsoleClient(Protocol):
 
 
 class RequestBudget:
-    """Requests that are allowed now: PROXY_REQUESTS_PER_SECOND, and as many as PROXIES_ASKED_MAX after an idle time."""
+    """Budget of requests or of the weight of answers: `per_second`, and `most` after an idle time."""
 
-    def __init__(self, now: float) -> None:
-        self._left, self._at = float(PROXIES_ASKED_MAX), now
+    def __init__(self, now: float, per_second: float, most: float) -> None:
+        self._left, self._at, self._per_second, self._most = most, now, per_second, most
 
-    def take(self, now: float) -> bool:
-        """Return whether another request is allowed, and count it."""
-        self._left = min(PROXIES_ASKED_MAX, self._left + (now - self._at) * PROXY_REQUESTS_PER_SECOND)
+    def take(self, now: float, amount: float = 1.0) -> bool:
+        """Return whether the budget has this amount, and take it."""
+        self._left = min(self._most, self._left + max(0.0, now - self._at) * self._per_second)
         self._at = now
-        if self._left < 1.0:
+        if self._left < amount:
             return False
-        self._left -= 1.0
+        self._left -= amount
         return True
 
 
@@ -60,7 +60,8 @@ class ProxyConsoles:
 
     def __init__(self, client: ConsoleClient, now: Callable[[], float]) -> None:
         self.client, self._now = client, now
-        self._budget, self._slots = RequestBudget(now()), DeferredSemaphore(PROXY_REQUESTS_AT_ONCE)
+        self._budget = RequestBudget(now(), PROXY_REQUESTS_PER_SECOND, PROXIES_ASKED_MAX)
+        self._slots = DeferredSemaphore(PROXY_REQUESTS_AT_ONCE)
         self._unresponsive: dict[str, float] = {}  # time of the next request, by ident
         self._answers: dict[tuple[str, str, str], tuple[float, Document]] = {}  # by origin, name and path
 

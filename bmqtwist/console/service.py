@@ -56,7 +56,8 @@ class ConsoleService:
                           host.present_time()[1])
         logins = Logins(users, cookies, ROLES.get(http.local_role))
         tokens = NodeTokens(secret) if secret else None if users else NodeTokens(OPEN_SECRET)
-        self._client = PeerClient(host.reactor, name_of(host.node.broker), tokens, lambda: host.present_time()[1])
+        self._client = PeerClient(host.reactor, name_of(host.node.broker), tokens, lambda: host.present_time()[1],
+                                  host.run_in_steps)
         self.collector = DocumentCollector(host, self._client)
         self.hub = Hub(lambda: os.urandom(9).hex(), self._publish_soon)
         audit = AuditLog(folder, host.report.error)

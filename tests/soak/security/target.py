@@ -25,20 +25,24 @@ READ_SECONDS_MAX = 60.0
 
 
 class Target:
-    """Brokers of one attack. `http`: port of the attacked console; `broker`: its process."""
+    """Brokers of one attack. `http`: port of the attacked console; `broker`: its process. `is_open`: its local users are
+    administrators, else there is a user."""
 
-    def __init__(self, root: Path, nodes: int = 1, queues: int = 0) -> None:
+    def __init__(self, root: Path, nodes: int = 1, queues: int = 0, is_open: bool = False) -> None:
         users = [{"name": "ada", "role": "admin", "passwordHash": PasswordHasher(1, 8, 1).hash("x")}]
+        access = {"localRole": "admin"} if is_open else {"users": users}
+        console = {**access, "metricsQueuesMax": 0}
+        self.proxy_port = free_port()
         self.cluster: ClusterProcess | None = None
         self._clients: list[RawClient] = []
         if nodes > 1:
-            app = {"bmqtwist": {"http": {"users": users}}}
+            app = {"bmqtwist": {"http": console}}
             self.cluster = ClusterProcess(root, nodes, app=app)
             self.brokers: list[Node] = [self.cluster[name] for name in self.cluster.names]
             self.http = int(self.cluster.consoles["n1"].rpartition(":")[2])
         else:
             self.http = free_port()
-            app = {"bmqtwist": {"http": {"port": self.http, "users": users}}}
+            app = {"bmqtwist": {"http": {"port": self.http, **console}}}
             self.brokers = [BrokerProcess(root, app=app)]
         self.broker = self.brokers[0]
         for each in self.brokers:

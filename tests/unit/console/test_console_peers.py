@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import gzip
+import json
+import tracemalloc
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.defer import Deferred, execute, fail, succeed
 from twisted.internet.task import Clock
+from twisted.internet.testing import MemoryReactorClock, StringTransportWithDisconnection
+from twisted.python.failure import Failure
 
 from bmqtwist.config.broker import Http
-from bmqtwist.console.access import Caller, Refusal, UserRole
-from bmqtwist.console.consoles import ANSWER_BYTES_MAX, NO_KEY, RETRY_S, PeerClient, Peers, TooLong, _collect
+from bmqtwist.console.access import Caller, NodeTokens, Refusal, UserRole
+from bmqtwist.console.answers import parse_in_steps
+from bmqtwist.console.consoles import NO_KEY, RETRY_S, PeerClient, Peers
 from bmqtwist.console.stops import POLL_S, SETTLE_POLLS, STARTED_POLLS, RollingRestart
+from bmqtwist.limits import PROXY_ANSWER_BYTES_MAX
 from bmqtwist.peers.handshake import (
     CONSOLE_EXTENSION,
     Identity,
@@ -23,6 +30,7 @@ from bmqtwist.peers.handshake import (
     proxy_identity,
 )
 from bmqtwist.report import ListReport
+from bmqtwist.steps import at_once
 from bmqtwist.testing.config import member_configuration
 
 N2 = {"n2": "http://n2:1"}
@@ -98,22 +106,87 @@ def test_an_immediate_response_completes_the_poll() -> None:
 
 def test_without_a_key_other_nodes_are_not_asked() -> None:
     found: list[Any] = []
-    client = PeerClient(Clock(), "n1", None, lambda: 0.0)
+    client = PeerClient(Clock(), "n1", None, lambda: 0.0, run)
     client.request("n2", "http://n2:1", "GET", "/").addErrback(found.append)
     assert found[0].value.reason == NO_KEY
 
 
-def test_a_response_above_the_size_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    def collect(response: Any, more: Any) -> Deferred[None]:
-        def feed(ignored: None) -> None:
-            for _ in range(3):
-                more(b"x" * (ANSWER_BYTES_MAX // 2))
-        return succeed(None).addCallback(feed)
+class Server:
+    """Console of a proxy that answers every request of a client with the same bytes."""
 
-    monkeypatch.setattr("bmqtwist.console.consoles.treq.collect", collect)
-    found: list[Any] = []
-    _collect(None).addErrback(found.append)
-    assert found[0].type is TooLong
+    def __init__(self, body: bytes, *head: str) -> None:
+        self.reactor: Any = MemoryReactorClock()
+        self.client = PeerClient(self.reactor, "n1", NodeTokens(b"k" * 32), self.reactor.seconds, run)
+        self._answer = "\r\n".join(("HTTP/1.1 200 OK", f"Content-Length: {len(body)}", *head, "", "")).encode() + body
+        self.sent = 0  # bytes of answers that the client has received
+
+    def ask(self) -> Any:
+        """Return the answer to a request, or the reason of the refusal."""
+        found: list[Any] = []
+        self.client.request_proxy("p1", "http://10.0.0.9:1", "/api/v1/node/clients").addBoth(found.append)
+        factory, transport = self.reactor.tcpClients.pop()[2], StringTransportWithDisconnection()
+        transport.protocol = protocol = factory.buildProtocol(None)
+        transport.abortConnection = transport.loseConnection  # type: ignore[attr-defined]
+        protocol.makeConnection(transport)
+        for start in range(0, len(self._answer), 1 << 16):
+            if not found:
+                protocol.dataReceived(self._answer[start:start + (1 << 16)])
+                self.sent += 1 << 16
+        if transport.connected:
+            transport.loseConnection()
+        return found[0].value.reason if isinstance(found[0], Failure) else found[0]
+
+
+def run(work: Any) -> Deferred[Any]:
+    return execute(at_once, work)
+
+
+def test_a_response_of_a_proxy_is_parsed() -> None:
+    assert Server(b'{"clients": [{"id": "a"}]}').ask() == (200, {"clients": [{"id": "a"}]})
+
+
+def test_a_response_above_the_size_limit_is_refused_before_its_end() -> None:
+    server = Server(b"x" * (4 * PROXY_ANSWER_BYTES_MAX))
+    assert "too long" in server.ask() and server.sent < 2 * PROXY_ANSWER_BYTES_MAX
+
+
+def test_a_compressed_response_is_not_inflated() -> None:
+    """15 KB inflate to 15 MB, and parsed to 400 MB."""
+    bomb = gzip.compress(b'{"clients":[' + b"[]," * (5 << 20) + b"[]]}")
+    tracemalloc.start()
+    try:
+        assert "does not answer" in Server(bomb, "Content-Encoding: gzip", "Content-Type: application/json").ask()
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_the_memory_of_all_responses_of_proxies_is_limited_per_second() -> None:
+    """A document of empty lists takes twenty times its size."""
+    server = Server(b'{"clients":[' + b"[]," * 300_000 + b"[]]}")
+    answers = [server.ask() for _ in range(4)]
+    assert answers[0][0] == 200 and "too long" in answers[-1]
+    server.reactor.advance(2)
+    assert server.ask()[0] == 200
+
+
+def test_a_long_document_is_parsed_in_steps() -> None:
+    document = {"clients": [{"id": str(number), "n": number} for number in range(5000)], "missing": {}, "x": "y" * 50_000}
+    steps, count = parse_in_steps(json.dumps(document).encode()), 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            assert end.value == document
+            break
+        count += 1
+    assert count > 5000 // 64
+
+
+@pytest.mark.parametrize("text", [b"[" * 100_000, b"{" * 40_000, b'{"a":' * 20_000, b"nonsense" * 10_000, b"",
+                                  b"\xff" * 50_000, b'{"a":' + b"9" * 50_000 + b"}"])
+def test_malformed_answers_are_refused(text: bytes) -> None:
+    assert isinstance(Server(text).ask(), (str, tuple))
 
 
 @pytest.mark.parametrize("http, host, url", [
