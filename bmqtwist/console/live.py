@@ -12,7 +12,6 @@ from typing import Any
 
 from autobahn.twisted.resource import WebSocketResource
 from autobahn.twisted.websocket import WebSocketServerFactory, WebSocketServerProtocol
-from autobahn.websocket.types import ConnectionDeny
 
 from bmqtwist.console.access import Caller, Refusal
 from bmqtwist.console.documents import compact
@@ -54,17 +53,10 @@ class LiveProtocol(WebSocketServerProtocol):
 
     def __init__(self) -> None:
         super().__init__()
-        self.caller: Caller | None = None
+        self.caller: Caller | None = None  # of the request to open the WebSocket
         self.on_released: Callable[[], None] = lambda: None  # called when the connection is closed
         self._flow: _Flow | None = None
         self._second, self._messages = 0, 0
-
-    def onConnect(self, request: Any) -> None:
-        """Called by Autobahn with the request to open the WebSocket."""
-        try:
-            self.caller = self.factory.admit(self.transport.getPeer().host, request.headers)
-        except Refusal as refusal:
-            raise ConnectionDeny(refusal.status, refusal.reason) from None  # type: ignore[no-untyped-call]
 
     def onOpen(self) -> None:
         """Called by Autobahn when the WebSocket is open."""
@@ -124,7 +116,7 @@ class LiveFactory(WebSocketServerFactory):
 
     def __init__(self, reactor: Any, hub: Hub, admit: Admit, clock: Callable[[], float]) -> None:
         super().__init__(reactor=reactor, server="")  # type: ignore[no-untyped-call]
-        self.on_released: Callable[[], None] | None = None  # `on_released` of the next protocol
+        self.next: tuple[Caller, Callable[[], None]] | None = None  # `caller` and `on_released` of the next protocol
         self.hub, self.admit, self.clock = hub, admit, clock
         options: Any = self.setProtocolOptions
         options(maxFramePayloadSize=MESSAGE_BYTES_MAX, maxMessagePayloadSize=MESSAGE_BYTES_MAX, autoPingInterval=PING_S,
@@ -134,7 +126,8 @@ class LiveFactory(WebSocketServerFactory):
     def buildProtocol(self, addr: Any) -> Any:
         """Called by `LiveResource` to create the protocol of a WebSocket."""
         made: Any = super().buildProtocol(addr)
-        made.on_released, self.on_released = self.on_released or made.on_released, None
+        if self.next is not None:
+            (made.caller, made.on_released), self.next = self.next, None
         return made
 
     def close_ended_logins(self, is_valid: Callable[[Caller], bool]) -> None:
@@ -160,8 +153,13 @@ class LiveResource(WebSocketResource):
             return _refuse(request, 426, "Upgrade Required")
         if len(self._factory.hub.subscribers) >= SUBSCRIBERS_MAX:
             return _refuse(request, 503, f"{SUBSCRIBERS_MAX} pages are already connected")
-        hand_over = getattr(transport.protocol, "hand_over", None)
-        self._factory.on_released = hand_over() if hand_over is not None else None
+        headers = {name.decode().lower(): b",".join(values).decode()
+                   for name, values in request.requestHeaders.getAllRawHeaders()}
+        try:
+            caller = self._factory.admit(request.getClientAddress().host, headers)
+        except Refusal as refusal:  # Autobahn would write lines to the log
+            return _refuse(request, refusal.status, refusal.reason)
+        self._factory.next = caller, request.channel.hand_over()
         return super().render(request)  # type: ignore[no-untyped-call]
 
 

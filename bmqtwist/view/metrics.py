@@ -169,12 +169,13 @@ def exposition_in_steps(state: BrokerState, statistics: Statistics, write: Write
         rows = yield from in_steps(_queues(state, statistics, common), lambda row: row)
     for metric in _EXPORTED if rows else ():
         name = prefix + metric.exported
-        write("".join(families.pop(metric.exported, ()) or (_type_line(name, metric.kind),)))
+        write(_type_line(name, metric.kind))
         for start in range(0, len(rows), _POINTS_AT_ONCE):
             write("".join([f"{name}{{{labels}}} {int(metric.read(seen))}\n"
                            for labels, seen in rows[start:start + _POINTS_AT_ONCE]
                            if metric.of_apps or seen.stored is seen.queue]))
             yield
+        write("".join(families.pop(metric.exported, [])[1:]))  # of PUTs to unknown queues
     for lines in families.values():
         for start in range(0, len(lines), _POINTS_AT_ONCE):
             write("".join(lines[start:start + _POINTS_AT_ONCE]))

@@ -73,7 +73,7 @@ class SiteConnection:
 
     def __init__(self, world: SiteWorld, address: str = "127.0.0.1") -> None:
         self._world = world
-        self.transport: Any = StringTransportWithDisconnection()
+        self.transport: Any = StringTransportWithDisconnection(peerAddress=IPv4Address("TCP", address, 5))
         self.transport.abortConnection = self.transport.loseConnection
         self.protocol: Any = world.site.buildProtocol(IPv4Address("TCP", address, 5))
         if self.protocol is not None:

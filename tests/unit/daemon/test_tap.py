@@ -111,7 +111,7 @@ class FakeService:
 
     def __init__(self, found: Configuration) -> None:
         self.configuration, self.report = found, ListReport()
-        self.log_failure = self.report.error
+        self.log_failure = self.run_in_steps = self.report.error
         self.companions: list[object] = []
 
 
