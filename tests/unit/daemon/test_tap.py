@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from kit.config import ConfigDirectory
 from kit.process import STARTED, free_port
 from twisted.application.service import IServiceMaker
 from twisted.plugin import getPlugins
+from twisted.python.failure import Failure
 from twisted.python.usage import UsageError
 
 from bmqtwist import tap
@@ -31,7 +33,8 @@ from bmqtwist.config.broker import (
     Stats,
 )
 from bmqtwist.config.clusters import Clusters
-from bmqtwist.report import ListReport
+from bmqtwist.daemon.service import BrokerService
+from bmqtwist.report import ListReport, RepeatLimiter
 
 TWISTD = str(Path(sys.executable).parent / "twistd")
 
@@ -135,6 +138,24 @@ def test_the_console_and_each_metrics_plugin_have_a_site(monkeypatch: pytest.Mon
     assert [type(each) for each in service.companions] == [FakeConsoleService]
     assert "E_PUSH is not offered" in service.report.texts("WARN")[0] % ()
     assert tap.make_sites(FakeService(configuration())) == []  # type: ignore[arg-type]
+
+
+def test_an_exception_of_the_console_is_logged_once_per_minute_for_each_line_of_code() -> None:
+    """A request of which each copy raises must not fill the log."""
+    now, report = [0.0], ListReport()
+    service: Any = SimpleNamespace(_failures=RepeatLimiter(), clock=SimpleNamespace(now=lambda: now[0]), report=report)
+
+    def fail(text: str) -> None:
+        try:
+            int(text)
+        except ValueError:
+            BrokerService.log_failure(service, Failure())
+    for number in range(1000):
+        fail(f"x{number}")
+    assert len(report.lines) == 1 and "ValueError" in report.lines[0][1]
+    now[0] = 61.0
+    fail("y")
+    assert len(report.lines) == 2 and "999 more times" in report.lines[1][1]
 
 
 @pytest.mark.process
