@@ -71,6 +71,7 @@ HTTP_CONNECTION_SECONDS_MAX: Final = 120  # duration of a connection, WebSockets
 HTTP_REQUEST_SECONDS_MAX: Final = 15  # until a request is complete, since the connection or the previous response
 HTTP_SLICE_BYTES: Final = 1 << 10  # input of a connection that is parsed in one step: at most 0.5 ms
 HTTP_INPUT_BYTES_MAX: Final = 16 << 10  # unparsed input of a connection above which it is not read
+HTTP_URI_BYTES_MAX: Final = 4 << 10  # path and query of a request: at most 1,000 fields, 2 ms
 HTTP_BODY_BYTES_MAX: Final = 4 << 10  # of a request without a token, such as a login
 HTTP_ACTION_BYTES_MAX: Final = 64 << 10  # of a request with the token of a page or of another node
 METRICS_RESPONSES_MAX: Final = 16  # responses of /metrics in progress at one port

@@ -38,6 +38,7 @@ from bmqtwist.limits import (
     HTTP_INPUT_BYTES_MAX,
     HTTP_REQUEST_SECONDS_MAX,
     HTTP_SLICE_BYTES,
+    HTTP_URI_BYTES_MAX,
 )
 from bmqtwist.report import RepeatLimiter
 from bmqtwist.steps import Steps
@@ -220,8 +221,16 @@ class HttpRequest(Request):
         if not self._is_refused:
             super().handleContentChunk(data)  # type: ignore[no-untyped-call]
 
+    def requestReceived(self, command: bytes, path: bytes, version: bytes) -> None:
+        """Called by the parser when the request is complete. `server.py` parses forms, here they are not parsed."""
+        self._parsePOSTFormSubmission = False
+        if len(path) > HTTP_URI_BYTES_MAX:
+            self.channel._respondToBadRequestAndDisconnect()
+            return
+        super().requestReceived(command, path, version)  # type: ignore[no-untyped-call]
+
     def process(self) -> None:
-        """Called by the parser when the request is complete."""
+        """Called by `requestReceived`."""
         if not self._is_refused:
             self.channel.receive_request(self)
 

@@ -19,6 +19,7 @@ from bmqtwist.limits import (
     HTTP_CONNECTIONS_MAX,
     HTTP_INPUT_BYTES_MAX,
     HTTP_REQUEST_SECONDS_MAX,
+    HTTP_URI_BYTES_MAX,
 )
 from bmqtwist.loop.scheduler import Priority
 
@@ -192,6 +193,18 @@ def test_a_large_request_body_is_refused_before_it_arrives(world: SiteWorld, hea
     connection = SiteConnection(world)
     answer = connection.ask(b"POST /livez HTTP/1.1\r\nHost: localhost\r\n" + head + b"\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 413 ") and not connection.is_open
+
+
+def test_the_fields_of_a_request_are_few(world: SiteWorld) -> None:
+    """Thousands of them take milliseconds."""
+    most = b"GET /?%s HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    assert SiteConnection(world).ask(most % (b"a=b&" * (HTTP_URI_BYTES_MAX // 4 - 1))).startswith(b"HTTP/1.1 200 ")
+    assert SiteConnection(world).ask(most % (b"a=b&" * (HTTP_URI_BYTES_MAX // 4))).startswith(b"HTTP/1.1 400 ")
+    connection, body = SiteConnection(world), b"a=b&" * (HTTP_ACTION_BYTES_MAX // 4)
+    head = (b"POST /wait HTTP/1.1\r\nHost: localhost\r\nX-CSRF-Token: x\r\nContent-Length: %d\r\n"
+            b"Content-Type: application/x-www-form-urlencoded\r\n\r\n")
+    connection.ask(head % len(body) + body)
+    assert world.pages.waiting[0].args == {} and world.pages.waiting[0].content.read() == body
 
 
 def test_a_small_request_body_is_ignored(world: SiteWorld) -> None:
