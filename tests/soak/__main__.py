@@ -1,6 +1,6 @@
-"""Start of `python -m tests.soak [kill9|restarts|failover|spread|hostile|metadata|damage|spark|frames|storage|configs|all]`.
+"""Start of `python -m tests.soak [RUN]`.
 
-The command line is in `tests/soak/command.py`.
+The command line, with the names of the runs, is in `tests/soak/command.py`.
 """
 
 from __future__ import annotations
