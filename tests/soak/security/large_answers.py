@@ -45,6 +45,7 @@ def run(target: Target, seconds: float) -> dict[str, Any]:
         proxy.config.broker["appConfig"]["bmqtwist"] = {"http": {
             "port": target.proxy_port, "url": f"http://127.0.0.1:{server.server_address[1]}"}}
         proxy.config.write()
+        proxy.domain("g")
         try:
             proxy.start()
             client = RawClient(proxy.port)
