@@ -100,15 +100,20 @@ class Upgrade(Run):
         return list(answer["clusterStatus"]["features"]["active"])
 
     def _be_refused(self, name: str) -> None:
-        """Start a node with the earlier release: it must not serve, and the reason is named; then install this one again."""
-        other = self.cluster[self.cluster.names[0]]
-        since = len(other.records)
+        """Start a node with the earlier release: it must not serve, and the reason is named; then install this one again.
+
+        A release that knows features, but not all active ones, does not start; an older one is refused by the other nodes.
+        """
+        other, own = self.cluster[self.cluster.names[0]], self.cluster[name]
+        since, own_since = len(other.records), len(own.records)
         config = self.cluster[name].config
         del config.broker["appConfig"]["bmqtwist"]["rollbackSeconds"]
         config.write()
         self.install("refusal", name, self.release.command)
-        other.expect("node-version-differs", f"[{name}, ", f"that of this node is {OWN.release} with", since=since,
-                     deadline=AVAILABLE_SECONDS_MAX)
+        alarm = "node-version-differs", f"[{name}, ", f"that of this node is {OWN.release} with"
+        self.until(lambda: any(all(text in line for text in alarm) for line in other.records[since:])
+                   or any("which this release, " in line for line in own.records[own_since:]),
+                   "the refusal of the earlier release", AVAILABLE_SECONDS_MAX)
         time.sleep(_UNREACHABLE_S)
         if self.ready(name):
             raise RuntimeError(f"{name} serves with a release without active features")
