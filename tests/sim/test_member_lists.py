@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from functools import cache, partial
+from random import Random
+
+import pytest
 
 from bmqtwist.cluster.electorate import MemberState
 from bmqtwist.testing.cluster import PORT
@@ -154,3 +157,42 @@ def test_changes_that_are_no_single_valid_step_are_refused() -> None:
     nodes.run(1.0)
     assert "Planned" not in nodes.admin(leader, "CLUSTERS CLUSTER c3 STATUS")
     assert voters(nodes) == [["n1", "n2", "n3"]] * 3
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_members_are_added_and_removed_while_nodes_crash(seed: int) -> None:
+    random, nodes = Random(seed), available_cluster(20 + seed)
+    nodes.post(10)
+    for count, command in ((4, "ADD 4 n4 tcp://n4:30114"), (3, "REMOVE n4"), (4, "ADD 4 n4 tcp://n4:30114")):
+        assert nodes.admin(nodes.leader, f"CLUSTERS CLUSTER c3 MEMBERS {command}") == "SUCCESS"
+        nodes.run(random.random())
+        first = nodes.machines[:3]
+        for node in nodes.machines[3:]:
+            node.crash(power=False, down=None)
+            lose(node)
+        for node in random.sample(first, 3):
+            node.crash(power=random.random() < 0.5, down=None)
+            configure(node, count)
+            node.boot()
+            nodes.run(random.random() * 10)
+            random.choice(first).crash(power=random.random() < 0.5, down=random.random() * 4)
+            nodes.run(8.0)
+        if count == 4:
+            added = nodes.machines[3] if len(nodes.machines) > 3 else new_node(nodes, 4, 4)
+            added.boot()
+            nodes.run(random.random() * 3)
+            random.choice(nodes.machines).crash(power=True, down=1.0)
+        names = [f"n{number}" for number in range(1, count + 1)]
+        nodes.until(lambda: voters(nodes) == [names] * count, 120.0)  # noqa: B023 - called at once
+        nodes.wait_until_available()
+        nodes.post(5)
+        nodes.run(2.0)
+    nodes.judge_partitions()
+    nodes.judge_all()
+
+
+def lose(node: SimulatedNode) -> None:
+    """Empty the directory of a stopped node."""
+    for path in node.disk.paths():
+        node.disk.remove(path)
+        node.disk.sync_directory(path.rpartition("/")[0])
