@@ -148,7 +148,7 @@ def test_with_replication_factor_three_an_ack_waits_for_the_third_node() -> None
 @pytest.mark.parametrize("most", [1000, 2])
 def test_an_early_ack_event_names_its_newest_record_and_has_a_limited_size(
         most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    nodes, node, primary = start(6)
+    nodes, node, primary = start(5)
     queue = nodes.client(node.name).open(STRONG, write=1)
     monkeypatch.setattr("bmqtwist.link.peer.ACKS_MAX", most)
     members, index = nodes.cluster(node.name).members, nodes.record(STRONG).partition_id

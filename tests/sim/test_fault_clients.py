@@ -209,7 +209,7 @@ def test_row_37_a_producer_reconnects_to_another_broker_between_puts(seed: int) 
     guids, places = [], {producer.place}
     for _ in range(4):
         guids += producer.post(5)
-        world.run(0.001 + 0.004 * seed)
+        world.run(0.001 + 0.002 * seed)
         assert producer.unanswered and isinstance(producer.end, ConnectionEnd)
         producer.end.reset()
         world.until(lambda: not producer.unanswered)
