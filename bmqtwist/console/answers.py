@@ -1,7 +1,7 @@
 """Answers of other consoles: received up to a size, and parsed in steps.
 
-An answer is read as sent: a Content-Encoding is not decoded, because a compressed answer can expand a thousandfold. `weigh`
-estimates the memory of the parsed document before it is parsed. Called by `consoles.py`, which limits size and weight.
+An answer is read as sent: `UndecodedAgent` removes its Content-Encoding, because a compressed answer can expand a
+thousandfold. `weigh` estimates the memory of the parsed document before it is parsed. Called by `consoles.py`, which limits size and weight.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from twisted.internet.defer import Deferred
 from twisted.internet.protocol import Protocol
 from twisted.python.failure import Failure
 from twisted.web.client import ResponseDone
+from twisted.web.http_headers import Headers
+from twisted.web.iweb import IAgent
+from zope.interface import classImplements  # type: ignore[import-untyped]
 
 from bmqtwist.errors import LocalError
 from bmqtwist.steps import ITEMS_AT_ONCE, Steps, in_steps
@@ -21,6 +24,26 @@ from bmqtwist.steps import ITEMS_AT_ONCE, Steps, in_steps
 VALUE_BYTES = 32  # of the smallest value of a document in memory, besides its text
 STEP_BYTES = 32 << 10  # a value up to this size is parsed in one step
 _ANY, _ROWS, _MEMBERS = Decoder(), Decoder(list[Raw]), Decoder(dict[str, Raw])
+
+
+class UndecodedAgent:
+    """Agent of treq's client whose responses are not decompressed."""
+
+    def __init__(self, agent: Any) -> None:
+        self._agent = agent
+
+    def request(self, method: bytes, uri: bytes, headers: Headers, body: Any = None) -> Deferred[Any]:
+        headers.removeHeader("Accept-Encoding")
+        sent: Deferred[Any] = self._agent.request(method, uri, headers, body)
+        return sent.addCallback(_remove_encoding)
+
+
+def _remove_encoding(response: Any) -> Any:
+    response.headers.removeHeader("Content-Encoding")
+    return response
+
+
+classImplements(UndecodedAgent, IAgent)
 
 
 class TooLong(LocalError):

@@ -10,18 +10,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from io import BytesIO
 from typing import Any
 from urllib.parse import urlencode
 
+from treq.client import HTTPClient
 from twisted.internet.defer import Deferred, DeferredList, DeferredLock, inlineCallbacks, succeed
 from twisted.python.failure import Failure
-from twisted.web.client import Agent, FileBodyProducer, HTTPConnectionPool
-from twisted.web.http_headers import Headers
+from twisted.web.client import Agent, HTTPConnectionPool
 
 from bmqtwist.broker.broker import Broker
 from bmqtwist.console.access import Caller, NodeRequest, NodeTokens, Refusal, receiver_of
-from bmqtwist.console.answers import Collector, TooLong, parse_in_steps, weigh
+from bmqtwist.console.answers import Collector, TooLong, UndecodedAgent, parse_in_steps, weigh
 from bmqtwist.console.documents import Document, compact
 from bmqtwist.console.proxies import ProxyConsoles, RequestBudget
 from bmqtwist.limits import PROXY_ANSWER_BYTES_MAX, PROXY_ANSWERS_WEIGHT_PER_SECOND
@@ -48,7 +47,8 @@ class PeerClient:
         self._pool: Any = HTTPConnectionPool(reactor, persistent=True)
         self._pool.maxPersistentPerHost = 4
         self._pool.retryAutomatically = False
-        self._agent: Any = Agent(reactor, connectTimeout=PEER_SECONDS_MAX, pool=self._pool)
+        agent: Any = Agent(reactor, connectTimeout=PEER_SECONDS_MAX, pool=self._pool)
+        self._client: Any = HTTPClient(UndecodedAgent(agent))  # type: ignore[arg-type]
 
     def close(self) -> Deferred[Any]:
         closed: Deferred[Any] = self._pool.closeCachedConnections()
@@ -72,10 +72,10 @@ class PeerClient:
     def _send(self, content: NodeRequest, url: str, seconds: float, to_proxy: bool = False) -> Any:
         if self._tokens is None:
             raise Refusal(502, NO_KEY)
-        headers = Headers({TOKEN_HEADER: [self._tokens.make(content, self._wall(), os.urandom(12).hex())],
-                           "Content-Type": ["application/json"]})
-        sent = self._agent.request(content.method.encode(), (url + content.path).encode(), headers,
-                                   FileBodyProducer(BytesIO(content.body)) if content.body else None)
+        headers = {TOKEN_HEADER: self._tokens.make(content, self._wall(), os.urandom(12).hex()),
+                   "Content-Type": "application/json"}
+        sent = self._client.request(content.method, (url + content.path).encode(), headers=headers,
+                                    data=content.body or None, allow_redirects=False, unbuffered=True)
         sent.addTimeout(seconds, self._reactor)
         try:
             response = yield sent
