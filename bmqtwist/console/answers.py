@@ -1,7 +1,8 @@
 """Answers of other consoles: received up to a size, and parsed in steps.
 
 An answer is read as sent: `UndecodedAgent` removes its Content-Encoding, because a compressed answer can expand a
-thousandfold. `weigh` estimates the memory of the parsed document before it is parsed. Called by `consoles.py`, which limits size and weight.
+thousandfold. `weigh` estimates the memory of the parsed document before it is parsed. Called by `consoles.py`, which limits
+size and weight.
 """
 
 from __future__ import annotations
