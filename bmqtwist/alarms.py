@@ -107,6 +107,13 @@ DOMAIN_QUEUE_LIMIT_FULL = _declare(
     "The open is refused. Existing queues can be opened.",
     "Raise `maxQueues`, or close unused queues, which are deleted when they are empty.",
     severity="PANIC", has_original_line=True, clears="the domain has fewer than `maxQueues`")
+QUEUE_LIST_SHARE = _declare(
+    "queue-list-share", "DOMAIN",
+    "A client tried to create a queue in a domain that uses more than four times the free bytes of a partition's QLIST.",
+    "The open is refused. Existing queues can be opened; domains with fewer queues can create more.",
+    "Check which client creates them. Set `maxQueues` of the domain, close unused queues, or raise `maxQlistFileSize`. At "
+    "most one alarm per domain and minute.",
+    clears="no such open was refused for 5 minutes")
 BROADCAST_DOMAIN_STRONG = _declare(
     "broadcast-domain-strong", "DOMAIN",
     "The configuration of a broadcast domain requires strong consistency.",

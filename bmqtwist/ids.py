@@ -53,7 +53,7 @@ class QueueUri:
 
 def domain_of(uri: str) -> str:
     """Return the qualified domain of a canonical URI, without validation."""
-    return uri[len(SCHEME):uri.index("/", len(SCHEME))]
+    return uri[len(SCHEME):].partition("/")[0]
 
 
 def parse_uri(text: str) -> QueueUri:

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bmqtwist import alarms
+from bmqtwist.broker.creation_rate import CreationRate
+from bmqtwist.cluster.log_events import LIMIT_REACHED
 from bmqtwist.cluster.streams import NOT_PRIMARY
 from bmqtwist.config.broker import Configuration
 from bmqtwist.config.clusters import ClusterProxyDefinition, QueueOperations
@@ -21,6 +23,7 @@ from bmqtwist.errors import Category, LocalError, Refused
 from bmqtwist.ids import GuidGenerator, QueueUri, domain_of
 from bmqtwist.link.peer import PeerRole, PeerSession
 from bmqtwist.link.session import Session
+from bmqtwist.link.states import ConnectionState
 from bmqtwist.loop.loop import Loop
 from bmqtwist.member.cluster import Cluster
 from bmqtwist.member.interfaces import ReplicatedCluster
@@ -45,6 +48,8 @@ class Domains:
         self.provider, self._clusters, self._loop = provider, clusters, loop
         self.by_name: dict[str, Domain] = {}
         self.loaded: dict[str, LoadedDomain] = {}
+        self._queues_max = configuration.extension.queues_per_domain_max
+        self.creations = CreationRate(configuration.extension.queue_creations_per_second_max)
         self._throttles = {cluster.name: throttle(cluster.message_throttle_config)
                            for cluster in configuration.clusters.my_clusters}
 
@@ -59,8 +64,8 @@ class Domains:
                 raise Refused(Category.E_REFUSED, f"Cluster '{loaded.cluster}' is not served by this node", -10)
             cluster.check_stored(name, loaded.config.mode.kind, loaded.config.in_memory)
             self.loaded[loaded.name] = loaded
-            domain = self.by_name[name] = Domain(name, loaded.name, cluster.name, domain_settings(loaded.config),
-                                                 self._throttles[cluster.name])
+            domain = self.by_name[name] = Domain(name, loaded.name, cluster.name, domain_settings(
+                loaded.config, self._queues_max), self._throttles[cluster.name])
             self._loop.report.info(f"Domain '{name}' located at {cluster.name}")
             cluster.adopt_domain(domain)
         return domain
@@ -89,7 +94,7 @@ class Domains:
         elif loaded != self.loaded[loaded.name]:
             self.loaded[loaded.name] = loaded
             for domain in known:
-                domain.reconfigure(domain_settings(loaded.config))
+                domain.reconfigure(domain_settings(loaded.config, self._queues_max))
                 cluster = self._clusters[domain.cluster]
                 for queue in domain.queues.values():
                     cluster.changes.reconcile_apps(queue, self._loop.wall(self._loop.now))
@@ -140,6 +145,37 @@ class QueueAccess:
                 self._check_authorized(session, uri.qualified_domain, request)
                 proxy.open(session, uri, request, answer)
                 return
+            wait = self._seconds_to_wait(session, uri, self._domain_to_open(session, uri, request))
+        except Refused as refused:
+            answer(refused)
+            return
+        if wait:
+            self.loop.call_later(wait, lambda now: self._find_later(session, uri, request, answer))
+        else:
+            self._find_in_cluster(session, uri, request, answer)
+
+    def _seconds_to_wait(self, session: Requester, uri: QueueUri, domain: Domain) -> float:
+        """Return the seconds until a new queue may be created. A member has limited its clients itself. Raises Refused."""
+        if _is_of_member(session) or not self._clusters[domain.cluster].changes.is_new(uri.canonical):
+            return 0.0
+        owner, timeout = session.authentication.owner, self.request_timeout("openQueue", domain.name)
+        wait = self._domains.creations.reserve(owner, timeout, self.loop.now)
+        if wait is None:
+            raise Refused(Category.E_REFUSED, f"'{shown(owner)}' creates too many queues (queueCreationsPerSecondMax)",
+                          LIMIT_REACHED)
+        return wait
+
+    def _find_later(self, session: Requester, uri: QueueUri, request: OpenRequest,
+                    answer: Callable[[Queue | Refused], None]) -> None:
+        """Continue an open that has waited, unless its client has disconnected."""
+        if session.state is not ConnectionState.CLOSED:
+            self._find_in_cluster(session, uri, request, answer)
+            self.loop.performer.request_turn()
+
+    def _find_in_cluster(self, session: Requester, uri: QueueUri, request: OpenRequest,
+                         answer: Callable[[Queue | Refused], None]) -> None:
+        """Find or create a queue of a cluster of this node."""
+        try:
             domain = self._domain_to_open(session, uri, request)
         except Refused as refused:
             answer(refused)

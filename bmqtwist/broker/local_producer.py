@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 COUNT_MAX = 100  # messages of one call
 PAYLOAD_BYTES_MAX = 1 << 20  # of one message
+CONSOLE_USER = "CONSOLE_USER-"  # prefix of a console user's name in a principal: no authenticator grants it
 PUBLISH_TIMEOUT_S = 10.0  # timeout of the open and the ACKs together
 _REQUEST = OpenRequest(0, 0, None, FLAG_WRITE | FLAG_ACK, 0, 1, 0)
 
@@ -52,8 +53,8 @@ class Published:
 
 def publish(broker: Broker, uri: str, payload: bytes, properties: Properties, count: int, by: str,
             done: Callable[[Published], None]) -> None:
-    """Post messages to a queue in the name of `by`; `done` is called once, in a later turn. Raises LocalError if an argument
-    is invalid or the broker stops."""
+    """Post messages to a queue in the name of the console user `by`; `done` is called once, in a later turn. Raises
+    LocalError if an argument is invalid or the broker stops."""
     if not broker.sessions.serving:
         raise LocalError("This node is stopping: post at another node")
     try:
@@ -82,7 +83,8 @@ class LocalProducer:
     def __init__(self, broker: Broker, by: str, data: bytes, has_properties: bool, count: int,
                  done: Callable[[Published], None]) -> None:
         self._broker, self._data, self._has_properties, self._count, self._done = broker, data, has_properties, count, done
-        self.principal, self.description = by, f"{shown(by)}@console"
+        self.principal = self.owner = f"{CONSOLE_USER}{by}"
+        self.description = f"{shown(by)}@console"
         self.window = DeliveryWindow()
         self.state = ConnectionState.SERVING
         self._handle: Handle | None = None

@@ -14,6 +14,7 @@ docs/architecture.md, "A message's way", shows when this module is called.
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 
 from bmqtwist.broker.access import QueueAccess
@@ -21,6 +22,7 @@ from bmqtwist.broker.commands import Commands
 from bmqtwist.broker.output import Output
 from bmqtwist.cluster.membership import PROXY
 from bmqtwist.config.broker import Configuration
+from bmqtwist.config.clusters import node_addresses
 from bmqtwist.limits import UNAUTHENTICATED_BYTES_MAX
 from bmqtwist.link import negotiation
 from bmqtwist.link.authentication import Authenticate, Outcome
@@ -58,7 +60,8 @@ class Sessions:
         extension = configuration.extension
         self.unauthenticated = UnauthenticatedConnections(
             extension.unauthenticated_connections_max, UNAUTHENTICATED_BYTES_MAX,
-            extension.unauthenticated_connections_per_address_max, extension.connections_per_address_and_second_max)
+            extension.unauthenticated_connections_per_address_max, extension.connections_per_address_and_second_max,
+            [*extension.reserved_addresses, *node_addresses(configuration.clusters)])
         self.incomplete_input = BufferedBytes(extension.input_bytes_max)
         self.event_bytes_max = extension.event_bytes_max
         self.output_bytes_max = extension.outbox_bytes_max
@@ -96,6 +99,7 @@ class Sessions:
         session = negotiation.create_outgoing(self, peer, self.security.new_authentication(peer), now, identity, peers,
                                       provider.credential if provider is not None else None)
         self.open[session] = None
+        self.unauthenticated.reserve(peer)
         return session
 
     def on_received(self, session: Session, data: bytes, now: float, later: bool = False) -> None:
@@ -165,10 +169,14 @@ class Sessions:
                 performer.set_reading(session, True)
 
     def enforce_input_limit(self) -> None:
-        session = max(self.open, key=lambda each: each.frames.held_bytes)
-        total = self.incomplete_input
-        session.close("#TCP_READ_ERROR %s: it has the largest of the incomplete events, %d of %d bytes (limit: %d)",
-                      session.description, session.frames.held_bytes, total.bytes, total.bytes_max)
+        total, held = self.incomplete_input, Counter[str]()
+        for each in self.open:
+            held[each.authentication.owner] += each.frames.held_bytes
+        owner, size = held.most_common(1)[0]
+        session = max((each for each in self.open if each.authentication.owner == owner),
+                      key=lambda each: each.frames.held_bytes)
+        session.close("#TCP_READ_ERROR %s: '%s' has the most bytes of incomplete events, %d of %d (limit: %d); this is its "
+                      "largest event", session.description, shown(owner), size, total.bytes, total.bytes_max)
 
     def authenticate(self, session: Session, effect: Authenticate) -> None:
         self.loop.performer.authenticate(session, effect)

@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -196,9 +197,13 @@ def _write_pid(pid: int, report: Report) -> None:
                     "directory.", PID_FILE, other)
         return
     try:
-        with open(f"{PID_FILE}.new", "w", encoding="ascii") as file:
+        temporary = f"{PID_FILE}.new"
+        with suppress(FileNotFoundError):
+            os.unlink(temporary)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
+        with open(descriptor, "w", encoding="ascii") as file:
             file.write(f"{pid}\n")
-        os.replace(file.name, PID_FILE)
+        os.replace(temporary, PID_FILE)
     except OSError as error:
         report.warn("'%s' cannot be written: %s", PID_FILE, error)
 

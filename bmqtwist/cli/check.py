@@ -15,6 +15,7 @@ import click
 from bmqtwist.cli.exits import EXIT_GOOD, EXIT_NOT_ALL, EXIT_USAGE
 from bmqtwist.config.compose import NO_OVERRIDES, Overrides
 from bmqtwist.config.load import load
+from bmqtwist.daemon.directories import readable_by_others
 from bmqtwist.daemon.preflight import check as check_directory
 from bmqtwist.daemon.preflight import find_class
 from bmqtwist.daemon.trial_start import trial_start
@@ -45,11 +46,11 @@ def run_security_check(directory: str, strict: bool = False, out: TextIO | None 
     out = out or sys.stdout
     try:
         configuration = load(directory, NO_OVERRIDES).configuration
-        security = build_security(configuration.app, ListReport(), lambda seconds: None, find_class)
+        security = build_security(configuration.app, ListReport(), lambda seconds: None, find_class, lambda: 0.0)
     except LocalError as error:
         print(f"error: {error}", file=out)
         return EXIT_USAGE
-    found = exposures(configuration, security)
+    found = exposures(configuration, security, readable_by_others)
     heaviest = min((each.weight for each in found), default=None)
     if as_json:
         print(json.dumps({"exposures": [{"weight": each.weight, "kind": each.weight.name, "text": each.text,

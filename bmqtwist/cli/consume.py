@@ -1,6 +1,7 @@
 """`bmq consume`: print messages and confirm the printed ones.
 
-A message is confirmed after standard output has accepted its last byte. Messages that are delivered but not printed return
+On a terminal, control characters of messages are escaped. A message is confirmed after standard output has accepted its
+last byte. Messages that are delivered but not printed return
 to the queue when the command ends. Started by `main.py`; `tail.py` uses the same options and the same `Printer`. Signals
 and reconnection are in `client_command.py`, output forms in `textforms.py`.
 """
@@ -61,7 +62,8 @@ class OutputFormat:
         after = self.delimiter.replace("{", "{{").replace("}", "}}")
         template = "{json}\\n" if self.as_json else "{hex}\\n" if self.as_hex else self.template
         return compile_template(f"{{payload}}{after}" if template is None else template,
-                                lambda text: click.echo(f"bmq: {text}", err=True))
+                                lambda text: click.echo(f"bmq: {text}", err=True), sys.stdout is not None and
+                                sys.stdout.isatty())
 
 
 printing_options = grouped_options(

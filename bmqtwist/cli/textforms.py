@@ -108,10 +108,17 @@ _FIELDS: dict[str, Callable[[Message], bytes]] = {
 FIELD_NAMES = tuple(_FIELDS)
 
 
-def compile_template(template: str, on_unreadable: Callable[[str], None]) -> MessageFormatter:
+def for_terminal(data: bytes) -> bytes:
+    r"""Return content of a message without control characters, which could command the terminal: each other than line breaks
+    and tabs becomes an escape as `\x1b`, as do bytes that are not UTF-8."""
+    text = data.decode("utf-8", "backslashreplace")
+    return "".join([each if each in "\n\t" or each.isprintable() else ascii(each)[1:-1] for each in text]).encode()
+
+
+def compile_template(template: str, on_unreadable: Callable[[str], None], to_terminal: bool = False) -> MessageFormatter:
     r"""Compile a template: `{payload}`, `{guid}` and the other fields, `{p.NAME}` for a property, `{{` for a brace; escapes
     as in `unescape`. Raises LocalError for an unknown field. The formatter returns None for an unreadable message, and
-    passes the error to `on_unreadable`."""
+    passes the error to `on_unreadable`. `to_terminal`: fields are escaped by `for_terminal`."""
     parts: list[bytes | Callable[[Message], bytes]] = []
     try:
         pieces = list(string.Formatter().parse(template))
@@ -126,9 +133,11 @@ def compile_template(template: str, on_unreadable: Callable[[str], None]) -> Mes
                              "and p.NAME for a property")
         parts.append(_FIELDS[name] if name in _FIELDS else _property_formatter(name[2:]))
 
+    shown = for_terminal if to_terminal else bytes
+
     def rendered(message: Message) -> bytes | None:
         try:
-            return b"".join(part if isinstance(part, bytes) else part(message) for part in parts)
+            return b"".join(part if isinstance(part, bytes) else shown(part(message)) for part in parts)
         except PeerError as error:
             on_unreadable(f"message {message.guid.hex().upper()} cannot be read: {error}")
             return None

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from bmqtwist.errors import LocalError
+from bmqtwist.ids import domain_of
 from bmqtwist.versions import ActiveFeatures
 from bmqtwist.wire.cluster_schema import (
     NO_LSN,
@@ -69,13 +70,14 @@ class Changes:
 class ClusterState:
     """State of one cluster, changed by `apply` only."""
 
-    __slots__ = ("partitions", "queues", "keys", "queue_counts", "unsafe", "features", "members")
+    __slots__ = ("partitions", "queues", "keys", "queue_counts", "domain_counts", "unsafe", "features", "members")
 
     def __init__(self) -> None:
         self.partitions: dict[int, Primary] = {}
         self.queues: dict[str, QueueRecord] = {}
         self.keys: set[bytes] = set()  # of all queues
         self.queue_counts: dict[int, int] = {}  # partition id -> queues mapped to it
+        self.domain_counts: dict[str, int] = {}  # domain -> its queues
         self.unsafe: UnsafeInfo | None = None  # this node runs alone
         self.features = ActiveFeatures()
         self.members: MemberList | None = None  # None: the cluster is not formed yet
@@ -119,7 +121,7 @@ class ClusterState:
             del self.partitions[partition_id]
         self._set_partitions(advisory.partitions, changes)
         before = self.queues
-        self.queues, self.keys, self.queue_counts = {}, set(), {}
+        self.queues, self.keys, self.queue_counts, self.domain_counts = {}, set(), {}, {}
         for info in advisory.queues:
             self._add_queue(_queue_record(info))
         for uri, queue in self.queues.items():
@@ -160,11 +162,17 @@ class ClusterState:
         self.queues[queue.uri] = queue
         self.keys.add(queue.key)
         self.queue_counts[queue.partition_id] = self.queue_counts.get(queue.partition_id, 0) + 1
+        domain = domain_of(queue.uri)
+        self.domain_counts[domain] = self.domain_counts.get(domain, 0) + 1
 
     def _remove_queue(self, queue: QueueRecord) -> None:
         del self.queues[queue.uri]
         self.keys.discard(queue.key)
         self.queue_counts[queue.partition_id] -= 1
+        domain = domain_of(queue.uri)
+        self.domain_counts[domain] -= 1
+        if not self.domain_counts[domain]:
+            del self.domain_counts[domain]
 
     def _remove_queues(self, advisory: QueueUnAssignmentAdvisory, changes: Changes) -> None:
         for info in advisory.queues:

@@ -368,11 +368,20 @@ class BmqtwistConfig(Section):
     unauthenticated_seconds_max: Natural = member("time from the connection to the end of the negotiation; "
                                                   "0 = no limit", 180, unit="s")
     unauthenticated_connections_max: Natural = member(
-        "maximum number of connections that have not completed negotiation; further ones are refused; 0 = no limit", 2000)
+        "maximum number of connections that have not completed negotiation; a further one replaces the oldest silent one of "
+        "the address that has the most, or is refused; 0 = no limit", 2000)
     unauthenticated_connections_per_address_max: Natural = member(
         "maximum number of such connections from one address; 0 = no limit", 500)
     connections_per_address_and_second_max: Natural = member(
         "maximum number of new connections per second from one address; further ones are refused; 0 = no limit", 500)
+    reserved_addresses: tuple[str, ...] = member(
+        "addresses or networks, as `10.0.0.0/24`, of nodes, proxies and important clients: their connections have places of "
+        "their own and no limits per address. Addresses in endpoints and of connected nodes are reserved in any case", ())
+    queues_per_domain_max: Natural = member(
+        "maximum number of queues of a domain whose `maxQueues` is 0; 0 = no limit, as in BlazingMQ", 20_000)
+    queue_creations_per_second_max: Natural = member(
+        "maximum number of queues that one principal (without authentication: one address) creates per second, after 10,000 "
+        "at once; further opens wait, up to their timeout; 0 = no limit", 100)
     input_bytes_max: Natural64 = member("maximum size of incomplete events of all connections; above it the connection with "
                                         "the largest one is closed", 1 << 30, unit="B")
     relay_bytes_max: Natural64 = member("maximum size of a proxy's PUTs that the cluster has not acknowledged; above it "
@@ -383,6 +392,8 @@ class BmqtwistConfig(Section):
                                        "records that older releases do not understand are written", 3600, unit="s")
     event_bytes_max: Natural = member("maximum size of one event; a peer that announces a larger one is disconnected",
                                       EVENT_BYTES_MAX, unit="B")
+    require_client_certificate: bool = member("listeners with `tls` refuse clients without a certificate that "
+                                              "tlsConfig.certificateAuthority has issued", False)
     authorization: AuthorizationRules = member("authorization rules", AuthorizationRules)
 
 

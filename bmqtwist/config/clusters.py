@@ -6,6 +6,7 @@ Rules over several members and files are in `compose.py`.
 from __future__ import annotations
 
 import re
+from ipaddress import ip_address
 from typing import Literal
 
 from bmqtwist.config.declare import Int32, Natural, Positive, Section, UInt32, UInt64, member
@@ -216,3 +217,19 @@ def parse_endpoint(text: str) -> tuple[str, int] | None:
     if not match or int(match["port"]) > 65535:
         return None
     return match["host"].strip("[]"), int(match["port"])
+
+
+def node_addresses(clusters: Clusters) -> list[str]:
+    """Return the IP addresses in the endpoints of all nodes; host names are omitted."""
+    definitions: list[ClusterDefinition | ClusterProxyDefinition] = [*clusters.my_clusters, *clusters.proxy_clusters]
+    places = [node.host_and_port for definition in definitions for node in definition.nodes]
+    hosts = {place[0].strip("[]") for place in places if place is not None}
+    return sorted(filter(_is_address, hosts))
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -121,7 +121,7 @@ class DomainConfig(Section):
     storage: Storage = member("storage and quotas")
     max_consumers: Natural = member("maximum number of consumers per queue; 0 = no limit", 0)
     max_producers: Natural = member("maximum number of producers per queue; 0 = no limit", 0)
-    max_queues: Natural = member("maximum number of queues of the domain; 0 = no limit", 0)
+    max_queues: Natural = member("maximum number of queues of the domain; 0 = bmqtwist.queuesPerDomainMax of the broker", 0)
     msg_group_id_config: MessageGroups | None = member("message groups", None,
                                                        ignored="message groups are implemented in no broker")
     max_idle_time: Natural = member("time that a message is undelivered before an alarm; 0 = off; deletes no message", 0,

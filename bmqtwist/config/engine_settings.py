@@ -13,8 +13,8 @@ from bmqtwist.queue.mode import QueueMode
 from bmqtwist.storage.gate import Copies
 
 
-def domain_settings(config: DomainConfig) -> DomainSettings:
-    """Return the engine's settings of a validated domain."""
+def domain_settings(config: DomainConfig, queues_max: int) -> DomainSettings:
+    """Return the engine's settings of a validated domain. `queues_max`: limit of its queues if it has none of its own."""
     mode = config.mode
     return DomainSettings(
         mode=mode.kind,
@@ -25,7 +25,7 @@ def domain_settings(config: DomainConfig) -> DomainSettings:
         app_ids=config.app_ids,
         max_consumers=config.max_consumers,
         max_producers=config.max_producers,
-        max_queues=config.max_queues,
+        max_queues=config.max_queues or queues_max,
         max_idle_s=config.max_idle_time,
         max_attempts=config.max_delivery_attempts,
         deduplication_ms=config.deduplication_time_ms,

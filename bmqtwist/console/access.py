@@ -31,10 +31,6 @@ from bmqtwist.console.generations import LoginGenerations
 
 SESSION_COOKIE = "bmq_session"
 OPEN_NONCE = "open"  # nonce of requests without login, where no users are configured
-FREE_FAILURES = 3  # failed logins without delay
-WAIT_SECONDS_MAX = 60.0
-FAILURES_EXPIRE_S = 900.0  # failures no longer count this long after the last one
-TRACKED_MAX = 10_000  # addresses and user names whose failures are counted
 SKEW_S = 30.0  # maximum difference of the clocks of two nodes
 NONCES_MAX = 10_000  # nonces of node requests that are stored to detect a replay
 TOKEN_CHARS_MAX = 1024  # of a cookie or node token: its content may be compressed
@@ -171,39 +167,6 @@ def origin_of(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc}"
 
 
-class LoginLimiter:
-    """Increasing delay after failed logins, counted by address and by user name."""
-
-    def __init__(self) -> None:
-        self._failures: OrderedDict[tuple[str, str], tuple[int, float]] = OrderedDict()
-
-    def wait_seconds(self, address: str, name: str, now: float) -> float:
-        """Return the seconds until the next attempt is accepted."""
-        return max(self._remaining(key, now) for key in self._counters(address, name))
-
-    def on_failure(self, address: str, name: str, now: float) -> None:
-        """Count a failed login."""
-        for key in self._counters(address, name):
-            count, last = self._failures.pop(key, (0, now))
-            self._failures[key] = (1 if now - last > FAILURES_EXPIRE_S else count + 1), now
-        while len(self._failures) > TRACKED_MAX:
-            self._failures.popitem(last=False)
-
-    def on_success(self, address: str, name: str) -> None:
-        """Reset the counts of the address and of the user name."""
-        for key in self._counters(address, name):
-            self._failures.pop(key, None)
-
-    def _remaining(self, key: tuple[str, str], now: float) -> float:
-        count, last = self._failures.get(key, (0, 0.0))
-        if count <= FREE_FAILURES:
-            return 0.0
-        return max(0.0, last + min(WAIT_SECONDS_MAX, 2.0 ** (count - FREE_FAILURES)) - now)
-
-    def _counters(self, address: str, name: str) -> tuple[tuple[str, str], tuple[str, str]]:
-        return ("address", address), ("name", name[:64])
-
-
 class Login(Struct, frozen=True):
     """Login. `began`, `seen`: seconds since the epoch; `proof`: hash of the password hash at the time of the login;
     `generation`: of the user at that time."""
@@ -278,14 +241,15 @@ class NodeRequest(Struct, frozen=True):
 
 
 class NodeTokens:
-    """Node tokens: each is signed for one request, contains its time, and is accepted once."""
+    """Node tokens: each is signed for one request, contains its time, and is accepted once. `started`: start of this
+    process, seconds since the epoch; an older token is refused, as it may have been used before the start."""
 
-    def __init__(self, secret: bytes) -> None:
-        self._tokens = URLSafeSerializer(secret, signer_kwargs=_SIGNING)
+    def __init__(self, secret: bytes, started: float = 0.0) -> None:
+        self._tokens, self._started = URLSafeSerializer(secret, signer_kwargs=_SIGNING), started
         self._seen: OrderedDict[str, float] = OrderedDict()
 
     def make(self, request: NodeRequest, wall: float, nonce: str) -> str:
-        content = [request.sender, int(wall), nonce, request.user, request.role]
+        content = [request.sender, round(wall, 3), nonce, request.user, request.role]
         return str(self._tokens.dumps(content, _signed_content(request)))
 
     def check(self, token: str, received: NodeRequest, wall: float) -> NodeRequest | None:
@@ -298,7 +262,7 @@ class NodeTokens:
             return None
         if not isinstance(at, int) or not all(isinstance(each, str) for each in (sender, nonce, user, role)):
             return None
-        if abs(wall - at) > SKEW_S or nonce in self._seen:
+        if at < self._started or abs(wall - at) > SKEW_S or nonce in self._seen:
             return None
         self._seen[nonce] = wall
         while len(self._seen) > NONCES_MAX or next(iter(self._seen.values())) < wall - 2 * SKEW_S:

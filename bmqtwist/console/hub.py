@@ -3,6 +3,7 @@
 A document is created once for all its subscribers, a patch once for all subscribers with the same previous document. A
 slow subscriber receives nothing until its last message is sent, then one patch to the newest document, so no messages
 accumulate. The last document of a disconnected subscriber is stored for RESUME_S, so that it can resume with a patch.
+Of the WebSockets and topics, one viewer may use as many as are free, so that some are always left for the next viewer.
 `live.py` passes the messages of clients to the hub, `service.py` the documents, every PERIOD_S; patches are made by
 `documents.py`.
 """
@@ -20,6 +21,7 @@ from bmqtwist.console.documents import Document, compact, merge_patch
 from bmqtwist.console.topics import ClusterTopic, ElectionsTopic, Topic, topic_of
 
 SUBSCRIPTIONS_MAX = 8  # per WebSocket
+SUBSCRIBERS_MAX = 96  # WebSockets; the remaining connections of the listener are for requests
 TOPICS_MAX = 64  # different subscribed topics, without the cluster and the elections
 RESUME_S = 60.0
 RESUMABLE_MAX = 200
@@ -28,6 +30,10 @@ ID_MAX = 1 << 53
 
 class Subscriber(Protocol):
     """WebSocket of one subscriber."""
+
+    @property
+    def viewer(self) -> str:
+        """Name of the user."""
 
     @property
     def is_busy(self) -> bool:
@@ -67,10 +73,15 @@ class Hub:
         while len(self._resumable) > RESUMABLE_MAX or self._resumable and next(iter(self._resumable.values()))[0] < now:
             self._resumable.popitem(last=False)
 
-    def topics(self) -> list[Topic]:
-        """Return the subscribed topics."""
-        return list(dict.fromkeys(each.topic for subscriptions in self.subscribers.values()
-                                  for each in subscriptions.values()))
+    def topics(self, viewer: str | None = None) -> list[Topic]:
+        """Return the subscribed topics, of all viewers or of one."""
+        return list(dict.fromkeys(each.topic for subscriber, subscriptions in self.subscribers.items()
+                                  if viewer is None or subscriber.viewer == viewer for each in subscriptions.values()))
+
+    def has_place(self, viewer: str) -> bool:
+        """Return whether a viewer may open one more WebSocket: it has fewer than are free."""
+        own = sum(each.viewer == viewer for each in self.subscribers)
+        return own < SUBSCRIBERS_MAX - len(self.subscribers)
 
     def on_message(self, subscriber: Subscriber, message: Mapping[str, Any], now: float) -> None:
         """Handle a message of a subscriber: subscribe or unsubscribe; a refusal is its answer."""
@@ -91,9 +102,12 @@ class Hub:
         topic, subscriptions = topic_of(message["subscribe"], message), self.subscribers[subscriber]
         if ident not in subscriptions and len(subscriptions) >= SUBSCRIPTIONS_MAX:
             raise Refusal(400, f"One connection has at most {SUBSCRIPTIONS_MAX} subscriptions.")
-        known = self.topics()
-        if topic not in known and sum(not isinstance(each, (ClusterTopic, ElectionsTopic)) for each in known) >= TOPICS_MAX:
-            raise Refusal(503, f"{TOPICS_MAX} different pages of queues are already subscribed. Try again later.")
+        if topic not in self.topics():
+            used, own = (sum(not isinstance(each, (ClusterTopic, ElectionsTopic)) for each in self.topics(viewer))
+                         for viewer in (None, subscriber.viewer))
+            if own >= TOPICS_MAX - used:
+                raise Refusal(503, f"You watch {own} different pages of queues; {TOPICS_MAX - used} more are left for all "
+                              "users. Close some.")
         subscription = self._resume(message.get("resume"), topic, now)
         if subscription is None:
             subscription = TopicSubscription(ident, topic, self._name())

@@ -17,7 +17,6 @@ from bmqtwist.console.access import Caller, Refusal
 from bmqtwist.console.documents import compact
 from bmqtwist.console.hub import Hub
 
-SUBSCRIBERS_MAX = 96  # the remaining connections of the listener are for requests
 MESSAGE_BYTES_MAX = 4096  # received
 MESSAGES_PER_SECOND_MAX = 50  # received per WebSocket
 PING_S = 20
@@ -99,6 +98,11 @@ class LiveProtocol(WebSocketServerProtocol):
     # -- hub.Subscriber ------------------------------------------------------------------------------------------------
 
     @property
+    def viewer(self) -> str:
+        """Name of the user."""
+        return self.caller.user if self.caller is not None else ""
+
+    @property
     def is_busy(self) -> bool:
         """True while sent data is not yet written to the socket."""
         return self._flow is None or self._flow.paused
@@ -151,14 +155,14 @@ class LiveResource(WebSocketResource):
         transport = request.channel.transport
         if upgrade != "websocket" or transport is None:
             return _refuse(request, 426, "Upgrade Required")
-        if len(self._factory.hub.subscribers) >= SUBSCRIBERS_MAX:
-            return _refuse(request, 503, f"{SUBSCRIBERS_MAX} pages are already connected")
         headers = {name.decode().lower(): b",".join(values).decode()
                    for name, values in request.requestHeaders.getAllRawHeaders()}
         try:
             caller = self._factory.admit(request.getClientAddress().host, headers)
         except Refusal as refusal:  # Autobahn would write lines to the log
             return _refuse(request, refusal.status, refusal.reason)
+        if not self._factory.hub.has_place(caller.user):
+            return _refuse(request, 503, "you have as many pages open as are left for all users")
         self._factory.next = caller, request.channel.hand_over()
         return super().render(request)  # type: ignore[no-untyped-call]
 

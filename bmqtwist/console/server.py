@@ -41,6 +41,7 @@ from bmqtwist.console.operation import (
     target_of,
 )
 from bmqtwist.console.routes import ROUTES
+from bmqtwist.security.login_limiter import LoginLimiter
 from bmqtwist.security.passwords import matches_console_hash
 from bmqtwist.view.cluster_facts import own_url
 
@@ -69,7 +70,7 @@ class WebConsole(HealthEndpoints):
         self._files, self._writer = files, writer
         self._host, self._collector, self._logins = context.host, context.collector, context.logins
         self._cookies, self._http = self._logins.cookies, self._host.node.broker.configuration.extension.http
-        self._limiter, self._checks = access.LoginLimiter(), DeferredSemaphore(CHECKS_AT_ONCE)
+        self._limiter, self._checks = LoginLimiter(), DeferredSemaphore(CHECKS_AT_ONCE)
         self._cookie_path = self._http.prefix or "/"
         self._secure = self._http.url.startswith("https:")
 
@@ -218,13 +219,13 @@ class WebConsole(HealthEndpoints):
             return self._login_page(request, 429, f"Too many failed logins. Try again in {int(wait) + 1} s.", next_path)
         if len(self._checks.waiting) + CHECKS_AT_ONCE - self._checks.tokens >= CHECKS_MAX:
             return self._login_page(request, 503, "Too many logins are in progress. Try again later.", next_path)
+        self._limiter.on_attempt(address, name, now)
         user = self._logins.users.get(name)
         known = user or next(iter(self._logins.users.values()), None)  # equal time for an unknown name
         good = known is not None and len(password) <= PASSWORD_CHARS_MAX and (
             yield self._checks.run(deferToThreadPool, self._host.reactor, self._host.reactor.getThreadPool(),
                                    matches_console_hash, known.password_hash, password))
         if not good or user is None:
-            self._limiter.on_failure(address, name, now)
             refused = access.Caller(user.name if user is not None else UNKNOWN_USER, access.UserRole.VIEWER)
             add_audit_entry(self._context, refused, address, "login", "", "refused")
             return self._login_page(request, 403, LOGIN_REFUSED, next_path)

@@ -55,7 +55,7 @@ class ConsoleService:
         cookies = Cookies(secret or os.urandom(32), http.session_hours * 3600.0, http.idle_minutes * 60.0, generations,
                           host.present_time()[1])
         logins = Logins(users, cookies, ROLES.get(http.local_role))
-        tokens = NodeTokens(secret) if secret else None if users else NodeTokens(OPEN_SECRET)
+        tokens = NodeTokens(secret or OPEN_SECRET, host.present_time()[1]) if secret or not users else None
         self._client = PeerClient(host.reactor, name_of(host.node.broker), tokens, lambda: host.present_time()[1],
                                   host.run_in_steps)
         self.collector = DocumentCollector(host, self._client)

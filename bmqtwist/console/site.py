@@ -229,6 +229,11 @@ class HttpRequest(Request):
             return
         super().requestReceived(command, path, version)  # type: ignore[no-untyped-call]
 
+    def setHeader(self, name: Any, value: Any) -> None:
+        """Called by twisted.web; the name and version of its server are not sent."""
+        if name != b"Server":
+            super().setHeader(name, value)  # type: ignore[no-untyped-call]
+
     def process(self) -> None:
         """Called by `requestReceived`."""
         if not self._is_refused:

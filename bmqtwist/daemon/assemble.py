@@ -74,7 +74,7 @@ def assemble(configuration: Configuration, domains: DomainSource, disk: Disk, cl
              identity: Identity, report: Report) -> Node:
     """Build a node without I/O. Raises LocalError if the configuration names unusable plug-ins."""
     app = configuration.app
-    security = build_security(app, report, clock.sleep, find_class)
+    security = build_security(app, report, clock.sleep, find_class, clock.now)
     provider = DomainProvider(domains, app.bmqconf_config.cache_ttl_seconds, report)
     return Node(Broker(configuration, identity, report, security, provider, performer), disk, clock)
 

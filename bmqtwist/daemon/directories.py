@@ -10,6 +10,7 @@ lock of a directory is in `storage/files.py`.
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable, Hashable, Iterator, Sequence
 
 from bmqtwist.config.broker import Configuration
@@ -19,6 +20,14 @@ from bmqtwist.storage.store import FileSizes, StorageError
 
 DIRECTORY_MODE = 0o700  # only the user of the broker may read messages
 _MEMBERS = (("location", "location"), ("archiveLocation", "archive_location"))
+
+
+def readable_by_others(path: str) -> bool:
+    """Return whether every user of this machine may read a file."""
+    try:
+        return bool(os.stat(path).st_mode & stat.S_IROTH)
+    except OSError:
+        return False
 
 
 def configured_directories(clusters: Sequence[ClusterDefinition]) -> list[tuple[str, str]]:

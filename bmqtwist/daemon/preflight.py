@@ -19,6 +19,7 @@ from bmqtwist.config.provider import check_domain_text
 from bmqtwist.daemon.directories import shared_directories, unusable_directories
 from bmqtwist.errors import LocalError
 from bmqtwist.limits import PUT_MESSAGE_BYTES_MAX
+from bmqtwist.link.unauthenticated import parse_networks
 from bmqtwist.logs.format import FileNames, Levels
 from bmqtwist.report import ListReport
 from bmqtwist.security.authenticators import build_security
@@ -79,7 +80,7 @@ def check(directory: str, command_line: Overrides = NO_OVERRIDES, environment: M
 def _check_security(configuration: Configuration) -> tuple[list[Finding], list[Finding]]:
     file, report, problems = f"{configuration.directory}/{BROKER_FILE}", ListReport(), []
     try:
-        build_security(configuration.app, report, lambda seconds: None, find_class)
+        build_security(configuration.app, report, lambda seconds: None, find_class, lambda: 0.0)
     except LocalError as error:
         problems.append(Finding(file, 0, "appConfig.authentication", str(error)))
     return problems, [Finding(file, 0, "appConfig.authentication", text) for severity, text in report.lines
@@ -94,7 +95,7 @@ def _check_network(configuration: Configuration) -> Iterator[Finding]:
             yield Finding(file, 0, f"{where}.address", f'found "{address}", expected an address or a host name')
     if app.tls_config is not None:
         try:
-            expired = ServerContext(app.tls_config).expired
+            expired = ServerContext(app.tls_config, app.bmqtwist.require_client_certificate).expired
             if app.tls_config.certificate_authority:
                 ClientContext(app.tls_config)
         except LocalError as error:
@@ -103,6 +104,10 @@ def _check_network(configuration: Configuration) -> Iterator[Finding]:
             if expired:
                 yield Finding(file, 0, "appConfig.tlsConfig.certificate", f'found "{app.tls_config.certificate}", which has '
                                                                           "expired")
+    try:
+        parse_networks(app.bmqtwist.reserved_addresses)
+    except LocalError as error:
+        yield Finding(file, 0, "appConfig.bmqtwist.reservedAddresses", str(error))
     least = app.bmqtwist.event_bytes_max
     if least < PUT_MESSAGE_BYTES_MAX:
         yield Finding(file, 0, "appConfig.bmqtwist.eventBytesMax", f"found {least}, expected at least one message, "

@@ -30,6 +30,7 @@ from bmqtwist.config.broker import Configuration
 from bmqtwist.config.load import DomainReader
 from bmqtwist.daemon.assemble import StartFailure, assemble
 from bmqtwist.daemon.control_pipe import ControlPipe
+from bmqtwist.daemon.directories import readable_by_others
 from bmqtwist.daemon.process import MachineClock, process_state
 from bmqtwist.daemon.statistics_log import StatisticsLog
 from bmqtwist.errors import LocalError
@@ -40,7 +41,7 @@ from bmqtwist.peers.handshake import Identity
 from bmqtwist.reactor.performer import ReactorPerformer, listen
 from bmqtwist.reactor.tcp import ConnectionFactory
 from bmqtwist.report import RepeatLimiter, Report
-from bmqtwist.security.exposure import NETWORK_WEIGHTS, exposures
+from bmqtwist.security.exposure import START_WEIGHTS, exposures
 from bmqtwist.security.tls import ClientContext, ServerContext
 from bmqtwist.steps import Steps
 from bmqtwist.storage.files import RealDisk
@@ -102,8 +103,8 @@ class BrokerService(Service):
         self.broker = self.performer.broker = self.node.broker
         self.security = self.broker.security
         self.statistics = self.node.start_statistics(self.process)
-        self._tls = ServerContext(app.tls_config) if app.tls_config and any(
-            each.tls for each in configuration.listeners) else None
+        self._tls = ServerContext(app.tls_config, configuration.extension.require_client_certificate) if (
+            app.tls_config and any(each.tls for each in configuration.listeners)) else None
         if app.tls_config and app.tls_config.certificate_authority:
             self.performer.client_context = ClientContext(app.tls_config)
         self._ports: list[Any] = []
@@ -172,16 +173,17 @@ class BrokerService(Service):
         interface = self.configuration.app.network_interfaces.tcp_interface
         name = interface.name if interface is not None else "TCPInterface"
         factory = ConnectionFactory(self.performer)
+        sites = self._sites(self)  # raises an error of their configuration before a client can connect
         for listener in self.configuration.listeners:
             port = listen(self.reactor, factory, listener.address, listener.port, self._tls if listener.tls else None,
                           BACKLOG)
             self._ports.append(port)
             self.report.info("TCPSessionFactory '%s': successfully listening to '%s:%d'%s", name, listener.address,
                              port.getHost().port, " with TLS" if listener.tls else "")
-        for exposure in exposures(self.configuration, self.security):
-            if exposure.weight in NETWORK_WEIGHTS:
+        for exposure in exposures(self.configuration, self.security, readable_by_others):
+            if exposure.weight in START_WEIGHTS:
                 self.report.warn("#SECURITY %s", exposure)
-        for what, site, address, number in self._sites(self):
+        for what, site, address, number in sites:
             port = listen(self.reactor, site, address, number, None, BACKLOG)
             self._sites_ports.append(port)
             self.report.info("%s: listening to 'http://%s:%d/'", what, address, port.getHost().port)

@@ -32,12 +32,14 @@ from enum import Enum
 from typing import Protocol
 
 from bmqtwist.errors import Category
+from bmqtwist.link.unauthenticated import address_of, network_of
 from bmqtwist.machine import Cell, TransitionLog, check, table, to
 from bmqtwist.report import shown
 from bmqtwist.wire.control import Encoding
 from bmqtwist.wire.schema import AuthenticationResponse, Status
 
 MECHANISM_CHARS_MAX = 64  # of an unknown mechanism, in the answer
+ANONYMOUS = "ANONYMOUS"  # mechanism without a secret
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +158,7 @@ class Authentication:
     refused. `encoding`: of the last authenticationRequest and its response."""
 
     __slots__ = ("deadline", "encoding", "principal", "state", "transitions", "_anonymous", "_authenticators", "_data",
-                 "_mechanism", "_outcome", "_peer", "_requested_mechanism", "_token")
+                 "_mechanism", "_outcome", "_peer", "_requested_mechanism", "_token", "_used_anonymous")
 
     def __init__(self, authenticators: Mapping[str, Authenticator], anonymous: Credential | None,
                  peer: str = "") -> None:
@@ -167,9 +169,17 @@ class Authentication:
         self.deadline: float | None = None  # end of the credential's lifetime, monotonic seconds
         self._authenticators, self._anonymous, self._peer = authenticators, anonymous, peer
         self._mechanism = ""  # of the credential in force, upper case
+        self._used_anonymous = False  # the credential in force is that of anonymous clients
         self._token = 0
         self._requested_mechanism, self._data = "", b""  # of the request in progress
         self._outcome: Outcome = Denied("")
+
+    @property
+    def owner(self) -> str:
+        """Party to which limits charge this connection: its principal; a peer without a credential of its own, by its
+        address."""
+        anonymous = not self.principal or self._mechanism == ANONYMOUS or self._used_anonymous
+        return network_of(address_of(self._peer)) if anonymous else self.principal
 
     @property
     def defers_frames(self) -> bool:
@@ -267,7 +277,7 @@ class Authentication:
 
     def _on_anonymous_granted(self, now: float) -> list[Effect]:
         assert isinstance(self._outcome, Granted)
-        self.state = AuthenticationState.NEGOTIATED_ANONYMOUS
+        self.state, self._used_anonymous = AuthenticationState.NEGOTIATED_ANONYMOUS, True
         self.principal, self._mechanism = self._outcome.principal, self._requested_mechanism
         return [Proceed()]
 

@@ -106,7 +106,8 @@ class SessionContext(Protocol):
         """Drop the jobs of the session."""
 
     def enforce_input_limit(self) -> None:
-        """Close the connection with the most bytes of incomplete events: the sum exceeds `incomplete_input.bytes_max`."""
+        """Close the connection with the largest incomplete event of the party that has the most: the sum exceeds
+        `incomplete_input.bytes_max`."""
 
     def authenticate(self, session: Session, effect: Authenticate) -> None:
         """Run an authenticator on a worker thread, then call `session.on_authenticated`."""

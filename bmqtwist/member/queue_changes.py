@@ -35,8 +35,11 @@ class QueueChanges:
 
     def queue_count(self, domain_name: str) -> int:
         """Return the number of a domain's queues in the metadata, including proposed ones."""
-        prefix = f"bmq://{domain_name}/"
-        return sum(uri.startswith(prefix) for uri in self._expected.queues)
+        return self._expected.domain_counts.get(domain_name, 0)
+
+    def is_new(self, uri: str) -> bool:
+        """Return whether an open would create the queue, as far as this node knows."""
+        return uri not in self._expected.queues and uri not in self.pending_opens
 
     def is_changing(self, queue: RootQueue) -> bool:
         """Return whether a change of the queue is uncommitted; an open must then use `create_queue`."""

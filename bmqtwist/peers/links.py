@@ -163,9 +163,9 @@ class ClusterLinks:
         response = host.make_response(session, identity)
         response.broker_identity = self._introduction(session.remote.session_number)
         response.max_missed_heartbeats = host.configuration.app.network_interfaces.heartbeats.cluster_peer
-        reason = ("it is stopping" if self._stopped else self._accepted_refusal(session, identity.cluster_node_id)
-                  or host.security.broker_refusal(session.authentication.principal, Action.CONNECT_CLUSTER_NODE,
-                                                  self.definition.name))
+        reason = "it is stopping" if self._stopped else (  # only an authorized peer raises alarms about nodes
+            host.security.broker_refusal(session.authentication.principal, Action.CONNECT_CLUSTER_NODE, self.definition.name)
+            or self._accepted_refusal(session, identity.cluster_node_id))
         known = self._sessions.get(identity.cluster_node_id)
         if not reason and known is not None:  # the same process: it has closed this connection, which has not ended here yet
             known.session.close("#PEER_RECONNECTED %s: connects again from '%s'", known.session.description, session.peer)

@@ -72,6 +72,10 @@ class Authenticated(Protocol):
     def principal(self) -> str:
         """The principal for authorization."""
 
+    @property
+    def owner(self) -> str:
+        """Party to which limits charge it."""
+
 
 class Requester(Protocol):
     """The client of an open: a `link.session.Session` or a `broker.local_producer.LocalProducer`."""

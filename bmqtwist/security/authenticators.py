@@ -9,20 +9,24 @@ configuration leaves open.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from threading import Lock
 
 from bmqtwist import alarms
 from bmqtwist.config.broker import PASSWORD_HASH_PREFIX, AppConfig, AuthenticatorConfig
 from bmqtwist.errors import LocalError
-from bmqtwist.link.authentication import Authentication, Authenticator, Credential, Denied, Granted, Outcome
+from bmqtwist.link.authentication import ANONYMOUS, Authentication, Authenticator, Credential, Denied, Granted, Outcome
 from bmqtwist.link.credentials import CredentialProvider
+from bmqtwist.link.unauthenticated import address_of, network_of
 from bmqtwist.report import Report, shown
 from bmqtwist.security import authorization as rules
-from bmqtwist.security.passwords import StoredPassword, make_hash
+from bmqtwist.security.login_limiter import LoginLimiter
+from bmqtwist.security.passwords import WORK, StoredPassword
 
 BASIC_LIFETIME_MS = 600_000
 TEST_LIFETIME_MS = 600_000
+CHECKS_MAX = 64  # credentials checked at the same time
 CREDENTIAL_BYTES_MAX = 4096  # user and password of one BASIC request
-ANONYMOUS, BASIC = "ANONYMOUS", "BASIC"
+BASIC = "BASIC"
 ANONYMOUS_PRINCIPAL, TEST_PRINCIPAL = "anonymous", "TEST_USER"
 BASIC_USER = "BASIC_USER-"  # prefix of a user's name in a principal
 ANY_USER = f"{BASIC_USER}\0"  # matches only patterns that match every user: no name contains it
@@ -58,20 +62,26 @@ class AnonAuthenticator(_BuiltIn):
 
 
 class BasicAuthenticator(_BuiltIn):
-    """Mechanism BASIC, data `user:password`. Settings: one entry per user, a password or its hash (`passwords.py`)."""
+    """Mechanism BASIC, data `user:password`. Settings: one entry per user, a password or its hash (`passwords.py`).
+
+    Failures are limited by `login_limiter.py`. Credentials of one user at one address are checked one after the other, so
+    that attempts at once are not more than in sequence; a check takes as long for an unknown user as for a known one.
+    """
 
     mechanism = BASIC
 
-    def __init__(self, settings: PluginSettings) -> None:
+    def __init__(self, settings: PluginSettings, now: Callable[[], float]) -> None:
         self._users: dict[bytes, StoredPassword] = {}
         for user, secret in settings.items():
             if not isinstance(secret, str) or not user or ":" in user:
                 raise LocalError(f"BasicAuthenticator: the password of user '{user}' must be a stringVal, and a user's "
                                  "name must not be empty or contain a colon.")
             self._users[user.encode()] = StoredPassword(secret)
-        self.blocking = any(stored.is_hash for stored in self._users.values())
-        # The rejection of an unknown user must take as long as that of a known one.
-        self._dummy = StoredPassword(make_hash("dummy", bytes(16)) if self.blocking else "")
+        hashed = [stored for stored in self._users.values() if stored.is_hash]
+        self.blocking = bool(hashed)
+        self._dummy = max(hashed, key=lambda stored: stored.work).unmatched() if hashed else StoredPassword("")
+        self._limiter, self._now, self._lock = LoginLimiter(), now, Lock()
+        self._checks = [Lock() for _ in range(CHECKS_MAX)]  # by user and address
 
     @property
     def users(self) -> int:
@@ -82,16 +92,35 @@ class BasicAuthenticator(_BuiltIn):
         """Users whose password is in the configuration as plain text."""
         return [user.decode() for user, stored in self._users.items() if not stored.is_hash]
 
+    @property
+    def weak_users(self) -> list[str]:
+        """Users whose hash costs an attacker less than one that `bmq password` makes now."""
+        return [user.decode() for user, stored in self._users.items() if stored.is_hash and stored.work < WORK]
+
     def authenticate(self, data: bytes, peer: str) -> Outcome:
         """Return the principal `BASIC_USER-<user>` for ten minutes."""
         user, colon, password = data.partition(b":")
-        name = user.decode(errors="replace")
+        name, address = user.decode(errors="replace"), address_of(peer)
         if not colon or len(data) > CREDENTIAL_BYTES_MAX or not name.isprintable():
             return Denied("Invalid authentication payload format. Expected 'username:password'")
-        stored = self._users.get(user)
-        if not (stored or self._dummy).matches(password) or stored is None:
-            return Denied(f"Invalid username or password for user '{name}'")
+        with self._checks[hash((name, network_of(address))) % CHECKS_MAX]:
+            with self._lock:
+                wait = self._limiter.wait_seconds(address, name, self._now())
+                if wait > 0:
+                    return Denied(f"Too many failed logins of user '{name}' or from its address. Try again in "
+                                  f"{int(wait) + 1} s")
+                self._limiter.on_attempt(address, name, self._now())
+            if not self._matches(self._users.get(user), password):
+                return Denied(f"Invalid username or password for user '{name}'")
+            with self._lock:
+                self._limiter.on_success(address, name)
         return Granted(f"{BASIC_USER}{name}", BASIC_LIFETIME_MS)
+
+    def _matches(self, stored: StoredPassword | None, password: bytes) -> bool:
+        """Return whether a password is that of a user. Users with and without a hash take the same time."""
+        if stored is None or self.blocking and not stored.is_hash:
+            self._dummy.matches(password)
+        return stored is not None and stored.matches(password)
 
 
 class BasicCredentialProvider:
@@ -209,15 +238,17 @@ class Security:
 FindClass = Callable[[str], Callable[..., object]]
 
 
-def build_security(app: AppConfig, report: Report, sleep: Callable[[float], None], find: FindClass) -> Security:
+def build_security(app: AppConfig, report: Report, sleep: Callable[[float], None], find: FindClass,
+                   now: Callable[[], float]) -> Security:
     """Build authentication and authorization from appConfig. Raises LocalError.
 
-    `find` returns the class of a dotted name, or raises LocalError. Clients without credentials are accepted if no
-    authenticator is configured, as with the original, else only with `anonymousCredential`.
+    `sleep` and `now` are those of a clock, seconds, monotonic. `find` returns the class of a dotted name, or
+    raises LocalError. Clients without credentials are accepted if no authenticator is configured, as with the original, else
+    only with `anonymousCredential`.
     """
     known: dict[str, Authenticator] = {}
     for plugin in app.authentication.authenticators:
-        made = _make_authenticator(plugin, sleep, find)
+        made = _make_authenticator(plugin, sleep, find, now)
         mechanism = made.mechanism.upper()
         if mechanism in known:
             raise LocalError(f"Duplicate authenticator mechanism '{mechanism}' for plugin '{plugin.name}'. Each "
@@ -263,15 +294,19 @@ def _check_users(basic: BasicAuthenticator, report: Report) -> None:
     if not basic.users:
         report.alarm(alarms.CREDENTIALS_MISSING, "No credentials found in configuration. Please double check if this is "
                                             "intended.")
+    if basic.weak_users:
+        report.warn("#AUTHENTICATION Password hashes of %d user(s) have a lower cost than recommended: make them again with "
+                    "`bmq password`.", len(basic.weak_users))
     if basic.literal_users:
         report.warn("#AUTHENTICATION Passwords of %d user(s) are readable in the configuration: replace them by hashes "
                     "made with `bmq password`.", len(basic.literal_users))
 
 
-def _make_authenticator(plugin: AuthenticatorConfig, sleep: Callable[[float], None], find: FindClass) -> Authenticator:
+def _make_authenticator(plugin: AuthenticatorConfig, sleep: Callable[[float], None], find: FindClass,
+                        now: Callable[[], float]) -> Authenticator:
     settings = _settings(plugin)
     if plugin.name == "BasicAuthenticator":
-        return BasicAuthenticator(settings)
+        return BasicAuthenticator(settings, now)
     if plugin.name == "AnonAuthenticator":
         return AnonAuthenticator(settings)
     if plugin.name == "TestAuthenticator":

@@ -1,18 +1,19 @@
 """Exposures of a configuration: what peers without a credential, every user, the network and local users can do.
 
-`exposures` lists them in order of weight. `daemon/service.py` logs exposures to the network at the start, and
+`exposures` lists them in order of weight. `daemon/service.py` logs those of START_WEIGHTS at the start, and
 `authenticators.py` warns about the administration by every user; `bmq check --security` (`cli/check.py`) prints all. A
 custom authorizer counts as a restriction, because its decisions are unknown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from ipaddress import ip_address
 
 from bmqtwist.config.broker import Configuration
+from bmqtwist.config.load import BROKER_FILE
 from bmqtwist.security.authenticators import BasicAuthenticator, Security
 from bmqtwist.security.authorization import ADMIN_ACTIONS, Action
 
@@ -27,8 +28,9 @@ class Weight(IntEnum):
     USERS_ADMINISTER = 3
     UNENCRYPTED = 4
     NETWORK_READS_STATUS = 5
-    LOCAL_USERS = 6
-    SECRET_IN_FILE = 7
+    READABLE_SECRET = 6
+    LOCAL_USERS = 7
+    SECRET_IN_FILE = 8
 
     @property
     def label(self) -> str:
@@ -36,7 +38,8 @@ class Weight(IntEnum):
         return self.name.lower().replace("_", " ")
 
 
-NETWORK_WEIGHTS = (Weight.NETWORK_ADMINISTERS, Weight.NETWORK_USES_QUEUES, Weight.UNENCRYPTED, Weight.NETWORK_READS_STATUS)
+START_WEIGHTS = (Weight.NETWORK_ADMINISTERS, Weight.NETWORK_USES_QUEUES, Weight.UNENCRYPTED, Weight.NETWORK_READS_STATUS,
+                 Weight.READABLE_SECRET)  # logged at the start
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +54,11 @@ class Exposure:
         return f"{self.text}. Remedy: {self.remedy}."
 
 
-def exposures(configuration: Configuration, security: Security) -> list[Exposure]:
-    """Return the exposures of a configuration, the heaviest first."""
-    found = [*_listeners(configuration, security), *_users(security), *_console(configuration)]
+def exposures(configuration: Configuration, security: Security, is_readable: Callable[[str], bool]) -> list[Exposure]:
+    """Return the exposures of a configuration, the heaviest first. `is_readable`: whether every user of this machine can
+    read a file."""
+    found = [*_listeners(configuration, security), *_users(security), *_console(configuration),
+             *_secret_files(configuration, security, is_readable)]
     return sorted(found, key=lambda exposure: exposure.weight)
 
 
@@ -122,6 +127,19 @@ def _users(security: Security) -> Iterator[Exposure]:
         if isinstance(each, BasicAuthenticator) and each.literal_users:
             yield Exposure(Weight.SECRET_IN_FILE, f"Passwords of {len(each.literal_users)} users are readable in the "
                            "configuration", "replace them by hashes made with `bmq password`")
+
+
+def _secret_files(configuration: Configuration, security: Security, is_readable: Callable[[str], bool]
+                  ) -> Iterator[Exposure]:
+    tls, key_file = configuration.app.tls_config, configuration.extension.http.key_file
+    files = {"tlsConfig.key": tls.key if tls is not None else "", "http.keyFile": key_file}
+    if security.provider is not None or any(isinstance(each, BasicAuthenticator) and each.literal_users
+                                            for each in security.authenticators.values()):
+        files["Passwords"] = f"{configuration.directory}/{BROKER_FILE}"
+    for what, path in files.items():
+        if path and is_readable(path):
+            yield Exposure(Weight.READABLE_SECRET, f"{what}: every user of this machine can read '{path}'",
+                           f"chmod o-rwx '{path}'")
 
 
 def _console(configuration: Configuration) -> Iterator[Exposure]:

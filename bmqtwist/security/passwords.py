@@ -1,11 +1,12 @@
-"""Stored passwords: salted hashes as one line of text, and their comparison, which takes about 50 ms.
+"""Stored passwords: salted hashes as one line of text, and their comparison: about 250 ms (scrypt) or 50 ms (argon2).
 
     $scrypt$ln=<log2 n>,r=<r>,p=<p>$<salt, base64>$<hash, base64>    of the users of a BasicAuthenticator
     $argon2id$...                                                    of the users of the console (`http.users`)
 
 A BasicAuthenticator also accepts plain-text passwords, as the original's does: a text without the prefix `$scrypt$` is
-compared literally. The salt is an argument, which `bmq password` generates; argon2 generates its own. `authenticators.py`
-compares passwords of clients, `console/server.py` those of console users.
+compared literally. A password that has matched is compared by a keyed hash from then on, so that clients reconnect and renew
+their credentials without that cost. The salt is an argument, which `bmq password` generates; argon2 generates its own.
+`authenticators.py` compares passwords of clients, `console/server.py` those of console users.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import hmac
 import re
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
+from hashlib import sha256
 
 from argon2 import PasswordHasher
 from argon2.exceptions import Argon2Error, InvalidHashError
@@ -24,8 +26,9 @@ from bmqtwist.errors import LocalError
 
 SALT_BYTES = 16
 HASH_BYTES = 32
-LOG2_N, R, P = 14, 8, 1  # 16 MiB and about 50 ms per comparison
-LOG2_N_MAX, R_MAX, P_MAX = 18, 16, 4  # limits of a configured hash: at most 512 MiB
+LOG2_N, R, P = 14, 8, 5  # 16 MiB and about 250 ms per comparison: a cost that OWASP recommends
+WORK = (R * P) << LOG2_N
+LOG2_N_MAX, R_MAX, P_MAX = 18, 16, 16  # limits of a configured hash: at most 512 MiB
 PASSWORD_BYTES_MAX = 1024  # longer passwords are refused before hashing
 
 _ARGON2 = PasswordHasher()  # defaults: argon2id, 64 MiB, about 50 ms per comparison
@@ -65,13 +68,13 @@ def _secret(password: str) -> bytes:
 class StoredPassword:
     """Password of one user in the configuration, parsed once, so that an invalid hash fails at start-up."""
 
-    __slots__ = ("_cost", "_digest", "_literal", "_salt")
+    __slots__ = ("_cost", "_digest", "_literal", "_matched", "_salt")
 
     def __init__(self, text: str) -> None:
         self._cost = (LOG2_N, R, P)
-        self._salt = self._digest = self._literal = b""
+        self._salt = self._digest = self._literal = self._matched = b""
         if not text.startswith(PASSWORD_HASH_PREFIX):
-            self._literal = text.encode()
+            self._literal = sha256(text.encode()).digest()
             return
         found = _LINE.fullmatch(text)
         try:
@@ -91,13 +94,32 @@ class StoredPassword:
         """False for a plain-text password."""
         return bool(self._digest)
 
+    @property
+    def work(self) -> int:
+        """Cost of a comparison, in blocks of scrypt."""
+        log2_n, r, p = self._cost
+        return (r * p) << log2_n
+
+    def unmatched(self) -> StoredPassword:
+        """Return a hash of the same cost that no password matches."""
+        made = StoredPassword("")
+        made._cost, made._salt, made._digest = self._cost, self._salt, bytes(len(self._digest))
+        return made
+
     def matches(self, password: bytes) -> bool:
-        """Return whether `password` matches; for a hash this takes about 50 ms."""
+        """Return whether `password` matches. A hash takes about 250 ms the first time, and for another password.
+        The time does not depend on the length of a plain-text password."""
         if len(password) > PASSWORD_BYTES_MAX:
             return False
         if not self._digest:
-            return hmac.compare_digest(password, self._literal)
-        return hmac.compare_digest(_digest(password, self._salt, *self._cost, len(self._digest)), self._digest)
+            return hmac.compare_digest(sha256(password).digest(), self._literal)
+        keyed = hmac.digest(self._salt + self._digest, password, "sha256")
+        if self._matched and hmac.compare_digest(keyed, self._matched):
+            return True
+        if not hmac.compare_digest(_digest(password, self._salt, *self._cost, len(self._digest)), self._digest):
+            return False
+        self._matched = keyed
+        return True
 
 
 def _digest(secret: bytes, salt: bytes, log2_n: int, r: int, p: int, size: int) -> bytes:

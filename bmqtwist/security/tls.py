@@ -28,15 +28,15 @@ _INVALID = (SSL.Error, crypto.Error, VerifyError, UnsupportedAlgorithm, ValueErr
 
 
 class ServerContext:
-    """Context of TLS listeners; `reload` replaces it for new connections."""
+    """Context of TLS listeners; `reload` replaces it for new connections. `requires_certificate`: of every client."""
 
-    def __init__(self, config: TlsConfig) -> None:
-        self._config = config
-        self._options = server_context(config)
+    def __init__(self, config: TlsConfig, requires_certificate: bool = False) -> None:
+        self._config, self._requires_certificate = config, requires_certificate
+        self._options = server_context(config, requires_certificate)
 
     def reload(self) -> None:
         """Read the files again. LocalError: the present context stays."""
-        self._options = server_context(self._config)
+        self._options = server_context(self._config, self._requires_certificate)
 
     @property
     def expired(self) -> bool:
@@ -75,8 +75,8 @@ class ClientContext:
             "extraCertChain": self._chain, **_version_options(self._config.versions)})
 
 
-def server_context(config: TlsConfig) -> ssl.CertificateOptions:
-    """Return the context of TLS listeners. A client certificate is optional; if presented, it must be valid.
+def server_context(config: TlsConfig, requires_certificate: bool = False) -> ssl.CertificateOptions:
+    """Return the context of TLS listeners. A client certificate that is presented must be valid.
 
     Raises LocalError that names the invalid file or version.
     """
@@ -85,7 +85,11 @@ def server_context(config: TlsConfig) -> ssl.CertificateOptions:
     options = _version_options(config.versions)
     if config.certificate_authority:
         authorities = _certificates(config.certificate_authority, "certificateAuthority")
-        options |= {"verify": True, "requireCertificate": False, "caCerts": [each.original for each in authorities]}
+        options |= {"verify": True, "requireCertificate": requires_certificate,
+                    "caCerts": [each.original for each in authorities]}
+    elif requires_certificate:
+        raise LocalError("bmqtwist.requireClientCertificate requires tlsConfig.certificateAuthority, which issues the "
+                         "certificates of clients.")
     try:
         made = ssl.CertificateOptions(privateKey=key.original, certificate=chain[0].original,
                                   extraCertChain=[each.original for each in chain[1:]], **options)

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from bmqtwist.ids import NULL_KEY
+from bmqtwist.ids import NULL_KEY, domain_of
 from bmqtwist.storage.availability import WriterEvent, WriterState
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition_log import PartitionLog
@@ -28,6 +28,7 @@ class QueueRecords:
 
     def create(self, queue_key: bytes, uri: str, apps: Apps, wall: int) -> StoredQueue:
         """Append the QLIST record and CREATION of a queue with its apps."""
+        self._room.check_share(domain_of(uri), len(pack_queue_record(uri, queue_key, apps)), wall)
         record, entry = self._append_with_qlist(QueueOp.CREATION, queue_key, uri, apps, wall)
         return self._log.state.apply_creation(queue_key, uri, apps, record, entry)
 

@@ -1,5 +1,7 @@
 """Free space of a partition's files, at its primary.
 
+    check_share   for a new queue: PartitionUnavailable if its domain uses more than QLIST_SHARE times the free bytes of
+                  QLIST. So queues never make a rollover impossible, and domains with few queues find room
     make_room     for a record that does not fit: appends the pending records, rolls over. PartitionUnavailable if the
                   rollover would leave less than AVAILABLE_PERCENT_MIN (20 %) of a file free (`FileSizes.leaves_enough`)
     add_pending   keeps a CONFIRM or DELETION that cannot be appended now
@@ -14,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bmqtwist import alarms
+from bmqtwist.limits import QLIST_SHARE
+from bmqtwist.report import RepeatLimiter
 from bmqtwist.storage.availability import WriterEvent, WriterState
 from bmqtwist.storage.partition_log import NORMAL_RESERVE, PartitionLog
 from bmqtwist.storage.rollover import Rollover
@@ -30,6 +34,7 @@ class Room:
         self._log, self._roll = log, roll
         self._appending = False
         self.full_alarmed = False  # since the last rollover
+        self._shares = RepeatLimiter()  # of alarms about domains
         self._soft_until = 0  # epoch seconds: no soft alarm before
 
     def check_available(self) -> None:
@@ -45,6 +50,20 @@ class Room:
     def can_roll_over(self, needed: tuple[int, int, int] = (0, 0, 0)) -> bool:
         """Return whether a rollover would leave enough of every file free, with `needed` bytes of each in use."""
         return self._log.files.sizes.leaves_enough(self._log.state.outstanding(), needed)
+
+    def check_share(self, domain: str, size: int, wall: int) -> None:
+        """Raise PartitionUnavailable if a new queue of a domain, with a QLIST record of `size` bytes, exceeds its share."""
+        log = self._log
+        used = log.state.domain_qlist_bytes.get(domain, 0) + size
+        free = log.files.sizes.qlist * (100 - AVAILABLE_PERCENT_MIN) // 100 - log.state.qlist_bytes - size
+        if used <= QLIST_SHARE * free:
+            return
+        text = (f"domain '{domain}' has too many queues: their records would have {used} B of QLIST, and {max(free, 0)} B "
+                "would be left for all domains")
+        times = self._shares.suffix(domain, wall)
+        if times is not None:
+            log.reports.alarm(alarms.QUEUE_LIST_SHARE, f": {text}{times}")
+        raise PartitionUnavailable(f"{log.reports.subject}: {text}")
 
     def make_room(self, data: int, qlist: int, wall: int) -> None:
         """Append pending records, roll over if a record with `data` and `qlist` bytes does not fit. PartitionUnavailable."""

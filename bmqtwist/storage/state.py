@@ -39,6 +39,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 
+from bmqtwist.ids import domain_of
 from bmqtwist.limits import MESSAGES_AT_ONCE
 from bmqtwist.steps import at_once
 from bmqtwist.storage.history import GuidHistory
@@ -145,18 +146,20 @@ class StoredQueue:
 class PartitionState:
     """The state of one partition after the record with the PSN (`lease`, `sequence`). Read freely, change by methods.
 
-    data_bytes, qlist_bytes: bytes of DATA and QLIST that a rollover would copy, file headers included. cached_bytes: of
-    payloads in memory. last_key: highest live key so far. purging: (queue, its messages that are still live) of purges in
-    progress.
+    data_bytes, qlist_bytes: bytes of DATA and QLIST that a rollover would copy, file headers included; domain_qlist_bytes:
+    those of QLIST by domain. cached_bytes: of payloads in memory. last_key: highest live key so far. purging: (queue, its
+    messages that are still live) of purges in progress.
     """
 
-    __slots__ = ("lease", "sequence", "live", "queues", "data_bytes", "qlist_bytes", "cached_bytes", "last_key", "purging")
+    __slots__ = ("lease", "sequence", "live", "queues", "data_bytes", "qlist_bytes", "domain_qlist_bytes", "cached_bytes",
+                 "last_key", "purging")
 
     def __init__(self) -> None:
         self.lease = self.sequence = 0
         self.live: RisingDict[Live] = RisingDict()
         self.queues: dict[bytes, StoredQueue] = {}
         self.data_bytes, self.qlist_bytes = DATA_HEADER_BYTES, QLIST_HEADER_BYTES
+        self.domain_qlist_bytes: dict[str, int] = {}
         self.cached_bytes = 0
         self.last_key = 0
         self.purging: list[tuple[StoredQueue, LongDict[bytes, Message]]] = []
@@ -303,7 +306,7 @@ class PartitionState:
         for key in queue.live_keys:
             item = self.live.pop(key)
             if type(item) is tuple:
-                self.qlist_bytes -= len(item[1])
+                self._count_qlist_bytes(queue, -len(item[1]))
         del self.queues[queue.key]
 
     def _add_live_record(self, queue: StoredQueue, item: bytes | tuple[bytes, bytes]) -> None:
@@ -311,7 +314,16 @@ class PartitionState:
         self.live.add(self.last_key, item)
         queue.live_keys.append(self.last_key)
         if type(item) is tuple:
-            self.qlist_bytes += len(item[1])
+            self._count_qlist_bytes(queue, len(item[1]))
+
+    def _count_qlist_bytes(self, queue: StoredQueue, size: int) -> None:
+        self.qlist_bytes += size
+        domain = domain_of(queue.uri)
+        total = self.domain_qlist_bytes.get(domain, 0) + size
+        if total:
+            self.domain_qlist_bytes[domain] = total
+        else:
+            del self.domain_qlist_bytes[domain]
 
     # ---- monitoring ----------------------------------------------------------------------------------------------
 

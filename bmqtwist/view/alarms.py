@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from bmqtwist.queue.root import RootQueue
     from bmqtwist.storage.partition import Partition
 
-ALARMS_MAX = 500  # retained; cleared alarms are dropped first, then acknowledged ones, then the oldest
+ALARMS_MAX = 500  # retained; dropped in this order: cleared ones, ALARMs, PANICs; of each, acknowledged ones, the oldest
 TEXT_CHARS_MAX = 4_000  # per alarm
 _URI = re.compile(r"bmq://[^\s'\"\],]+")
 _NODE_OR_CLUSTER = re.compile(r"[Nn]ode \S+|Cluster(?:Proxy)? \([^)]*\)|[Dd]omain '[^']*'")
@@ -118,7 +118,8 @@ class AlarmBook:
             self._drop_least_relevant()
 
     def _drop_least_relevant(self) -> None:
-        least = min(self._alarms.values(), key=lambda each: (not each.cleared_at, not each.acknowledged_by, each.number))
+        least = min(self._alarms.values(), key=lambda each: (
+            not each.cleared_at, each.severity == "PANIC", not each.acknowledged_by, each.number))
         del self._alarms[least.number]
         if self._active.get(least.key) == least.number:
             del self._active[least.key]
@@ -289,5 +290,6 @@ CONDITIONS: dict[str, Callable[[Broker, AlarmState, float], bool]] = {
     kinds.NODE_CANNOT_WRITE.id: _can_write,
     kinds.CLUSTER_ACTIVE_NODE_UNKNOWN.id: _has_upstream,
     kinds.NODE_VERSION_DIFFERS.id: _versions_fit,
-    kinds.DISPATCHER.id: lambda broker, alarm, wall: wall - alarm.last_at >= MOMENTARY_S,
+    **dict.fromkeys((kinds.DISPATCHER.id, kinds.QUEUE_LIST_SHARE.id),
+                    lambda broker, alarm, wall: wall - alarm.last_at >= MOMENTARY_S),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -276,3 +277,12 @@ def test_a_file_backed_broadcast_domain_is_refused(world: World) -> None:
     """The original crashes on it."""
     world.domain("b", "broadcast")
     assert refusal(world.client().open, "bmq://b/q", write=1).category == "E_REFUSED"
+
+
+def test_a_bad_key_file_ends_the_start_before_a_client_can_connect(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("short")
+    broker = BrokerProcess(tmp_path / "broker", free_port(), app={"bmqtwist": {"http": {
+        "port": free_port(), "keyFile": str(tmp_path / "key")}}})
+    assert "http.keyFile" in start_fails(broker)
+    assert not any("successfully listening" in line for line in broker.records)
+    broker.cleanup()

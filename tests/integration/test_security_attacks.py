@@ -1,15 +1,18 @@
-"""Attacks on a broker process: administration with an application's credential, and through a bare reverse proxy."""
+"""Attacks on a broker process: administration without a right, silent connections, very many queues, guessed passwords."""
 
 from __future__ import annotations
 
 import http.client
 import os
+import socket
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 from kit.cli_kit import BMQ
-from kit.process import BrokerProcess, free_port
+from kit.client import RequestRefused
+from kit.process import BrokerProcess, ProcessWorld, free_port
 from kit.roles import OPEN_RULES, documented_rules, secured_app
 
 from bmqtwist.console.access import OPEN_SECRET, NodeRequest, NodeTokens, receiver_of
@@ -58,3 +61,56 @@ def test_requests_that_a_bare_reverse_proxy_forwards_have_no_rights(tmp_path: Pa
         assert status("POST", "/api/v1/nodes/n1/stop", **{"X-Bmqtwist-Node": token}) == 403
         assert status("GET", "/livez") == 200
         assert broker.running
+
+
+def test_silent_connections_from_several_addresses_do_not_lock_out_a_client(tmp_path: Path) -> None:
+    limits = {"unauthenticatedConnectionsMax": 40, "unauthenticatedConnectionsPerAddressMax": 20}
+    held = []
+    with BrokerProcess(tmp_path, app={"bmqtwist": limits}) as broker:
+        for address in ("127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5"):
+            held += [socket.create_connection(("127.0.0.1", broker.port), 30, (address, 0)) for _ in range(30)]
+        done = subprocess.run([BMQ, "admin", "-b", broker.url, "--timeout", "20", "HELP"], capture_output=True, timeout=60,
+                              check=False)
+        assert done.returncode == 0, done.stderr
+        lines = [line for line in broker.records if "unauthenticated connections are closed in favour of new ones" in line]
+        assert 1 <= len(lines) < 20
+    for each in held:
+        each.close()
+
+
+def test_very_many_queues_of_one_application_leave_the_broker_to_others(tmp_path: Path) -> None:
+    """The partitions stay writable, also after a restart, and queues of other domains can be created."""
+    world = ProcessWorld(tmp_path, cluster={"partition": {"numPartitions": 1, "maxQlistFileSize": 60_000}})
+    try:
+        for name in ("greedy", "modest"):
+            world.domain(name)
+        greedy, created = world.client("greedy"), 0
+        with pytest.raises(RequestRefused):
+            for created in range(2000):
+                greedy.open(f"bmq://greedy/{created}", write=1)
+        assert created > 100
+        for _ in range(2):
+            modest = world.client("modest")
+            assert modest.open("bmq://modest/q", write=1).status_of(b"x") == 0
+            assert modest.open(f"bmq://modest/{time.monotonic_ns()}", write=1).status_of(b"x") == 0
+            world.stop()
+            world.start()
+        assert not [line for line in world.log() if "PANIC" in line]
+        assert [line for line in world.log() if "queue-list-share" in line]
+    finally:
+        world.cleanup()
+
+
+def test_guesses_of_a_password_at_the_broker_port_are_delayed(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, app=secured_app(documented_rules())) as broker:
+        command = [BMQ, "admin", "-b", broker.url, "--user", "ops1", "CLUSTERS", "LIST"]
+        environment = {**os.environ, "BMQ_PASSWORD": "guess"}
+        for _ in range(12):  # on a busy machine a command takes longer than the first delays
+            last = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=False)
+            assert last.returncode == 4
+            if "Too many failed logins of user 'ops1'" in last.stderr:
+                break
+        else:
+            pytest.fail(last.stderr)
+        assert admin(broker, "ops2", "CLUSTERS", "LIST") == 4, "no such user"
+        broker.expect("Invalid username or password for user 'ops2'")

@@ -10,6 +10,7 @@ import pytest
 from bmqtwist.link import peer
 from bmqtwist.link.peer import PeerSession
 from bmqtwist.peers.links import DUPLICATE_S
+from bmqtwist.security.authorization import Action
 from bmqtwist.testing.config import CLUSTER
 from bmqtwist.testing.network import ConnectionEnd
 from bmqtwist.testing.simulated_node import SimulatedNode
@@ -245,3 +246,20 @@ def test_a_simulation_is_determined_by_its_seed() -> None:
         nodes.run(20.0)
         digests.append(nodes.digest)
     assert digests[0] == digests[1] != digests[2]
+
+
+def test_an_unauthorized_peer_cannot_raise_alarms_about_a_node() -> None:
+    """Authorization is checked before conflicts with the connected node."""
+    class DenyingAuthorizer:
+        def authorize(self, principal: str, action: Action, subject: str = "") -> bool:
+            return False
+
+    nodes = SimulatedCluster(4, 3)
+    nodes.run(4.0)
+    node = nodes.node("n2")
+    node.broker.security.authorizer = DenyingAuthorizer()
+    for seconds in (0.0, DUPLICATE_S / 2, DUPLICATE_S):
+        nodes.run(seconds)
+        answer, _ = introduce(nodes, "n2", pid=7, features="BMQTWIST_VERSIONS:PROTOCOL_90_91")
+        assert answer is not None and "Connection not authorized" in answer.result.message
+    assert not [line for line in node.log() if "ALARM" in line]

@@ -322,14 +322,15 @@ def test_a_test_message_without_a_majority_gets_the_status_unknown() -> None:
 
 
 def test_test_messages_need_the_authorization_of_their_author() -> None:
-    rules = [{"principal": "anna", "actions": ["QueueWrite"], "effect": "allow"},
+    """The principal of a console user is not one of a client of the same name."""
+    rules = [{"principal": "CONSOLE_USER-anna", "actions": ["QueueWrite"], "effect": "allow"},
              {"actions": ["QueueWrite"], "effect": "deny"}]
     nodes = ReplicatingCluster(9, app={"bmqtwist": {"authorization": {"rules": rules}}})
     nodes.run_until_stable()
     node = nodes.machines[0]
     assert posted(nodes, node).results[0]["status"] == "SUCCESS"
     refused = posted(nodes, node, by="bert")
-    assert "'bert' is not authorized: QueueWrite" in refused.error and refused.results == []
+    assert "'CONSOLE_USER-bert' is not authorized: QueueWrite" in refused.error and refused.results == []
 
 
 def test_a_replica_sums_the_stored_messages_of_a_queue_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:

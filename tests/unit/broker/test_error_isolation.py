@@ -664,3 +664,14 @@ def test_a_turn_is_limited_in_time_and_steps_during_a_rollover(world: MemoryWorl
         world.broker.clusters["c3"].partitions[0].log.roll_due = True
         world.broker.turn(world.now)
         assert (steps[0], due[0] > 0) == (expected, True), "and another turn is due"
+
+
+def test_the_pid_file_is_not_written_through_a_link_of_another_user(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    report, victim = ListReport(), tmp_path / "victim"
+    victim.write_text("precious")
+    for name in (f"{bmqbrkr.PID_FILE}.new", bmqbrkr.PID_FILE):
+        os.symlink(victim, name)
+    bmqbrkr._write_pid(os.getpid(), report)
+    assert victim.read_text() == "precious" and not os.path.islink(bmqbrkr.PID_FILE)
+    assert Path(bmqbrkr.PID_FILE).read_text() == f"{os.getpid()}\n" and not report.lines

@@ -103,6 +103,16 @@ def test_unknown_escapes_are_refused() -> None:
             unescape(text)
 
 
+def test_control_characters_of_messages_do_not_reach_a_terminal() -> None:
+    """They could change its title, its clipboard or what it shows."""
+    hostile = message("a\x1b]0;owned\x07\x9b2J\x7f\u202e\n\tü".encode() + b"\xff", {"p": "\x1b[2J"})
+    shown = compile_template("\x1b[1m{payload}|{p.p}|{json}", print, to_terminal=True)(hostile)
+    assert shown is not None
+    assert shown.startswith(b"\x1b[1ma\\x1b]0;owned\\x07\\x9b2J\\x7f\\u202e\n\t\xc3\xbc\\xff|\\x1b[2J|{")
+    assert shown.count(b"\x1b") == 1, "that of the template"
+    assert b"\x1b]0;" in (compile_template("{payload}", print)(hostile) or b"")
+
+
 def test_a_template_prints_every_field() -> None:
     """Fields without a value are empty."""
     full = message(b"\xff", {"s": "t", "b": b"\1", "o": False, "n": 7})

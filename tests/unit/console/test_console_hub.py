@@ -10,14 +10,15 @@ from kit.merge_patch import apply_patch
 
 from bmqtwist.console import hub as hub_module
 from bmqtwist.console.access import Refusal
-from bmqtwist.console.hub import RESUMABLE_MAX, RESUME_S, SUBSCRIPTIONS_MAX, TOPICS_MAX, Hub
+from bmqtwist.console.hub import RESUMABLE_MAX, RESUME_S, SUBSCRIBERS_MAX, SUBSCRIPTIONS_MAX, TOPICS_MAX, Hub
 from bmqtwist.console.topics import ClusterTopic, QueuesTopic, QueueTopic
 
 
 class FakeBrowser:
     """Subscriber: its received messages and the resulting documents."""
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: Hub, viewer: str = "ada") -> None:
+        self.viewer = viewer
         self.is_busy, self.sent, self.documents, self.hub = False, list[dict[str, Any]](), dict[int, Any](), hub
         hub.add(self)
 
@@ -162,11 +163,24 @@ def test_the_numbers_of_subscriptions_and_topics_are_limited(hub: Hub) -> None:
     assert len(hub.topics()) == SUBSCRIPTIONS_MAX and len(greedy.sent) == 3
     greedy.send_json(id=0, subscribe="cluster")  # another topic under the same id
     assert len(hub.topics()) == SUBSCRIPTIONS_MAX and len(greedy.sent) == 3
-    others = [FakeBrowser(hub) for _ in range(TOPICS_MAX)]
+    others = [FakeBrowser(hub, f"user {number}") for number in range(TOPICS_MAX)]
     for number, browser in enumerate(others, 100):
         browser.send_json(id=1, subscribe="queues", offset=number)
     assert len(hub.topics()) == TOPICS_MAX + 1  # and the cluster
     assert "error" in others[-1].sent[0]
+
+
+def test_one_viewer_leaves_topics_and_websockets_to_others(hub: Hub) -> None:
+    greedy = [FakeBrowser(hub, "eve") for _ in range(TOPICS_MAX)]
+    for number, browser in enumerate(greedy):
+        browser.send_json(id=1, subscribe="queues", offset=number)
+    assert len(hub.topics()) == TOPICS_MAX // 2 and "error" in greedy[-1].sent[0]
+    ada = FakeBrowser(hub, "ada")
+    ada.send_json(id=1, subscribe="queues", offset=1000)
+    assert not ada.sent and len(hub.topics()) == TOPICS_MAX // 2 + 1
+    for _ in range(SUBSCRIBERS_MAX // 2 - len(hub.subscribers)):
+        FakeBrowser(hub, "eve")
+    assert not hub.has_place("eve") and hub.has_place("ada")
 
 
 def test_a_subscriber_receives_nothing_after_unsubscribing(hub: Hub) -> None:

@@ -207,6 +207,12 @@ def test_the_fields_of_a_request_are_few(world: SiteWorld) -> None:
     assert world.pages.waiting[0].args == {} and world.pages.waiting[0].content.read() == body
 
 
+@pytest.mark.parametrize("path", ["/livez", "/none", "/"])
+def test_no_answer_names_the_server_and_its_version(world: SiteWorld, path: str) -> None:
+    answer = SiteConnection(world).ask(LIVEZ.replace(b"/livez", path.encode()))
+    assert answer.startswith(b"HTTP/1.1 ") and b"\r\nserver:" not in answer.lower()
+
+
 def test_a_small_request_body_is_ignored(world: SiteWorld) -> None:
     connection = SiteConnection(world)
     assert connection.ask(LIVEZ[:-2] + b"Content-Length: 3\r\n\r\nabc").startswith(b"HTTP/1.1 200 ") and connection.is_open

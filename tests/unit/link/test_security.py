@@ -100,7 +100,7 @@ def build_from(authenticators: list[PluginConfig] | None = None, anonymous: Anon
                                                        anonymous_credential=anonymous),
                     authorization=AuthorizationConfig(authorizer=authorizer),
                     bmqtwist=BmqtwistConfig(authorization=rules or AuthorizationRules()))
-    return build_security(app, report or ListReport(), lambda seconds: None, find)
+    return build_security(app, report or ListReport(), lambda seconds: None, find, lambda: 0.0)
 
 
 def basic_authentication(disallow: bool = False) -> Authentication:
@@ -351,7 +351,7 @@ def test_an_authenticator_that_raises_or_returns_an_invalid_result_denies() -> N
 
 def test_hashed_passwords_are_checked_in_a_thread_also_for_unknown_users() -> None:
     """The check of an unknown user takes as long as that of a known one."""
-    authenticator = BasicAuthenticator({"alice": make_hash("wonder", bytes(16))})
+    authenticator = BasicAuthenticator({"alice": make_hash("wonder", bytes(16))}, lambda: 0.0)
     assert authenticator.blocking
     assert authenticator.authenticate(b"alice:wonder", "p") == Granted("BASIC_USER-alice", 600_000)
     assert isinstance(authenticator.authenticate(b"alice:x", "p"), Denied)
@@ -361,12 +361,12 @@ def test_hashed_passwords_are_checked_in_a_thread_also_for_unknown_users() -> No
 
 def test_an_unknown_user_with_an_empty_password_is_refused() -> None:
     """The placeholder hash for unknown users matches an empty password, but must not admit it."""
-    assert isinstance(BasicAuthenticator({"a": "b"}).authenticate(b"x:", "p"), Denied)
+    assert isinstance(BasicAuthenticator({"a": "b"}, lambda: 0.0).authenticate(b"x:", "p"), Denied)
 
 
 def test_a_user_name_that_would_forge_a_log_line_is_refused() -> None:
     """User names are logged."""
-    assert isinstance(BasicAuthenticator({"a": "b"}).authenticate(b"a\nALARM:b", "p"), Denied)
+    assert isinstance(BasicAuthenticator({"a": "b"}, lambda: 0.0).authenticate(b"a\nALARM:b", "p"), Denied)
 
 
 def test_plain_text_passwords_and_missing_credentials_are_logged() -> None:
@@ -382,7 +382,7 @@ def test_plain_text_passwords_and_missing_credentials_are_logged() -> None:
 def test_the_credential_for_other_brokers_is_validated_at_the_start() -> None:
     def with_provider(plugin: PluginConfig, find: Callable[[str], Callable[..., object]] = lambda name: dict) -> Security:
         app = AppConfig(authentication=AuthenticationConfig(credential_provider=plugin))
-        return build_security(app, ListReport(), lambda seconds: None, find)
+        return build_security(app, ListReport(), lambda seconds: None, find, lambda: 0.0)
 
     provider = with_provider(plugin_config("BasicCredentialProvider", {"username": "node", "password": "a:b"})).provider
     assert provider is not None and provider.credential() == Credential("BASIC", b"node:a:b")

@@ -13,6 +13,7 @@ from kit.calls import count_calls
 from kit.client import Client
 from kit.memory import MemoryWorld
 
+from bmqtwist.errors import LocalError
 from bmqtwist.limits import CONTROL_BYTES_MAX, NEGOTIATION_BYTES_MAX
 from bmqtwist.link.unauthenticated import UnauthenticatedConnections
 from bmqtwist.report import LineLimiter
@@ -96,30 +97,104 @@ def test_a_control_message_of_very_many_small_values_is_rejected(tmp_path: Path)
     assert len(world.logged("#CORRUPTED_EVENT")) <= LineLimiter.LINES_PER_S and producer.status_of(b"y") == 0
 
 
+def authenticated(world: MemoryWorld, user: str) -> Client:
+    client = world.connect(user)
+    client.authenticate("BASIC", f"{user}:x".encode())
+    client.negotiate()
+    return client
+
+
 class FakeConnection:
     """A session, reduced to its address."""
 
-    def __init__(self, address: str) -> None:
-        self.peer = f"{address}:1"
+    def __init__(self, address: str, port: int = 1) -> None:
+        self.peer = f"{address}:{port}"
 
 
-def test_unauthenticated_connections_are_limited_in_number_and_bytes() -> None:
-    limits: Any = UnauthenticatedConnections(3, 1000, 2, 4)
-    one, two, three = FakeConnection("a"), FakeConnection("a"), FakeConnection("b")
+def test_unauthenticated_connections_are_limited_in_bytes_and_per_second() -> None:
+    limits: Any = UnauthenticatedConnections(0, 1000, 0, 4)
+    one, two = FakeConnection("10.0.0.1"), FakeConnection("10.0.0.1")
     for each in (one, two):
         assert limits.refusal_reason(each.peer, 1.0) == ""
         limits.add(each)
-    assert "2 unauthenticated connections from one address" in limits.refusal_reason("a:7", 1.0)
-    assert not limits.refusal_reason("b:7", 1.0)
-    limits.add(three)
-    assert "3 unauthenticated connections" in limits.refusal_reason("c:7", 1.0)
     assert limits.count_received(one, 600) == "" and "1100 bytes" in limits.count_received(two, 500)
     limits.remove(two)
     limits.remove(two)
-    assert limits.bytes == 600 and not limits.refusal_reason("a:8", 1.0)
-    assert "more than 4 connections a second" in limits.refusal_reason("a:9", 1.9) and not limits.refusal_reason("b:9", 1.9)
-    assert not limits.refusal_reason("a:9", 2.0), "another second"
-    assert not UnauthenticatedConnections(0, 1).refusal_reason("a:1", 1.0)
+    assert limits.bytes == 600
+    assert not limits.refusal_reason("10.0.0.1:8", 1.0) and not limits.refusal_reason("10.0.0.1:8", 1.0)
+    assert "more than 4 connections a second" in limits.refusal_reason("10.0.0.1:9", 1.9)
+    assert not limits.refusal_reason("10.0.0.2:9", 1.9) and not limits.refusal_reason("10.0.0.1:9", 2.0), "another second"
+
+
+def test_a_new_connection_replaces_the_oldest_silent_one_of_the_largest_address() -> None:
+    limits: Any = UnauthenticatedConnections(4, 1000)
+    greedy = [FakeConnection("10.0.0.1", port) for port in range(3)]
+    for each in (*greedy, FakeConnection("10.0.0.2")):
+        assert not limits.is_full(each.peer)
+        limits.add(each)
+    limits.count_received(greedy[0], 10)
+    assert limits.is_full("10.0.0.3:1")
+    assert limits.replaced_by("10.0.0.3:1") is greedy[1], "the oldest one has sent something"
+    assert limits.replaced_by("10.0.0.1:9") is None, "not by one of its own"
+    limits.remove(greedy[1])
+    assert not limits.is_full("10.0.0.3:1")
+    limits.add(FakeConnection("10.0.0.3"))
+    assert limits.replaced_by("10.0.0.4:1") is greedy[2]
+
+
+def test_connections_that_start_at_the_same_time_on_many_machines_do_not_displace_each_other() -> None:
+    """Else each would be closed before its negotiation is complete, and they would try again for ever."""
+    limits: Any = UnauthenticatedConnections(6, 1000)
+    for number in range(6):
+        limits.add(FakeConnection(f"10.0.0.{number % 3}", number))
+    assert limits.is_full("10.0.0.9:1") and limits.replaced_by("10.0.0.1:9") is None
+    assert limits.replaced_by("10.0.0.9:1") is not None
+    limits.remove(next(iter(limits._sent)))
+    limits.add(FakeConnection("10.0.0.9"))
+    assert limits.replaced_by("10.0.0.9:2") is None
+
+
+def test_connections_of_one_address_are_limited() -> None:
+    limits: Any = UnauthenticatedConnections(100, 1000, 2)
+    for number in range(2):
+        assert not limits.refusal_reason("2001:db8::1:5", 1.0)
+        limits.add(FakeConnection(f"2001:db8::{number}"))
+    assert "2 unauthenticated connections from one address" in limits.refusal_reason("2001:db8::3:5", 1.0), "one network"
+    assert not limits.refusal_reason("2001:db8:1::3:5", 1.0)
+
+
+def test_reserved_addresses_have_places_of_their_own_and_no_limits_per_address() -> None:
+    limits: Any = UnauthenticatedConnections(2, 1000, 1, 1, ["10.1.0.0/16", "2001:db8::7"])
+    others = [FakeConnection("10.0.0.1"), FakeConnection("10.0.0.2")]
+    nodes = [FakeConnection("10.1.2.3", port) for port in range(2)]
+    for each in (*others, *nodes):
+        assert not limits.is_full(each.peer) and not limits.refusal_reason(each.peer, 1.0)
+        limits.add(each)
+    assert limits.is_full("10.1.9.9:1") and limits.replaced_by("10.1.9.9:1") is nodes[0]
+    assert limits.replaced_by("10.1.9.9:1", full=True) is others[0]
+    assert limits.replaced_by("10.0.0.9:1", full=True) is None
+    assert limits.is_reserved("2001:db8::7:1") and not limits.is_reserved("10.2.0.1:1")
+    limits.reserve("10.2.0.1:1")
+    assert limits.is_reserved("10.2.0.1:77")
+
+
+def test_an_invalid_reserved_address_is_refused() -> None:
+    with pytest.raises(LocalError, match="reservedAddresses: found \"10.0.0\""):
+        UnauthenticatedConnections(2, 1000, reserved=["10.0.0"])
+
+
+def test_above_the_input_limit_the_party_with_the_most_incomplete_events_loses_a_connection(tmp_path: Path) -> None:
+    """A party with many connections would otherwise make others lose theirs, whose events are larger."""
+    users = [{"key": name, "value": {"stringVal": "x"}} for name in ("ada", "eve")]
+    world = MemoryWorld(tmp_path, app={"bmqtwist": {"inputBytesMax": 1000_000}, "authentication": {
+        "authenticators": [{"name": "BasicAuthenticator", "settings": users}]}})
+    world.domain("d")
+    honest, *greedy = [authenticated(world, name) for name in ("ada", "eve", "eve", "eve")]
+    send(honest, event_prefix(400_000, 50 << 20))
+    for client in greedy:
+        send(client, event_prefix(210_000, 50 << 20))
+    assert not is_closed(honest) and [is_closed(client) for client in greedy].count(True) == 1
+    assert world.logged("'BASIC_USER-eve' has the most bytes of incomplete events, 630000 of 1030000")
 
 
 def test_above_the_input_limit_the_connection_with_the_largest_incomplete_event_is_closed(tmp_path: Path) -> None:
@@ -131,7 +206,7 @@ def test_above_the_input_limit_the_connection_with_the_largest_incomplete_event_
     send(clients[2], bytes(60_000))
     assert [is_closed(client) for client in clients] == [False, True, False]
     assert world.broker.sessions.incomplete_input.bytes == 560_000
-    assert world.logged("#TCP_READ_ERROR c1:4242", "450000 of 1010000 bytes")
+    assert world.logged("#TCP_READ_ERROR c1:4242", "'127.0.0.1' has the most bytes of incomplete events, 1010000 of 1010000")
 
 
 @pytest.mark.parametrize("by", ["us", "them"])

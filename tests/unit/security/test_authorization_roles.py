@@ -32,7 +32,7 @@ ALLOWED: dict[str, set[tuple[Action, str]]] = {
 
 def build(rules: dict[str, Any] | None, report: ListReport | None = None) -> Security:
     config = decode_text(BrokerConfig, json.dumps({"appConfig": secured_app(rules)}), "f", [])
-    return build_security(config.app_config, report or ListReport(), lambda seconds: None, lambda name: dict)
+    return build_security(config.app_config, report or ListReport(), lambda seconds: None, lambda name: dict, lambda: 0.0)
 
 
 @pytest.mark.parametrize("user", USERS)

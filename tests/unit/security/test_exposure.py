@@ -46,7 +46,8 @@ def checked(root: Path, listener: dict[str, Any], members: dict[str, Any], **opt
     (LOCAL, {}, 0, ["LOCAL_USERS", "LOCAL_USERS"]),
     (NETWORK, {}, 1, ["NETWORK_ADMINISTERS", "NETWORK_USES_QUEUES", "UNENCRYPTED"]),
     (NETWORK, {"authentication": authenticated()}, 0, ["USERS_ADMINISTER", "UNENCRYPTED"]),
-    (NETWORK, {"authentication": authenticated(password="clear")}, 0, ["USERS_ADMINISTER", "UNENCRYPTED", "SECRET_IN_FILE"]),
+    (NETWORK, {"authentication": authenticated(password="clear")}, 0,
+     ["USERS_ADMINISTER", "UNENCRYPTED", "READABLE_SECRET", "SECRET_IN_FILE"]),
     (NETWORK, {"authentication": authenticated(), "bmqtwist": {"authorization": documented_rules()}}, 0, ["UNENCRYPTED"]),
     (NETWORK, {"authentication": authenticated(anonymousCredential=ANONYMOUS)}, 1,
      ["NETWORK_ADMINISTERS", "NETWORK_USES_QUEUES", "USERS_ADMINISTER", "UNENCRYPTED"]),
@@ -100,3 +101,15 @@ def test_a_peer_that_may_connect_as_a_node_administers(tmp_path: Path) -> None:
     out = io.StringIO()
     assert run_security_check(str(config.etc), out=out) == 1
     assert "can connect as a node of the cluster" in out.getvalue().splitlines()[0]
+
+
+@pytest.mark.parametrize(("mode", "texts"), [(0o644, 2), (0o640, 0)])
+def test_key_files_that_other_users_can_read_are_reported(tmp_path: Path, mode: int, texts: int) -> None:
+    key, secret = tmp_path / "key.pem", tmp_path / "secret"
+    for each in (key, secret):
+        each.write_text("x" * 64)
+        each.chmod(mode)
+    _, found = checked(tmp_path / "b", LOCAL, {
+        "tlsConfig": {"certificateAuthority": "", "certificate": str(key), "key": str(key), "versions": "TLSv1.3"},
+        "bmqtwist": {"http": {"port": 8, "keyFile": str(secret)}}})
+    assert sum(each["kind"] == "READABLE_SECRET" for each in found) == texts

@@ -315,6 +315,44 @@ def test_a_full_qlist_rolls_over_if_queues_were_deleted() -> None:
     assert [queue.uri for queue in reread(disk).queues.values()] == ["bmq://d/q"]
 
 
+def create_queues(partition: Partition, domain: str, count: int) -> int:
+    """Create queues until one is refused; return the number of created ones."""
+    for number in range(count):
+        try:
+            partition.queues.create(b"%s%04d" % (domain[:1].encode(), number), f"bmq://{domain}/{number}", DEFAULT, WALL)
+        except PartitionUnavailable:
+            return number
+    return count
+
+
+def test_the_queues_of_one_domain_leave_room_for_other_domains_and_for_rollovers() -> None:
+    """Neither messages nor the queues of other domains are refused, and the partition stays writable after a restart."""
+    disk, sizes = MemoryDisk(), FileSizes(1 << 20, 1 << 16, 100_000)
+    partition = started_partition(disk, sizes, durability="none")
+    greedy = create_queues(partition, "greedy", 5000)
+    assert 500 < greedy < 5000
+    assert [kind.id for kind, _ in partition.take_alarms()] == ["queue-list-share"]
+    assert create_queues(partition, "modest", 50) == 50
+    other = create_queues(partition, "other", 5000)
+    assert 50 < other < greedy // 2 and create_queues(partition, "last", 10) == 10
+    append(partition, 1)
+    assert partition.room.can_roll_over() and partition.room.roll_over(WALL)
+    partition.flush(WALL)
+    assert not [kind for kind, _ in partition.take_alarms() if kind.id != "queue-list-share"]
+    restarted = reread(disk, sizes)
+    assert restarted.state.domain_qlist_bytes == partition.state.domain_qlist_bytes
+    assert len(restarted.queues) == greedy + 50 + other + 10 + 1
+
+
+def test_deleted_queues_return_their_share() -> None:
+    partition = started_partition(MemoryDisk(), FileSizes(1 << 20, 1 << 16, 100_000), durability="none")
+    count = create_queues(partition, "greedy", 5000)
+    for number in range(10):
+        partition.queues.delete(b"g%04d" % number, WALL)
+    partition.queues.create(b"gnew1", "bmq://greedy/new", DEFAULT, WALL)
+    assert len(partition.state.queues) == count - 10 + 1 + 1
+
+
 def test_the_space_alarm_names_the_largest_queues_and_is_repeated_after_15_minutes() -> None:
     partition = started_partition(MemoryDisk(), FileSizes(1 << 20, 10000, 1 << 16))
     partition.check_space(WALL)

@@ -166,6 +166,14 @@ def test_a_full_alarm_book_drops_cleared_then_acknowledged_then_the_oldest_alarm
     assert book.alarms()[0].count == 1, "the dropped alarm is raised as a new one"
 
 
+def test_alarms_that_clients_cause_do_not_displace_a_panic(book: AlarmBook) -> None:
+    book.raise_alarm(alarms.PARTITION_READONLY, "Partition [0] is full")
+    for number in range(ALARMS_MAX * 2):
+        book.raise_alarm(alarms.POISON_PILL, f"bmq://d/{number}")
+    assert alarms.PARTITION_READONLY.severity == "PANIC"
+    assert [each.subject for each in book.active if each.kind == alarms.PARTITION_READONLY.id] == ["Partition [0]"]
+
+
 # -- alarms whose condition has ended -------------------------------------------------------------------------------------
 
 
