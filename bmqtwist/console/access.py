@@ -245,7 +245,7 @@ class NodeTokens:
     process, seconds since the epoch; an older token is refused, as it may have been used before the start."""
 
     def __init__(self, secret: bytes, started: float = 0.0) -> None:
-        self._tokens, self._started = URLSafeSerializer(secret, signer_kwargs=_SIGNING), started
+        self._tokens, self._started = URLSafeSerializer(secret, signer_kwargs=_SIGNING), round(started, 3)  # as in `make`
         self._seen: OrderedDict[str, float] = OrderedDict()
 
     def make(self, request: NodeRequest, wall: float, nonce: str) -> str:
@@ -260,9 +260,9 @@ class NodeTokens:
             sender, at, nonce, user, role = self._tokens.loads(token, _signed_content(received))
         except (BadData, ValueError, TypeError, RecursionError):  # malformed, or of another version
             return None
-        if not isinstance(at, int) or not all(isinstance(each, str) for each in (sender, nonce, user, role)):
+        if not isinstance(at, int | float) or not all(isinstance(each, str) for each in (sender, nonce, user, role)):
             return None
-        if at < self._started or abs(wall - at) > SKEW_S or nonce in self._seen:
+        if not (at >= self._started and abs(wall - at) <= SKEW_S) or nonce in self._seen:
             return None
         self._seen[nonce] = wall
         while len(self._seen) > NONCES_MAX or next(iter(self._seen.values())) < wall - 2 * SKEW_S:
