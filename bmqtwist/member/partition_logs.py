@@ -215,7 +215,11 @@ class PartitionLogs:
         def work() -> None:
             if install is not None:
                 install()
-            made.append(self._make_partition(old.files, find_log(old.files, known, clock, index, wall, limit)))
+            found = find_log(old.files, known, clock, index, wall, limit)
+            try:
+                made.append(self._make_partition(old.files, found))
+            except PartitionUnavailable as error:  # the files cannot be copied now
+                raise OSError(errno.EIO, str(error)) from error
         done = partial(self._on_reread, hosted, made)
         if install is not None:
             self._loop.run_in_thread(work, done, partial(self._on_install_failed, hosted))

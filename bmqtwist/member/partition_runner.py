@@ -106,6 +106,7 @@ class PartitionRunner:
 
     def _attach(self, hosted: HostedPartition) -> None:
         self._cluster.repairs.attach(hosted.partition)
+        hosted.partition.begin_repairs()
         hosted.partition.files.reports.on_line = partial(self._loop.report.info, "Cluster (%s): %s", self._name)
 
     # -- inputs ---------------------------------------------------------------------------------------------------------

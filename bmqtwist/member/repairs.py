@@ -201,7 +201,8 @@ class Repairs:
             name = self._links.name(sender) if self._links is not None else ""
             self._write(task, message.data, f"the copy of node {name}", now)
         else:
-            task.refused.add(sender)
+            if not message.intact or crc32c(message.data) != found.crc:  # else the size in this node's DATA record is wrong
+                task.refused.add(sender)
             self._ask_next(task, now)
         self._run(now)
 

@@ -5,6 +5,7 @@ first damaged record, and the primary sends the rest.
 
 - A record followed by SYNC_POINTS sync points, which are written a second apart and synced, was durable. If it is missing,
   the log is `doubtful` until it has been healed.
+- If only its application data is damaged, the log keeps it: the data is repaired with the copy of another member.
 - Later records may be torn by a loss of power: they were never reported as durable. All of them must be intact, those of
   deleted messages included, since replicas may need them.
 - Damage before the base, in the part that a rollover copied, makes the file set unusable: it is archived, and the log begins
@@ -84,11 +85,16 @@ class _Journal:
         """Return the offset after the record `psn` of the log."""
         return self.end - RECORD_BYTES * self.summary.distance(psn)
 
-    def first_torn(self, files: PartitionReader) -> list[Psn]:
-        """Return the first record that may not have been durable and whose DATA or QLIST record is damaged; [] if none."""
-        summary = self.summary
-        counted = [psn for psn in self.sync_points if psn <= summary.last]
-        durable = max(counted[-SYNC_POINTS], summary.base) if len(counted) >= SYNC_POINTS else summary.base
+    @property
+    def durable(self) -> Psn:
+        """PSN of the last record that was durable by its sync points or its rollover."""
+        counted = [psn for psn in self.sync_points if psn <= self.summary.last]
+        return max(counted[-SYNC_POINTS], self.summary.base) if len(counted) >= SYNC_POINTS else self.summary.base
+
+    def first_torn(self, files: PartitionReader, durable: Psn) -> list[Psn]:
+        """Return the first record after `durable` whose DATA or QLIST record is damaged; [] if there is none."""
+        if durable >= self.summary.last:
+            return []
         start = self.offset(durable) if durable != NO_PSN else JOURNAL_HEADER_BYTES
         records = files.read_journal(start, self.end - start)
         reader = ReadAhead(files, files.lengths()[1])
@@ -106,12 +112,12 @@ def find_log(files: FileSets, known: Mapping[bytes, KnownQueue] | None, clock: R
              wall: int, limit: int | None = None) -> FoundLog:
     """Read the file set, JOURNAL up to the offset `limit`. OSError."""
     journal = _read_journal(files, limit)
-    written_end, sync_points = journal.written_end, journal.sync_points
+    written_end, sync_points, durable = journal.written_end, journal.sync_points, journal.durable
     while journal.is_complete:
         view = TruncatedFiles(files, journal.end)
-        recovered = recover(view, known, clock.epoch, partition_id, clock.wall_max)
+        recovered = recover(view, known, clock.epoch, partition_id, clock.wall_max, durable)
         torn = min([(message.lease, message.sequence) for message in recovered.quarantined] + recovered.unreadable
-                   + journal.first_torn(view), default=None)
+                   + journal.first_torn(view, durable), default=None)
         if torn is None:
             # bytes after the log's end were cut off on purpose, or the primary sends their records again
             recovered.alarms = [each for each in recovered.alarms if each.kind is not alarms.UNFINISHED_WRITE]

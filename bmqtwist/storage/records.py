@@ -354,12 +354,16 @@ def pack_mark(offset: int) -> bytes:
     return (offset >> 2).to_bytes(8, "big")
 
 
+DATA_MISMATCH: Final = "its data does not match its checksum"
+
+
 def check_messages(read: Callable[[int, int], bytes],
                    messages: Iterable[Message]) -> tuple[int, dict[str, list[Message]]]:
     """Set size, options, schema and the properties flag of `messages` from their DATA records.
 
-    Return the total size of the valid records, and the messages of damaged ones: error -> messages. `read(offset, size)`
-    reads DATA; its ranges are consecutive if the messages are in order of their offsets.
+    Return the total size of the valid records, and the messages of damaged ones: error -> messages. Those with the error
+    DATA_MISMATCH are complete, too. `read(offset, size)` reads DATA; its ranges are consecutive if the messages are in order
+    of their offsets.
     """
     damaged: dict[str, list[Message]] = {}
     window, base, top, good = memoryview(b""), 0, 0, 0
@@ -395,9 +399,9 @@ def check_message(window: memoryview, at: int, message: Message) -> int:
     length = stop - start - options
     if length < 0 or data_record_bytes(DATA_HEADER.size + options + length) != size:
         raise ValueError("the padding of its DATA record is wrong")
-    if crc32c(window[start + options:stop]) != message.crc:
-        raise ValueError("its data does not match its checksum")
     message.size, message.has_properties, message.schema_id = length, bool(flags & PROPERTIES_FLAG), schema_id
     if options:
         message.options = bytes(window[start:start + options])
+    if crc32c(window[start + options:stop]) != message.crc:
+        raise ValueError(DATA_MISMATCH)
     return size

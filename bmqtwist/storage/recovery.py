@@ -5,6 +5,7 @@ records to a new set, and the old set stays in the archive for inspection.
 
 Recovered messages are of three kinds: pending for apps, to be delivered; pending for no app, since every app has confirmed
 them but their DELETION was not written; and `quarantined`, whose stored data differs from the data that the producer sent.
+A member of several keeps those that other members have stored, too: `to_repair`.
 
 Called by `member/cluster.py` for a single broker and by `found_log.py` for a member of several; `bmq storage verify`
 calls it, too. `journal.py` finds the records, `replay.py` applies them. Alarms are declared in `bmqtwist/alarms.py`.
@@ -22,8 +23,10 @@ from bmqtwist.ids import DEFAULT_APP_ID, DEFAULT_APP_KEY, NULL_GUID, NULL_KEY
 from bmqtwist.storage.journal import UNFINISHED_TEXT, Entry, JournalScan, check_file_header
 from bmqtwist.storage.layout import FILE_HEADER
 from bmqtwist.storage.message import Message
+from bmqtwist.storage.psn import NO_PSN, Psn
 from bmqtwist.storage.records import (
     DATA_HEADER,
+    DATA_MISMATCH,
     DATA_RECORD_BYTES_MIN,
     DATA_WORDS_MASK,
     JOURNAL_OP_BODY,
@@ -36,6 +39,7 @@ from bmqtwist.storage.records import (
     QueueOp,
     RecordType,
     check_messages,
+    data_record_bytes,
     pack_queue_op,
     pack_queue_record,
     queue_records,
@@ -74,8 +78,8 @@ class RecoveryFinding(NamedTuple):
 class RecoveredPartition:
     """Recovered state, PSN of the last record ((0, 0) if there is none), and write positions of the files, bytes.
 
-    unlisted: keys of queues that the ledger does not list. unreadable: PSNs of skipped records, and of CREATIONs and
-    ADDITIONs with a damaged QLIST record.
+    to_repair: messages with damaged data that stay. unlisted: keys of queues that the ledger does not list. unreadable: PSNs
+    of skipped records, and of CREATIONs and ADDITIONs with a damaged QLIST record.
     """
 
     state: PartitionState = field(default_factory=PartitionState)
@@ -87,6 +91,7 @@ class RecoveredPartition:
     alarms: list[RecoveryFinding] = field(default_factory=list)
     damaged: bool = False
     quarantined: list[Message] = field(default_factory=list)
+    to_repair: list[Message] = field(default_factory=list)
     unlisted: set[bytes] = field(default_factory=set)
     unreadable: list[tuple[int, int]] = field(default_factory=list)
 
@@ -96,16 +101,17 @@ class RecoveredPartition:
 
 
 def recover(files: PartitionReader, known: Mapping[bytes, KnownQueue] | None = None, epoch: float = 0.0,
-            partition_id: int | None = None, wall_max: int | None = None) -> RecoveredPartition:
+            partition_id: int | None = None, wall_max: int | None = None, durable: Psn = NO_PSN) -> RecoveredPartition:
     """Read the current file set.
 
     known: queues of the metadata ledger, None without a ledger. epoch: wall minus monotonic clock, seconds, for
-    `Message.arrived`. wall_max: present time, epoch seconds, as upper bound of arrival times; None if unknown.
+    `Message.arrived`. wall_max: present time, epoch seconds, as upper bound of arrival times; None if unknown. durable: up
+    to this PSN, messages whose data do not match their checksum are kept, to be repaired with the copies of other members.
     """
     found = Recovery(files, known, epoch, wall_max)
     found.check_headers(partition_id)
     found.read_journal()
-    found.read_data_files()
+    found.read_data_files(durable)
     return found.recovered
 
 
@@ -331,12 +337,17 @@ class Recovery(Replay):
 
     # ---- data ----------------------------------------------------------------------------------------------------
 
-    def read_data_files(self) -> None:
+    def read_data_files(self, durable: Psn) -> None:
         """Read sizes, options and checksums of the live messages; find the ends of DATA and QLIST."""
         bytes_of_good, damaged = check_messages(self.files.read_data, self.state.live_messages())
+        mismatched = damaged.pop(DATA_MISMATCH, [])
+        kept = self.recovered.to_repair = [each for each in mismatched if (each.lease, each.sequence) <= durable]
+        if len(kept) < len(mismatched):
+            damaged[DATA_MISMATCH] = [each for each in mismatched if (each.lease, each.sequence) > durable]
         for reason, messages in damaged.items():
             self.quarantine(reason, messages)
-        self.state.data_bytes = DATA_HEADER_BYTES + bytes_of_good
+        self.state.data_bytes = DATA_HEADER_BYTES + bytes_of_good + sum(
+            data_record_bytes(DATA_HEADER.size + len(message.options) + message.size) for message in kept)
         self.find_ends()
 
     def quarantine(self, reason: str, messages: list[Message]) -> None:

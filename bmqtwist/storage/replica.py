@@ -27,6 +27,7 @@ from bmqtwist.storage.found_log import FoundLog
 from bmqtwist.storage.gate import Copies
 from bmqtwist.storage.journal import is_sync_point
 from bmqtwist.storage.layout import JOURNAL_OP_RECORD, MESSAGE_RECORD, QUEUE_OP_RECORD
+from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import Durability, Partition, PayloadDamaged
 from bmqtwist.storage.partition_log import merge_batches
 from bmqtwist.storage.psn import LogSummary, Psn, RecordRun, join_runs
@@ -67,7 +68,7 @@ class ReplicatedPartition(Partition):
         super().__init__(node_id, files, found.recovered, durability, cache_bytes)
         self._set_primary(False)
         self.log.has_replicas = True
-        self._summary = found.summary
+        self._summary, self._to_repair = found.summary, found.recovered.to_repair
         self._lease_starts: deque[tuple[int, int]] = deque([(0, self.lease)])  # (position before a lease, the lease)
         self._recent: deque[RecordRun] = deque()
         self._recent_bytes = 0
@@ -261,10 +262,20 @@ class ReplicatedPartition(Partition):
             queue = self.state.queues.get(record[_KEY_AT:_KEY_AT + 5]) if record[0] >> 4 == _MESSAGE else None
             message = queue.messages.get(record[_GUID_AT:_GUID_AT + 16]) if queue is not None else None
             if message is not None:
-                try:
-                    self.payloads.read_record(message)
-                except PayloadDamaged:
-                    continue
+                self._check_message(message)
+
+    def begin_repairs(self) -> None:
+        """Begin the repair of the messages whose data were damaged when the files were read."""
+        for message in self._to_repair:
+            self._check_message(message)
+        self._to_repair = []
+
+    def _check_message(self, message: Message) -> None:
+        """Begin the repair of a message if its stored data is damaged."""
+        try:
+            self.payloads.read_record(message)
+        except PayloadDamaged:
+            return  # its repair has begun
 
     # ---- the replica -----------------------------------------------------------------------------------------------
 

@@ -198,3 +198,25 @@ def test_an_image_of_damaged_messages_is_sent_after_their_repair(monkeypatch: py
     nodes.until(lambda: replica.up and nodes.partition(replica, index).summary.last >= nodes.partition(
         primary, index).written_psn, 120.0)
     assert is_stored_intact(nodes, primary) and is_stored_intact(nodes, replica)
+
+
+@pytest.mark.parametrize("role", ["primary", "replica"])
+def test_damage_that_a_start_finds_is_repaired_and_the_log_is_kept(role: str) -> None:
+    nodes = filled(11)
+    index = nodes.record(STRONG).partition_id
+    node = nodes.primary(index) if role == "primary" else nodes.replicas(index)[0]
+    for _ in range(3):  # two sync points follow
+        nodes.post(1)
+        nodes.run(1.5)
+    damage(nodes, node)
+    last = nodes.partition(node, index).summary.last
+    node.stop(down=None)
+    nodes.run(10.0)
+    node.boot()
+    assert nodes.partition(node, index).summary.last >= last
+    nodes.run(40.0)
+    assert is_stored_intact(nodes, node) and counts(nodes, node) == (1, 1, 0)
+    assert not raised(node, alarms.REPLICA_DAMAGED) and not any("are cut off" in line for line in node.log())
+    consumer = nodes.client(node.name).consume(STRONG)
+    assert [push.payload for push in consumer.take(COUNT, 10.0)] == expected(), "in order"
+    nodes.judge_partitions()

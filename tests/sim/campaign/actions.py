@@ -20,7 +20,8 @@ from bmqtwist.member.leadership import Leadership
 from bmqtwist.member.partition_logs import HostedPartition
 from bmqtwist.storage.found_log import SYNC_POINTS
 from bmqtwist.storage.journal import is_sync_point
-from bmqtwist.storage.records import DATA_HEADER, RECORD, RECORD_BYTES, FileType
+from bmqtwist.storage.psn import NO_PSN, Psn
+from bmqtwist.storage.records import DATA_HEADER, RECORD, RECORD_BYTES, SEQUENCE_MASK, FileType
 from bmqtwist.storage.store import JOURNAL_HEADER_BYTES
 from bmqtwist.testing.config import CLUSTER
 from bmqtwist.testing.network import ConnectionEnd
@@ -37,7 +38,7 @@ DOWN_S, PAUSED_S, SLOW_S, SLOW_DISK_S, JUMP_S = 8.0, 8.0, 1.5, 3.0, 4.0  # longe
 BANDWIDTH_MIN, BANDWIDTH_MAX = 10_000, 1_000_000  # of a narrow link, bytes per second
 ROLLING_S = 9.0  # longest time between the stops of two nodes in a rolling restart
 _SEQUENCE_AT = 7  # offset of the last byte of the sequence number in a record
-OLD_S = SYNC_POINTS + 2  # age of a message whose record was durable by its sync points
+FLIP_ATTEMPTS, FLIP_RETRY_S = 20, 0.25  # until there is such a message
 URIS = 12  # number of queues that are assigned and unassigned
 APPS = ("a", "b", "c")
 
@@ -373,24 +374,16 @@ def isolate_busy_primary(world: CampaignWorld, node: SimulatedNode, other: Simul
 
 
 def flip_bit(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
-    """Flip a bit in a file of the node, unless a node is down or has damage: the data of a message while the node runs, or
-    its journal after a kill.
+    """Flip a bit in a file of the node, unless a node is down or has damage: the data of a message, or its journal after a
+    kill.
 
     So a majority of the disks stays intact.
     """
-    all_hosted = [hosted for each in world.machines if each.up for hosted in world.replication(each).hosted] if (
-        len(world.machines) > 2) else []
-    if not all_hosted or len(world.intact_members()) < len(world.machines) or not all(
-            each.up for each in world.machines) or any(
-            hosted.machine.standing.doubt for hosted in all_hosted):
-        return
-    if any(True for _ in damaged_messages(all_hosted)):
-        return
     if step.dice < 0.5:
-        flip_live_data(world, node, step)
+        flip_live_data(world, node, step, FLIP_ATTEMPTS)
         return
     found = [(path, where) for hosted in world.replication(node).hosted if not hosted.busy
-             for path, where in detectable_positions(hosted) if path in node.disk.paths()]
+             for path, where in detectable_positions(hosted) if path in node.disk.paths()] if _is_undamaged(world) else []
     if found:
         node.crash(power=False, down=0.01 + step.share * DOWN_S)
         path, where = found[int(step.dice * len(found))]
@@ -398,25 +391,54 @@ def flip_bit(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, st
         world.counts["bits flipped"] += 1
 
 
-def flip_live_data(world: CampaignWorld, node: SimulatedNode, step: Step) -> None:
-    """Flip a bit in the data of a message that all nodes have had for some seconds; for half of them a scrub follows."""
-    replications = [world.replication(each) for each in world.machines]
-    for hosted in world.replication(node).hosted:
+def _is_undamaged(world: CampaignWorld) -> bool:
+    """Return whether all of at least three nodes are up, and no log or live message is damaged."""
+    if len(world.machines) < 3 or len(world.intact_members()) < len(world.machines) or not all(
+            each.up for each in world.machines):
+        return False
+    all_hosted = [hosted for each in world.machines for hosted in world.replication(each).hosted]
+    return not any(hosted.busy or hosted.machine.standing.doubt for hosted in all_hosted) and not any(
+        True for _ in damaged_messages(all_hosted))
+
+
+def flip_live_data(world: CampaignWorld, node: SimulatedNode, step: Step, attempts: int) -> None:
+    """Flip a bit in the data of a message that all nodes store, as soon as there is one; then the node scrubs, or is killed,
+    or a read finds the damage."""
+    if world.faults_ended:
+        return
+    replications = [world.replication(each) for each in world.machines] if _is_undamaged(world) else []
+    for hosted in world.replication(node).hosted if replications else ():
         durable = min(each.hosted[hosted.index].partition.durable_psn for each in replications)
-        found = [message for message in hosted.partition.state.live_messages() if not hosted.busy and message.size
-                 and (message.lease, message.sequence) <= durable
-                 and message.wall < node.broker.loop.wall(node.local_now) - OLD_S]
-        if not found or any(each.hosted[hosted.index].busy for each in replications):
+        durable = min(durable, complete_psn(hosted))
+        found = [message for message in hosted.partition.state.live_messages() if message.size
+                 and (message.lease, message.sequence) <= durable]
+        if not found:
             continue
-        message, payloads = found[int(step.share * len(found))], hosted.partition.payloads
-        files = hosted.partition.files
-        node.disk.flip(files.directory.path(files.current.base, FileType.DATA),
-                       payloads.offset(message) + DATA_HEADER.size + len(message.options), 1 << int(step.dice * 16))
+        message, files = found[int(step.share * len(found))], hosted.partition.files
+        node.disk.flip(files.directory.path(files.current.base, FileType.DATA), hosted.partition.payloads.offset(message)
+                       + DATA_HEADER.size + len(message.options), 1 << int(step.dice * 16))
         world.counts["live data flipped"] += 1
-        if step.share < 0.5:
+        if step.share < 0.4:
             node.broker.scrubbing.begin(node.local_now)
             node.request_turn()
+        elif step.share < 0.7:
+            node.crash(power=False, down=0.01 + step.share * DOWN_S)
         return
+    if attempts > 1:
+        world.at(world.now + FLIP_RETRY_S, partial(flip_live_data, world, node, step, attempts - 1))
+
+
+def complete_psn(hosted: HostedPartition) -> Psn:
+    """Return the PSN of the newest record of a journal that two later sync points show as complete."""
+    files, partition = hosted.partition.files, hosted.partition
+    end = files.current.journal.end - RECORD_BYTES * len(partition.tail.journal)
+    sync_points = 0
+    for at in range(end - RECORD_BYTES, JOURNAL_HEADER_BYTES - 1, -RECORD_BYTES):
+        record = RECORD.unpack(files.read_journal(at, RECORD_BYTES))
+        if sync_points >= SYNC_POINTS:
+            return record[1], record[0] & SEQUENCE_MASK
+        sync_points += is_sync_point(record)
+    return NO_PSN
 
 
 def detectable_positions(hosted: HostedPartition) -> list[tuple[str, int]]:
