@@ -156,11 +156,20 @@ class Cluster:
         node.queues.update((queue.uri, queue) for queue in output.changes.assigned + output.changes.updated)
         known = self.committed.setdefault(output.lsn, queue_rows(node.queues))
         assert known == queue_rows(node.queues), "two nodes applied different changes"
-        holders = 0
+        holders, changed = 0, self.last_change(output.lsn)
         for each in self.nodes:
             log = self.open(each, each.durable)[0].log
-            holders += log.base >= output.lsn or log.has_record(output.lsn)
+            holders += log.base >= changed or any(changed <= record.lsn <= output.lsn for record in log.records)
         assert holders >= self.quorum, "applied before a quorum stored it"
+
+    def last_change(self, lsn: Lsn) -> Lsn:
+        """Return the LSN of the last change up to a committed one. A leader's COMMIT has an LSN and changes nothing; a member
+        that gets a copy of the state instead of the records applies it with that LSN."""
+        for before in sorted((each for each in self.committed if each < lsn), reverse=True):
+            if self.committed[before] != self.committed[lsn]:
+                break
+            lsn = before
+        return lsn
 
     def decided(self, node: Machine, output: Decided) -> None:
         if output.token == LEAD:
