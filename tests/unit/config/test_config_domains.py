@@ -445,3 +445,11 @@ def test_the_check_of_a_domain_file_returns_problems_and_warnings():
 def test_a_name_that_is_invalid_in_the_file_system_is_a_missing_file(tmp_path, name):
     reader = DomainReader(str(tmp_path))
     assert reader.read(name).missing and reader.read_proxy_cluster(name).missing
+
+
+def test_hidden_files_of_editors_and_file_systems_are_no_domains(tmp_path):
+    directory = tmp_path / "domains"
+    directory.mkdir()
+    for name in ("a.json", "._a.json", ".#a.json", "b.txt"):
+        (directory / name).write_text("{}")
+    assert DomainReader(str(tmp_path)).names() == ["a"]

@@ -88,6 +88,12 @@ def test_only_pipes_get_a_background_stream(pipe: tuple[int, int], tmp_path: Pat
         assert nonblocking_stream(file) is file and nonblocking_stream(memory) is memory
 
 
+def test_a_process_that_was_started_with_a_closed_descriptor_has_a_stream_that_discards() -> None:
+    with nonblocking_stream(None) as stream:  # type: ignore[union-attr]
+        stream.write(LINE)
+        stream.flush()
+
+
 def admin_client_of(port: int) -> AdminClient:
     """Return an admin session with the broker when it serves clients."""
     end = time.monotonic() + 60
