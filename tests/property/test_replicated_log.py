@@ -163,8 +163,8 @@ class Cluster:
         assert holders >= self.quorum, "applied before a quorum stored it"
 
     def last_change(self, lsn: Lsn) -> Lsn:
-        """Return the LSN of the last change up to a committed one. A leader's COMMIT has an LSN and changes nothing; a member
-        that gets a copy of the state instead of the records applies it with that LSN."""
+        """Return the LSN of the last change up to a committed one. A leader's COMMIT has an LSN and changes nothing; a
+        member that gets a copy of the state instead of the records applies it with that LSN."""
         for before in sorted((each for each in self.committed if each < lsn), reverse=True):
             if self.committed[before] != self.committed[lsn]:
                 break
