@@ -92,7 +92,7 @@ def test_a_negative_ack_is_not_delayed(memory: MemoryWorld) -> None:
     producer = memory.producer()
     post_often(memory, producer, RUN_EVENTS + 2)
     assert session_of(producer).delays_acks
-    producer.put(crc=1)
+    producer.put(guid=bytes(16))
     acked(producer)
     assert any(event.ack.status for event in producer.client.events if event.kind == "ack")
 
