@@ -20,6 +20,8 @@ class Tcp(Section):
     """nodes[].transport.tcp"""
 
     endpoint: str = member("address of the node: `tcp://host:port`, or `tls://host:port` for a listener with `tls`")
+    dial: str = member("address at which this broker reaches the node, of the same form, if it is not the endpoint (address "
+                       "translation, relays): it may differ between the nodes, which must have equal endpoints", "")
 
 
 class Transport(Section, choice=True):
@@ -48,6 +50,11 @@ class ClusterNode(Section):
     def host_and_port(self) -> tuple[str, int] | None:
         """Host and port of the endpoint; None = invalid."""
         return parse_endpoint(self.endpoint)
+
+    @property
+    def dialled(self) -> tuple[str, int] | None:
+        """Host and port at which this broker reaches the node; None = invalid."""
+        return parse_endpoint(self.transport.tcp.dial or self.endpoint) if self.transport.tcp else None
 
 
 class StorageSync(Section):

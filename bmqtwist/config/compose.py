@@ -293,6 +293,9 @@ def _node_problems(nodes: tuple[ClusterNode, ...], path: str) -> Problems:
         if node.host_and_port is None:
             yield (f"{path}[{i}].transport.tcp.endpoint",
                    f'found "{node.endpoint}", expected "tcp://host:port" or "tls://host:port"')
+        elif node.dialled is None and node.transport.tcp is not None:
+            yield (f"{path}[{i}].transport.tcp.dial",
+                   f'found "{node.transport.tcp.dial}", expected "tcp://host:port" or "tls://host:port"')
 
 
 # -- this node and its listeners ----------------------------------------------------------------------------------------

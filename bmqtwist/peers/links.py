@@ -317,7 +317,7 @@ class ClusterLinks:
 
     def _dial(self, node_id: int) -> None:
         node = self._nodes[node_id]
-        host, port = node.host_and_port or ("", 0)
+        host, port = node.dialled or ("", 0)
         failed: Callable[[str, float], None] = partial(self._on_unreachable, node_id)
         self._host.loop.performer.dial(host, port, node.tls, partial(self._on_reached, node_id), failed)
 

@@ -104,7 +104,7 @@ class CuttingRelays:
             for node in config.clusters["myClusters"][0]["nodes"]:
                 if node["name"] != dialler:
                     port = self.relay(dialler, node["name"], cluster[node["name"]].port)
-                    node["transport"]["tcp"]["endpoint"] = f"tcp://127.0.0.1:{port}"
+                    node["transport"]["tcp"]["dial"] = f"tcp://127.0.0.1:{port}"
             config.write()
 
     def limit(self, bytes_per_second: int) -> None:

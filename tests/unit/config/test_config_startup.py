@@ -82,6 +82,15 @@ def test_an_invalid_variable_has_no_effect_if_the_command_line_has_the_value():
     assert overrides_from({"BMQ_PORT": "x"}, Overrides(port=5), problems, []).port == 5 and problems == []
 
 
+def test_a_node_may_be_dialled_at_another_address_than_its_endpoint():
+    nodes = cluster("tcp://localhost:1", "tcp://far:2")
+    nodes["nodes"][1]["transport"]["tcp"]["dial"] = "tcp://relay:3"
+    far = compose_from(app(), nodes).clusters.my_clusters[0].nodes[1]
+    assert (far.endpoint, far.dialled) == ("tcp://far:2", ("relay", 3))
+    nodes["nodes"][1]["transport"]["tcp"]["dial"] = "relay"
+    assert "nodes[1].transport.tcp.dial: found \"relay\", expected" in refusal(app(), nodes)
+
+
 def test_the_port_option_applies_to_a_single_listener():
     listener = config.Listener(name="a", address="10.0.0.1", port=1)
     result = compose_from(app([listener]), overrides=Overrides(port=5))
