@@ -140,9 +140,9 @@ class Bench:
         self.cluster.features = ClusterFeatures("c3", "/l", identity.versions, StorageVersionFile(disk, "/l"),
                                                 self.broker.loop, 3600, None)
         metadata = ClusterMetadata(MetadataLog(Electorate(1, (1,)), "n1", 1 << 20), ledger, self.report)
-        identity = StorageIdentity("local", 1, 2, 1)
-        storage = StorageStanding(clusters.my_clusters[0], metadata, identity, IdentityFile(disk, "/l"), self.broker.loop)
-        leadership = Leadership(storage, self.broker.loop)
+        standing = StorageStanding(clusters.my_clusters[0], metadata, StorageIdentity("local", 1, 2, 1),
+                                   IdentityFile(disk, "/l"), self.broker.loop)
+        leadership = Leadership(standing, self.broker.loop)
         self.cluster.start(leadership, list(files), "none", 1 << 20, STARTED, int(STARTED_WALL))
         self.broker.add_cluster(self.cluster)
         self.broker.start(STARTED)

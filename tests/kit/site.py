@@ -74,7 +74,7 @@ class SiteConnection:
     def __init__(self, world: SiteWorld, address: str = "127.0.0.1") -> None:
         self._world = world
         self.transport: Any = StringTransportWithDisconnection(peerAddress=IPv4Address("TCP", address, 5))
-        self.transport.abortConnection = self.transport.loseConnection
+        self.transport.abortConnection = self.transport.loseConnection  # type: ignore[method-assign]
         self.protocol: Any = world.site.buildProtocol(IPv4Address("TCP", address, 5))
         if self.protocol is not None:
             self.transport.protocol = self.protocol
