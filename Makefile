@@ -166,6 +166,7 @@ lint: $(VENV)/.installed-lint
 	$(BIN)/python -m mypy --strict -p bmqtwist
 	$(BIN)/python -m mypy --strict tests/typing
 	MYPYPATH=tests $(BIN)/python -m mypy -p kit
+	$(BIN)/python -m pip_audit --skip-editable --progress-spinner off  # needs an index with advisories
 	PATH="$(CURDIR)/$(BIN):$$PATH" pyright
 	PATH="$(CURDIR)/$(BIN):$$PATH" pyright --ignoreexternal --verifytypes bmqtwist.sdk
 

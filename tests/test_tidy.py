@@ -118,7 +118,7 @@ def test_setup_cfg_lists_all_packages() -> None:
 IMPORTED_AS = {"pyopenssl": "OpenSSL", "argon2-cffi": "argon2", "zope-interface": "zope",
                "opentelemetry-api": "opentelemetry", "codespell": "codespell_lib",
                "prometheus-client": "prometheus_client", "typing-extensions": "typing_extensions",
-               "pytest-xdist": "xdist", "pytest-timeout": "", "mypy": "", "ruff": "", "pyright": ""}
+               "pytest-xdist": "xdist", "pytest-timeout": "", "mypy": "", "ruff": "", "pyright": "", "pip-audit": ""}
 # Modules that require an extra; they are imported only by users of the extra.
 NEEDS_EXTRA = {"kombu": "kombu", "spark": "spark", "cli.pipeline": "spark", "sdk.prometheus": "prometheus",
                "sdk.tracing": "tracing", "sdk.codecs": "pydantic", "testing.plugin": "test",

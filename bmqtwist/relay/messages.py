@@ -212,7 +212,7 @@ class RelayIncoming:
                 self._with_waiting.pop(opened, None)
 
     def deliver_waiting(self, opened: UpstreamQueue, now: float) -> None:
-        """Deliver the PUSHes of a queue in order until one lacks its record; return those that have waited too long."""
+        """Deliver pending PUSHes in order, up to the first whose record has not arrived; return the expired ones."""
         relay = opened.relay
         while relay is not None and opened.waiting_pushes:
             push = opened.waiting_pushes[0]

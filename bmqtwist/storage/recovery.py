@@ -5,7 +5,7 @@ records to a new set, and the old set stays in the archive for inspection.
 
 Recovered messages are of three kinds: pending for apps, to be delivered; pending for no app, since every app has confirmed
 them but their DELETION was not written; and `quarantined`, whose stored data differs from the data that the producer sent.
-A member of several keeps those that other members have stored, too: `to_repair`.
+A member of a cluster also keeps damaged messages that other members have stored: `to_repair`.
 
 Called by `member/cluster.py` for a single broker and by `found_log.py` for a member of several; `bmq storage verify`
 calls it, too. `journal.py` finds the records, `replay.py` applies them. Alarms are declared in `bmqtwist/alarms.py`.

@@ -12,7 +12,7 @@ Extension, between brokers of this kind: items of SUB_QUEUE_INFOS that continue 
 
 An unknown type, a repeated type or an option without content makes the whole area invalid.
 
-`relay/messages.py` and the SDK read the options of PUSHes with it; `fast.py` packs those that the broker sends. Numbers
+Called by `relay/messages.py` and the SDK to decode the options of PUSHes; `fast.py` encodes the options of PUSHes. Numbers
 of types 1 and 3 are in `fast.py`, the maximum of delivery attempts is in `bmqtwist/limits.py`.
 """
 

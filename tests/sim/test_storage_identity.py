@@ -40,6 +40,14 @@ def kill_all(nodes: ReplicatingCluster) -> None:
             node.crash(power=True, down=None)
 
 
+def recover_and_judge(nodes: ReplicatingCluster, seconds: float) -> None:
+    """Wait until the cluster is available, run for some time, and check that no acknowledged message is lost."""
+    nodes.wait_until_available()
+    nodes.run(seconds)
+    nodes.judge_partitions()
+    nodes.judge_all()
+
+
 def state(nodes: ReplicatingCluster, node: SimulatedNode) -> tuple[MemberState, str]:
     """Return the state of a node, and the nodes that it waits for."""
     return nodes.cluster(node.name).leadership.member_state
@@ -81,10 +89,7 @@ def test_an_empty_node_and_a_stale_one_serve_nothing_until_a_node_with_the_messa
                                    f"[{late.name}, {late.name[1:]}], [{lost.name}, {lost.name[1:]}]")
     assert "WAITING_FOR_MEMBERS" in nodes.cluster(stale.name).unready and late.name in nodes.cluster(stale.name).unready
     late.boot()
-    nodes.wait_until_available()
-    nodes.run(5.0)
-    nodes.judge_partitions()
-    nodes.judge_all()
+    recover_and_judge(nodes, 5.0)
     assert all(state(nodes, node) == (MemberState.MEMBER, "") for node in nodes.machines)
     assert payloads(nodes.client(lost.name).consume(STRONG).take(205)) == nodes.acknowledged[STRONG]
 
@@ -103,10 +108,7 @@ def test_each_kind_of_lost_files_at_the_node_with_the_messages_stops_what_needs_
     index = 0
     assert not any(nodes.replication(node).is_active_primary(index) for node in (lost, stale))
     late.boot()
-    nodes.wait_until_available()
-    nodes.run(5.0)
-    nodes.judge_partitions()
-    nodes.judge_all()
+    recover_and_judge(nodes, 5.0)
 
 
 def test_a_replaced_disk_needs_no_command_while_a_majority_runs() -> None:
@@ -240,10 +242,7 @@ def test_logs_that_may_lack_their_last_records_at_a_majority_need_all_members_an
     nodes.run(30.0)
     assert not any(nodes.replication(node).is_active_primary(index) for node in (first, second))
     third.boot()
-    nodes.wait_until_available()
-    nodes.run(2.0)
-    nodes.judge_partitions()
-    nodes.judge_all()
+    recover_and_judge(nodes, 2.0)
 
 
 def test_lost_file_sets_at_a_majority_wait_for_the_operator_and_the_members_are_named() -> None:
@@ -315,10 +314,7 @@ def test_directories_of_an_earlier_version_are_served_by_a_majority_and_register
     kill_all(nodes)
     for node in nodes.machines:
         node.boot()
-    nodes.wait_until_available()
-    nodes.run(2.0)
-    nodes.judge_partitions()
-    nodes.judge_all()
+    recover_and_judge(nodes, 2.0)
 
 
 def test_an_empty_node_among_directories_of_an_earlier_version_does_not_count() -> None:
@@ -331,10 +327,7 @@ def test_an_empty_node_among_directories_of_an_earlier_version_does_not_count() 
     nodes.run(60.0)
     assert not serving(nodes)
     late.boot()
-    nodes.wait_until_available()
-    nodes.run(5.0)
-    nodes.judge_partitions()
-    nodes.judge_all()
+    recover_and_judge(nodes, 5.0)
     assert all(state(nodes, node) == (MemberState.MEMBER, "") for node in nodes.machines)
 
 
@@ -380,10 +373,7 @@ def test_a_node_with_a_wrong_configuration_does_not_serve_and_names_the_mistake(
     nodes.post(10)
     node._configure = usual
     node.boot()
-    nodes.wait_until_available()
-    nodes.run(2.0)
-    nodes.judge_partitions()
-    nodes.judge_all()
+    recover_and_judge(nodes, 2.0)
 
 
 def test_nodes_of_two_histories_refuse_each_other_and_name_both_ids() -> None:
@@ -451,10 +441,7 @@ def test_a_disk_that_was_replaced_earlier_does_not_count_when_it_returns() -> No
     nodes.run(30.0)
     assert not serving(nodes)
     primary.boot()
-    nodes.wait_until_available()
-    nodes.run(5.0)
-    nodes.judge_partitions()
-    nodes.judge_all()
+    recover_and_judge(nodes, 5.0)
     assert any("its directory is an old copy" in line for line in node.log())
     assert all(state(nodes, each) == (MemberState.MEMBER, "") for each in nodes.machines)
     known, _ = IdentityFile(node.disk, f"/memory/{node.name}/storage").read()

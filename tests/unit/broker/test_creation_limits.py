@@ -1,4 +1,4 @@
-"""Limits of queues: of a domain without `maxQueues`, and of those that one principal creates per second."""
+"""Limit of the queues of a domain without `maxQueues`, and of the queue creations of a principal per second."""
 
 from __future__ import annotations
 

@@ -527,7 +527,7 @@ def test_a_logout_invalidates_the_session_cookie(guarded: ConsoleWorld) -> None:
 def test_a_logout_is_sent_to_other_nodes_and_received_from_them(guarded: ConsoleWorld) -> None:
     guarded.log_in("ada")
     tokens = NodeTokens(SECRET.encode())
-    body = b'{"generations":{"olaf":3,"nobody":1}}'
+    body = b'{"generations":{"olaf":3,"unknown":1}}'
     assert guarded.as_node("n2", "POST", "/api/v1/node/logouts", body, tokens).json == {"ok": True}
     assert guarded.ask("/api/v1/node").status == 200
     found = guarded.as_node("n2", "GET", "/api/v1/node/logouts", tokens=tokens, nonce="m").json
