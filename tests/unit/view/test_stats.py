@@ -108,7 +108,7 @@ def test_the_worked_example_has_the_documented_values_in_all_three_stages() -> N
 
 def test_every_metric_is_present_at_queue_and_at_app_level() -> None:
     queue, apps = FanoutStats().show(0.0)
-    assert tuple(queue) == QUEUE_METRICS and len(QUEUE_METRICS) == 39
+    assert tuple(queue) == QUEUE_METRICS and len(QUEUE_METRICS) == 38
     assert all(set(values) == set(QUEUE_METRICS) for values in apps.values())
 
 
