@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from twisted.internet.defer import Deferred, DeferredList, inlineCallbacks
 from twisted.python.failure import Failure
 
-from bmqtwist.config.broker import Http
 from bmqtwist.console.access import OPEN_SECRET, ROLES, Cookies, Logins, NodeTokens, Refusal
 from bmqtwist.console.audit import AuditLog
 from bmqtwist.console.collector import DocumentCollector
@@ -29,14 +28,13 @@ from bmqtwist.console.server import WebConsole
 from bmqtwist.console.site import make_site
 from bmqtwist.console.stops import DelayedStop, RollingRestart
 from bmqtwist.console.topics import ClusterTopic, QueuesTopic, Topic
-from bmqtwist.errors import LocalError
+from bmqtwist.security.key_file import read_secret
 from bmqtwist.view.cluster_facts import name_of
 
 if TYPE_CHECKING:
     from bmqtwist.daemon.service import BrokerService
 
 PERIOD_S = 0.3  # between two documents of a topic
-SECRET_BYTES_MIN, SECRET_BYTES_MAX = 32, 64 << 10
 
 
 class ConsoleService:
@@ -46,7 +44,7 @@ class ConsoleService:
         self._host = host
         configuration = host.node.broker.configuration
         http = configuration.extension.http
-        secret = read_secret(http)
+        secret = read_secret(http.key_file)
         users = {user.name: user for user in http.users}
         log_file = configuration.broker.task_config.log_controller.file_name
         folder = str(Path(log_file).parent) if log_file else ""
@@ -150,18 +148,3 @@ def wire_form(topic: Topic, document: Document) -> Document:
     if isinstance(topic, ClusterTopic):
         return cluster_on_the_wire(document)
     return queues_on_the_wire(document) if isinstance(topic, QueuesTopic) else document
-
-
-def read_secret(http: Http) -> bytes:
-    """Return the content of `http.keyFile`; empty = not configured. Raises LocalError if it is unreadable or too short."""
-    if not http.key_file:
-        return b""
-    try:
-        with open(http.key_file, "rb") as file:
-            secret = file.read(SECRET_BYTES_MAX + 1).strip()
-    except OSError as error:
-        raise LocalError(f"http.keyFile: '{http.key_file}' cannot be read: {error.strerror or error}.") from None
-    if not SECRET_BYTES_MIN <= len(secret) <= SECRET_BYTES_MAX:
-        raise LocalError(f"http.keyFile: '{http.key_file}' has {len(secret)} bytes, expected {SECRET_BYTES_MIN} or more. "
-                         "Create it with `openssl rand -hex 32`.")
-    return secret

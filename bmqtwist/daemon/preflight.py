@@ -23,6 +23,7 @@ from bmqtwist.link.unauthenticated import parse_networks
 from bmqtwist.logs.format import FileNames, Levels
 from bmqtwist.report import ListReport
 from bmqtwist.security.authenticators import build_security
+from bmqtwist.security.key_file import read_secret
 from bmqtwist.security.tls import ClientContext, ServerContext
 from bmqtwist.storage.files import RealDisk
 
@@ -83,6 +84,10 @@ def _check_security(configuration: Configuration) -> tuple[list[Finding], list[F
         build_security(configuration.app, report, lambda seconds: None, find_class, lambda: 0.0)
     except LocalError as error:
         problems.append(Finding(file, 0, "appConfig.authentication", str(error)))
+    try:
+        read_secret(configuration.extension.http.key_file)
+    except LocalError as error:
+        problems.append(Finding(file, 0, "appConfig.bmqtwist.http.keyFile", str(error)))
     return problems, [Finding(file, 0, "appConfig.authentication", text) for severity, text in report.lines
                       if severity in ("WARN", "ALARM")]
 

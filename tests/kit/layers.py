@@ -22,8 +22,9 @@ RANKS: dict[str, float] = {
     "relay": 6, "member": 6.1, "broker": 6.2, "storagetool": 6.25, "view": 6.3, "admin": 6.4, "reactor": 6.7,
     "daemon": 6.8, "console": 7, "cli": 7, "kombu": 7, "spark": 7, "testing": 8, "tap": 8}
 # Modules that perform input and output. All other modules are pure.
-IO_MODULES = {"storage.files", "reactor.tcp", "reactor.incoming", "config.load", "security.tls", "logs.observer",
-              "logs.background", "daemon.service", "daemon.directories", "reactor.performer", "reactor.epoll_round",
+IO_MODULES = {"storage.files", "reactor.tcp", "reactor.incoming", "config.load", "security.tls", "security.key_file",
+              "logs.observer", "logs.background", "daemon.service", "daemon.directories", "reactor.performer",
+              "reactor.epoll_round",
               "daemon.control_pipe", "reactor.disk_threads", "daemon.process", "daemon.statistics_log", "daemon.trial_start",
               "reactor.watchdog", "storagetool.inputs", "sdk._adapters.forks", "sdk._adapters.identity",
               "sdk.pump", "sdk.simple", "sdk.aio", "sdk.rpc", "sdk.tx", "tap", "console.http",

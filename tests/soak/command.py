@@ -11,7 +11,7 @@
     python -m tests.soak upgrade --from REF   nodes of an earlier release and of this one under load (`upgrade --help`)
     python -m tests.soak spread               many consumers at nodes and proxies (more options: `spread --help`)
     python -m tests.soak hostile --count N    invalid and malicious input of clients (more options: `hostile --help`)
-    python -m tests.soak security             attacks of unauthenticated peers on the HTTP port (`security --help`)
+    python -m tests.soak security             attacks on the ports of console and clients (`security --help`)
     python -m tests.soak spark                kills of a Spark query and its broker (more options: `spark --help`)
     python -m tests.soak metadata             crashes at every write of every change of metadata
     python -m tests.soak coverage --minutes N the coverage-guided fuzzer (needs the extra `fuzz`)

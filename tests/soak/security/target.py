@@ -15,13 +15,14 @@ from pathlib import Path
 from argon2 import PasswordHasher
 from kit.process import BrokerProcess, free_port
 
-from bench.rawclient import READ, WRITE, RawClient
+from bench.rawclient import READ, WRITE, Closed, RawClient, Refusal
 from bmqtwist.testing import BrokerProcess as Node
 from bmqtwist.testing import ClusterProcess
 from soak.failover import AVAILABLE_SECONDS_MAX
 
 QUEUES_OF_A_SESSION = 2000
 READ_SECONDS_MAX = 60.0
+CLIENT_SECONDS_MAX = 5.0
 
 
 class Target:
@@ -103,6 +104,19 @@ class Target:
         with channel:
             channel.sendall(get(path, head, b"Connection: close\r\n"))
             return read_all(channel)
+
+
+def probe_client(target: Target, domain: str, queue: str = "probe") -> bool:
+    """Connect a client, open a queue, disconnect; return whether the broker answered within CLIENT_SECONDS_MAX."""
+    try:
+        client = RawClient(target.broker.port, "probe", CLIENT_SECONDS_MAX)
+        try:
+            client.open(f"bmq://{domain}/{queue}", 0, WRITE)
+        finally:
+            client.close()
+    except (OSError, TimeoutError, Refusal, Closed):
+        return False
+    return True
 
 
 def get(path: str, *head: bytes) -> bytes:

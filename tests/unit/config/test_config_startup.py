@@ -382,7 +382,7 @@ def test_the_check_reports_problems_that_would_fail_a_start(tmp_path):
     directory = directory_with(
         tmp_path, networkInterfaces={"tcpInterface": {"listeners": [{"name": "l", "address": "10.0.0.999", "port": 1}]}},
         tlsConfig={"certificate": "/no/such/certificate", "key": "/no/such/key"},
-        bmqtwist={"eventBytesMax": 1000, "http": {"address": "no address"}})
+        bmqtwist={"eventBytesMax": 1000, "http": {"address": "no address", "keyFile": "/no/such/key"}})
     broker = json.loads((tmp_path / "bmqbrkrcfg.json").read_text())
     broker["taskConfig"] = {"logController": {"fileName": "/dev/null/place/log.%T", "categories": ["*:LOUD:"]}}
     (tmp_path / "bmqbrkrcfg.json").write_text(json.dumps(broker, indent=1))
@@ -392,8 +392,8 @@ def test_the_check_reports_problems_that_would_fail_a_start(tmp_path):
     problems, _ = check(directory, environment={})
     tcp, storage = "appConfig.networkInterfaces.tcpInterface", "myClusters[0].partitionConfig"
     assert {problem.path for problem in problems} == {
-        f"{tcp}.listeners[0].address", "appConfig.bmqtwist.http.address", "appConfig.tlsConfig",
-        "appConfig.bmqtwist.eventBytesMax", f"{storage}.location", f"{storage}.maxJournalFileSize",
+        f"{tcp}.listeners[0].address", "appConfig.bmqtwist.http.address", "appConfig.bmqtwist.http.keyFile",
+        "appConfig.tlsConfig", "appConfig.bmqtwist.eventBytesMax", f"{storage}.location", f"{storage}.maxJournalFileSize",
         *(f"taskConfig.logController.{member}" for member in ("fileName", "categories"))}
     for problem in problems:
         line = Path(problem.file).read_text().splitlines()[problem.line - 1]

@@ -12,14 +12,13 @@ from kit.console import PASSWORDS, ConsoleWorld, between, users
 from twisted.internet.defer import succeed
 
 from bmqtwist import alarms
-from bmqtwist.config.broker import Http
 from bmqtwist.console.access import NodeTokens, UserRole
 from bmqtwist.console.exchange import EXCHANGE_S
 from bmqtwist.console.pages import PAGES
 from bmqtwist.console.routes import ROUTES, Route, openapi
 from bmqtwist.console.server import WebConsole
-from bmqtwist.console.service import read_secret
 from bmqtwist.errors import LocalError
+from bmqtwist.security.key_file import read_secret
 from bmqtwist.view import cluster_facts
 
 SECRET = "0123456789abcdef0123456789abcdef"
@@ -743,12 +742,12 @@ def test_unknown_paths_and_methods_are_refused_with_a_short_text(console: Consol
 def test_a_key_file_must_contain_a_long_enough_secret(tmp_path: Path) -> None:
     path = tmp_path / "key"
     path.write_text(f"{SECRET}\n")
-    assert read_secret(Http(key_file=str(path))) == SECRET.encode() and read_secret(Http()) == b""
+    assert read_secret(str(path)) == SECRET.encode() and read_secret("") == b""
     path.write_text("short")
     with pytest.raises(LocalError, match="has 5 bytes"):
-        read_secret(Http(key_file=str(path)))
+        read_secret(str(path))
     with pytest.raises(LocalError, match="cannot be read"):
-        read_secret(Http(key_file=str(tmp_path / "none")))
+        read_secret(str(tmp_path / "none"))
 
 
 def test_the_console_url_of_a_lost_node_is_kept(
