@@ -210,7 +210,7 @@ class Sessions:
                           for other in self.open) >= most:
             handshake.refuse(response, f"Too many sessions of '{shown(principal)}' (limit: {most})")
         elif response.result.category:
-            self.report.warn(f"#CLIENT_SDKVERSION_UNSUPPORTED {session.description}: {response.result.message}")
+            session.log("#CLIENT_SDKVERSION_UNSUPPORTED", "%s", response.result.message)
         elif response.is_deprecated_sdk:
             self.report.warn(f"#CLIENT_SDKVERSION_DEPRECATED {session.description}: version {identity.sdk_version}")
         interface = self.configuration.app.network_interfaces.tcp_interface
@@ -227,8 +227,8 @@ class Sessions:
         peers = self.peers_for(identity)
         if peers is not None:
             return peers.admit(session, identity)
-        self.report.error(f"#CONNECTION_UNEXPECTED {session.description}: a broker of cluster "
-                          f"'{shown(identity.cluster_name)}', which has no other members here")
+        session.log("#CONNECTION_UNEXPECTED", "a broker of cluster '%s', which has no other members here",
+                    shown(identity.cluster_name), error=True)
         if not self.peers:
             return None
         refusal = handshake.broker_response(self.identity, self.configuration.app, session.remote.session_number, identity)

@@ -297,7 +297,8 @@ class Session:
         """Log the reason, write the collected output, then close; input is dropped. `crashed`: each unconfirmed message uses
         one delivery attempt."""
         if self.state is not _CLOSED:
-            self.context.report.warn(reason, *args)
+            if self.channel.negotiated_at is not None or self.context.unauthenticated.lines.admits(self.now):
+                self.context.report.warn(reason, *args)
             self._end(crashed and self.context.serving, reason % args if args else reason)
 
     def close_for_stop(self) -> None:
@@ -370,8 +371,10 @@ class Session:
         self.kind.lifecycle.table[self.state][ConnectionEvent.OUTCOME].action(self.kind, effects)
 
     def log(self, tag: str, text: str, *args: object, error: bool = False) -> None:
-        """Log invalid input of the peer, limited to a few lines per second."""
-        if self.log_limiter.admits(self.now):
+        """Log invalid input of the peer, limited to a few lines per second: of a session, and of all unauthenticated
+        connections together."""
+        is_negotiated = self.channel.negotiated_at is not None
+        if (self.log_limiter if is_negotiated else self.context.unauthenticated.lines).admits(self.now):
             line = f"{tag} {self.description}: {text % args if args else text}"
             (self.context.report.error if error else self.context.report.warn)(line)
 

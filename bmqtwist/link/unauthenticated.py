@@ -7,7 +7,8 @@ to their number, to their number per address, and to new connections per second 
 When no place is left, a new connection replaces the oldest silent one of the address with the most, if that has more than
 its own address would have: so a party that holds many places loses them to others, and connections that start at the same
 time on many machines do not displace each other. Reserved addresses, those of nodes and of `reservedAddresses`, have as
-many places of their own, and no limits per address. A network of IPv6 (64 bits) counts as one address.
+many places of their own, and no limits per address. A network of IPv6 (64 bits) counts as one address. All of them together
+write at most LINES_PER_S lines of the log in a second.
 
 `reactor/admission.py` admits connections by these limits, and limits the number of all connections; `session.py` counts the
 bytes.
@@ -22,6 +23,7 @@ from typing import Protocol
 
 from bmqtwist.errors import LocalError
 from bmqtwist.limits import NEGOTIATION_BYTES_MAX
+from bmqtwist.report import LineLimiter
 
 
 class UnauthenticatedConnection(Protocol):
@@ -40,6 +42,7 @@ class UnauthenticatedConnections:
         self._per_address_max, self._per_second_max = per_address_max, per_address_and_second_max
         self._networks = parse_networks(reserved)
         self._nodes: set[str] = set()  # addresses of connected nodes
+        self.lines = LineLimiter()  # of the log, about all these connections
         self.bytes = 0  # sum over all connections
         self._sent: dict[UnauthenticatedConnection, int] = {}  # bytes
         self._by_address: dict[str, dict[UnauthenticatedConnection, None]] = {}  # oldest first

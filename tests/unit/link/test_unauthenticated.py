@@ -253,3 +253,15 @@ def test_client_names_in_log_lines_are_escaped_and_truncated(tmp_path: Path) -> 
     assert session.description == "nice\\x0aERROR forged \\x1b[2J" + "x" * 106 + "...:4242"
     lines = [line for line in world.log() if "forged" in line]
     assert lines and all("\n" not in line and len(line) < 1000 for line in lines)
+
+
+def test_all_unauthenticated_connections_together_write_a_few_lines_per_second(tmp_path: Path) -> None:
+    world = make(tmp_path)
+    inputs = (event_prefix(8, LIMIT + 4), bytes(8), b"GET / HTTP/1.1\r\n\r\n", empty_fields(40))
+    for number in range(40):
+        send(world.connect(f"c{number}"), inputs[number % len(inputs)])
+    lines = world.logged("127.0.0.1:", "#")
+    assert 1 <= len(lines) <= LineLimiter.LINES_PER_S, lines
+    world.advance(1.0)
+    send(world.connect("later"), bytes(8))
+    assert len(world.logged("127.0.0.1:", "#")) == len(lines) + 1
