@@ -8,6 +8,7 @@ import socket
 import ssl
 from typing import Self
 
+from bmqtwist.addresses import host_and_port
 from bmqtwist.cli.exits import NotAllowed, Unreachable
 from bmqtwist.errors import PeerError
 from bmqtwist.limits import EVENT_BYTES_MAX
@@ -24,7 +25,7 @@ class AdminClient:
     """One admin session; a context manager. `timeout`: seconds for each answer. `context`: TLS, None = plain TCP."""
 
     def __init__(self, host: str, port: int, timeout: float = 30.0, context: ssl.SSLContext | None = None) -> None:
-        self._address = f"{host}:{port}"
+        self._address = host_and_port(host, port)
         self._timeout = timeout
         self._frames = FrameBuffer(EVENT_BYTES_MAX)
         self._events: list[tuple[int, int, bytes]] = []

@@ -150,7 +150,7 @@ def _choose_addresses(brokers: tuple[str, ...], host: str | None, port: int | No
             found = parse_brokers(list(",".join(brokers).split(",")))
         except LocalError as error:
             plain = [text.strip() for text in ",".join(brokers).split(",")]
-            hint = "" if any("://" in text for text in plain) else f" (did you mean tcp://{plain[0]}?)"
+            hint = "" if any("://" in text or "@" in text for text in plain) else f" (did you mean tcp://{plain[0]}?)"
             raise click.UsageError(f"{error}{hint}") from None
     else:
         found = (Address(host or "localhost", port or DEFAULT_PORT),)
@@ -161,7 +161,11 @@ def _read_password(user: str | None, password_file: str | None) -> str:
     if user is None:
         return ""
     if password_file is not None:
-        return (Path(password_file).read_text(encoding="utf-8").splitlines() or [""])[0]
+        try:
+            return (Path(password_file).read_text(encoding="utf-8").splitlines() or [""])[0]
+        except UnicodeDecodeError as error:
+            raise LocalError(f"{password_file}: the password file is not UTF-8: byte {error.start} is "
+                             f"0x{error.object[error.start]:02x}. Save it as UTF-8.") from None
     known = os.environ.get("BMQ_PASSWORD")
     if known is not None:
         return known

@@ -8,6 +8,7 @@ to one sentence on standard error and an exit code. This module is the entry poi
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
 from difflib import get_close_matches
@@ -85,7 +86,10 @@ class LazyGroup(click.Group):
         return found + click.Command.shell_complete(self, ctx, incomplete)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; errors caused by the user are printed without a traceback."""
+        """Run the command; errors caused by the user are printed without a traceback. Characters that the encoding of
+        standard output lacks are printed as escapes."""
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="backslashreplace")
         try:
             result = super().invoke(ctx)
             if sys.stdout is not None:

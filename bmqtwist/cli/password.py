@@ -10,6 +10,7 @@ import sys
 
 import click
 
+from bmqtwist.errors import LocalError
 from bmqtwist.security.passwords import SALT_BYTES, hash_for_console, make_hash
 
 
@@ -19,9 +20,13 @@ from bmqtwist.security.passwords import SALT_BYTES, hash_for_console, make_hash
 @click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
 def password(from_stdin: bool, console: bool, as_json: bool) -> None:
     """Make the hash of a password, for the settings of a BasicAuthenticator or for a user of the console."""
-    if from_stdin:
-        secret = sys.stdin.readline().rstrip("\r\n")
-    else:
-        secret = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+    try:
+        if from_stdin:
+            secret = sys.stdin.readline().rstrip("\r\n")
+        else:
+            secret = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+        secret.encode()
+    except UnicodeError:
+        raise LocalError("The password is not UTF-8.") from None
     hashed = hash_for_console(secret) if console else make_hash(secret, os.urandom(SALT_BYTES))
     click.echo(f'{{"hash": "{hashed}"}}' if as_json else hashed)

@@ -9,6 +9,7 @@ import re
 from ipaddress import ip_address
 from typing import Literal
 
+from bmqtwist.addresses import is_host
 from bmqtwist.config.declare import Int32, Natural, Positive, Section, UInt32, UInt64, member
 from bmqtwist.wire.cluster_schema import MemberInfo
 
@@ -221,9 +222,10 @@ class Clusters(Section):
 def parse_endpoint(text: str) -> tuple[str, int] | None:
     """Parse `tcp://host:port` or `tls://host:port` into host, without the brackets of IPv6, and port; None = invalid."""
     match = _ENDPOINT.fullmatch(text)
-    if not match or int(match["port"]) > 65535:
+    host = match["host"].strip("[]") if match else ""
+    if not match or int(match["port"]) > 65535 or not is_host(host):
         return None
-    return match["host"].strip("[]"), int(match["port"])
+    return host, int(match["port"])
 
 
 def node_addresses(clusters: Clusters) -> list[str]:

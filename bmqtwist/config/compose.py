@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields, replace
 from ipaddress import ip_address
 from typing import Any, TypeAlias, get_args
 
+from bmqtwist.addresses import without_credential
 from bmqtwist.config.broker import AppConfig, BoundListener, BrokerConfig, Configuration, Durability
 from bmqtwist.config.clusters import ClusterDefinition, ClusterNode, ClusterProxyDefinition, Clusters
 from bmqtwist.config.declare import PORT_MAX, ConfigError, Finding, camel_case
@@ -292,10 +293,10 @@ def _node_problems(nodes: tuple[ClusterNode, ...], path: str) -> Problems:
         ids.add(node.id)
         if node.host_and_port is None:
             yield (f"{path}[{i}].transport.tcp.endpoint",
-                   f'found "{node.endpoint}", expected "tcp://host:port" or "tls://host:port"')
+                   f'found "{without_credential(node.endpoint)}", expected "tcp://host:port" or "tls://host:port"')
         elif node.dialled is None and node.transport.tcp is not None:
             yield (f"{path}[{i}].transport.tcp.dial",
-                   f'found "{node.transport.tcp.dial}", expected "tcp://host:port" or "tls://host:port"')
+                   f'found "{without_credential(node.transport.tcp.dial)}", expected "tcp://host:port" or "tls://host:port"')
 
 
 # -- this node and its listeners ----------------------------------------------------------------------------------------

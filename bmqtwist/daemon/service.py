@@ -38,7 +38,8 @@ from bmqtwist.ids import make_client_id
 from bmqtwist.link.admin import AdminAnswer
 from bmqtwist.loop.scheduler import Priority
 from bmqtwist.peers.handshake import Identity
-from bmqtwist.reactor.performer import ReactorPerformer, listen
+from bmqtwist.reactor.listening import listen
+from bmqtwist.reactor.performer import ReactorPerformer
 from bmqtwist.reactor.tcp import ConnectionFactory
 from bmqtwist.report import RepeatLimiter, Report
 from bmqtwist.security.exposure import START_WEIGHTS, exposures

@@ -16,6 +16,7 @@ import socket
 from collections.abc import Callable, Iterator
 from typing import cast
 
+from bmqtwist.addresses import host_and_port
 from bmqtwist.config.broker import Configuration
 from bmqtwist.config.declare import Finding
 from bmqtwist.config.load import BROKER_FILE, CLUSTERS_FILE, DomainReader, Loaded, with_lines
@@ -27,6 +28,7 @@ from bmqtwist.daemon.process import MachineClock
 from bmqtwist.errors import LocalError
 from bmqtwist.loop.performer import Performer
 from bmqtwist.peers.handshake import Identity
+from bmqtwist.reactor.listening import listen_reason
 from bmqtwist.report import ListReport
 from bmqtwist.storage.files import RealDisk, is_locked
 
@@ -72,8 +74,8 @@ def _listen_error(address: str, port: int) -> str:
             channel.bind(place)
             channel.listen(1)
     except OSError as error:
-        why = "the port is in use" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
-        return f"found {port}, but cannot listen at '{address}:{port}': {why}"
+        why = "the port is in use" if error.errno == errno.EADDRINUSE else listen_reason(error)
+        return f"found {port}, but cannot listen at '{host_and_port(address, port)}': {why}"
     return ""
 
 

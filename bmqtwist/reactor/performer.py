@@ -367,15 +367,3 @@ def _authenticate(session: Session, effect: Authenticate) -> Outcome:
     if session.state is ConnectionState.CLOSED:
         return Denied("Authentication failed: the connection is closed.")
     return attempt(effect.authenticator, effect.data, effect.peer)
-
-
-def listen(reactor: Any, factory: Any, address: str, port: int, context: Any, backlog: int) -> Any:
-    """Open a listening socket, with TLS if `context` is not None; LocalError if the address cannot be bound."""
-    from twisted.internet.error import CannotListenError
-
-    try:
-        if context is None:
-            return reactor.listenTCP(port, factory, backlog=backlog, interface=address)
-        return reactor.listenSSL(port, factory, context, backlog=backlog, interface=address)
-    except CannotListenError as error:
-        raise LocalError(f"Cannot listen at '{address}:{port}': {error.socketError}. Is another broker running?") from None

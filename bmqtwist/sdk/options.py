@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypedDict
 
+from bmqtwist.addresses import host_and_port, is_host, without_credential
 from bmqtwist.errors import LocalError
 from bmqtwist.queue.expression import compile_expression
 from bmqtwist.sdk.tracing import TraceContext
@@ -26,31 +27,40 @@ _PRIORITY_MAX = (1 << 30) - 1  # half the range of an int: the other half is res
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Address of a broker: host, port, with or without TLS."""
+    """Address of a broker: host, port, with or without TLS. LocalError for a host that cannot be resolved."""
 
     host: str  # name, IPv4 or IPv6 address
     port: int = DEFAULT_PORT
     tls: bool = False
 
+    def __post_init__(self) -> None:
+        if not is_host(self.host):
+            raise LocalError(f"broker host {without_credential(self.host)!r}: write a name whose labels have 1 to 63 "
+                             "characters, or an address")
+
     def __str__(self) -> str:
-        return f"{'tls' if self.tls else 'tcp'}://{self.host}:{self.port}"
+        return f"{'tls' if self.tls else 'tcp'}://{host_and_port(self.host, self.port)}"
 
 
 def parse_brokers(text: str | Iterable[str]) -> tuple[Address, ...]:
     """Parse addresses `tcp://host[:port]` or `tls://host[:port]`, separated by commas or in a list."""
     parts = text.split(",") if isinstance(text, str) else list(text)
     found = []
+    if any("@" in part for part in parts):  # not repeated in the error: it contains a credential
+        raise LocalError("a broker address contains '@': write tcp://host:port, and give user and password apart from it")
     for part in parts:
         scheme, colon, rest = part.strip().partition("://")
         if not colon or scheme not in ("tcp", "tls") or not rest:
             raise LocalError(f"broker address {part!r}: write tcp://host:port or tls://host:port")
         host, port = rest.rstrip("/"), str(DEFAULT_PORT)
         if host.startswith("["):
-            host, _, tail = host[1:].partition("]")
+            host, bracket, tail = host[1:].partition("]")
+            if not bracket or tail[:1] not in ("", ":"):
+                raise LocalError(f"broker address {part!r}: write an IPv6 address as tcp://[::1]:port")
             port = tail[1:] or port
         elif ":" in host:
             host, _, port = host.rpartition(":")
-        if not port.isdecimal() or not 0 < int(port) < 1 << 16 or not host:
+        if not (port.isascii() and port.isdecimal()) or not 0 < int(port) < 1 << 16 or not host:
             raise LocalError(f"broker address {part!r}: the port is a number from 1 to 65535")
         found.append(Address(host, int(port), scheme == "tls"))
     return tuple(found)

@@ -9,6 +9,7 @@ import pytest
 
 from bmqtwist.errors import PeerError
 from fuzz import codecs, corpus, sessions
+from fuzz.command_lines import CommandLines
 from fuzz.configurations import Configurations
 from fuzz.findings import Finding
 from fuzz.storage_tails import Tails
@@ -49,6 +50,28 @@ def test_mutated_configurations_load_or_are_refused_with_findings() -> None:
         configurations.close()
     assert counted["loaded"] > 0
     assert counted["refused"] > 0
+
+
+def test_mutated_command_lines_end_without_a_traceback_or_a_credential() -> None:
+    """Arguments, environment and input come from scripts and from typing errors."""
+    command_lines = CommandLines(SEED)
+    try:
+        counted = command_lines.run(150)
+    finally:
+        command_lines.close()
+    assert counted["cases"] == 150
+    assert counted["exit 0"] > 0 and counted["exit 2"] > 0
+
+
+def test_a_traceback_of_a_command_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The campaign of commands must be able to fail."""
+    monkeypatch.setattr("bmqtwist.sdk.options.is_host", lambda text: True)
+    command_lines = CommandLines(SEED)
+    try:
+        with pytest.raises(Finding, match=r"idna|not a valid|Error"):
+            command_lines.run(5_000)
+    finally:
+        command_lines.close()
 
 
 def test_an_undeclared_exception_of_a_decoder_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@
     python -m tests.soak frames --count N     mutated frames and control messages through sessions and decoders
     python -m tests.soak storage --count N    damaged file sets through recovery
     python -m tests.soak configs --count N    mutated configuration directories
+    python -m tests.soak commands --count N   mutated command lines, environments and inputs of `bmq`
     python -m tests.soak damage --count N     damaged storage directories, each opened by a broker and consumed
     python -m tests.soak kill9 --count N      kill -9 under load (more options: `kill9 --help`)
     python -m tests.soak restarts --count N   restarts under clients of the SDK (more options: `restarts --help`)
@@ -17,7 +18,7 @@
     python -m tests.soak coverage --minutes N the coverage-guided fuzzer (needs the extra `fuzz`)
 
 `--seed N` repeats a run; the default is taken from the clock. The seed is printed. Each run is a module of this package; the
-first three are in `tests/fuzz/` (`codecs.py`, `storage_tails.py`, `configurations.py`). `make soak` calls it.
+first four are in `tests/fuzz/` (`codecs.py`, `storage_tails.py`, `configurations.py`, `command_lines.py`). `make soak` calls it.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from fuzz import codecs, sessions
+from fuzz.command_lines import CommandLines
 from fuzz.configurations import Configurations
 from fuzz.findings import Finding
 from fuzz.storage_tails import Tails
@@ -39,7 +41,7 @@ from fuzz.storage_tails import Tails
 from soak import damage, failover, hostile, kill9, metadata, restarts, spark, spread, upgrade
 from soak.security import campaign as security
 
-FRAMES, STORAGE_TAILS, CONFIGS, KILLS, MINUTES = 1_000_000, 10_000, 10_000, 300, 10
+FRAMES, STORAGE_TAILS, CONFIGS, COMMAND_LINES, KILLS, MINUTES = 1_000_000, 10_000, 10_000, 10_000, 300, 10
 
 
 def frames(count: int, seed: int) -> dict[str, Any]:
@@ -65,6 +67,15 @@ def configs(count: int, seed: int) -> dict[str, Any]:
         configurations.close()
 
 
+def commands(count: int, seed: int) -> dict[str, Any]:
+    """Run `count` mutated command lines; return counts."""
+    command_lines = CommandLines(seed)
+    try:
+        return {"tracebacks": 0, **command_lines.run(count)}
+    finally:
+        command_lines.close()
+
+
 def coverage(minutes: int) -> int | None:
     """Run the coverage-guided fuzzer as a process; return its exit code, None if it is not installed."""
     target = Path(__file__).resolve().parent.parent / "fuzz" / "coverage_guided.py"
@@ -77,7 +88,8 @@ def coverage(minutes: int) -> int | None:
 
 
 _RUNS: dict[str, tuple[Callable[[int, int], dict[str, Any]], int]] = {
-    "frames": (frames, FRAMES), "storage": (storage, STORAGE_TAILS), "configs": (configs, CONFIGS)}
+    "frames": (frames, FRAMES), "storage": (storage, STORAGE_TAILS), "configs": (configs, CONFIGS),
+    "commands": (commands, COMMAND_LINES)}
 _COMMANDS: dict[str, Callable[[list[str]], int]] = {  # runs with other options
     "kill9": kill9.main, "restarts": restarts.main, "failover": failover.main, "spread": spread.main,
     "upgrade": upgrade.main, "hostile": hostile.main, "metadata": metadata.main, "damage": damage.main,
