@@ -11,7 +11,6 @@ import asyncio
 import os
 import signal
 import socket
-import subprocess
 import tempfile
 import traceback
 from collections.abc import Iterator
@@ -36,12 +35,17 @@ _BROKERS = ("tcp://127.0.0.1:1", "tcp://[::1]:1", "tls://127.0.0.1:1", f"tcp://u
             f"tls://{SECRET}@127.0.0.1", f"tcp://127.0.0.1:{SECRET}@host:1", "tcp://mq..example:1", "tcp://.:1", "tcp://[::1",
             f"tcp://{'a' * 64}.example:1", f"tcp://{'a' * 300}", "tcp://m\u00fc\udce4:1", "tcp://a\u00e4\u00df:1", "tcp://:",
             "tcp://a b:1", "tcp://a%b:1", "tcp://fe80::1%lo:1", "127.0.0.1:1", "tcp://127.0.0.1:1,,", "tcp://127.0.0.1:\u00b2")
-_NUMBERS = ("0", "1", "-1", "0.02", "nan", "inf", "-inf", "1e308", "1e-320", "99999999999999999999", "\u0663", "1_0", "0x10", " 1")
-_FILES = ("latin1", "empty", "text", "json", "folder", "missing", "null", "fifo.missing/x", "", "\udcff", "-", "etc", "long" * 80)
-_WORDS = ("bmq://d/q", "bmq://bmq.test.persistent.priority/q", "bmq://d/q?id=a", "bmq:", "x", "", "\udcff\udc80", "\ud800", "\0",
-          "\u00e4", "{}", "[1]", '{"a": 1e999}', "a=b", "=", "%", "%s", "{", "x > 1", "x >", "1-2", "*", "--", "-", "E_OK")
+_NUMBERS = ("0", "1", "-1", "0.02", "nan", "inf", "-inf", "1e308", "1e-320", "99999999999999999999", "\u0663",
+            "1_0", "0x10", " 1")
+_FILES = ("latin1", "empty", "text", "json", "folder", "missing", "null", "fifo.missing/x", "", "\udcff", "-", "etc",
+          "long" * 80)
+_WORDS = ("bmq://d/q", "bmq://bmq.test.persistent.priority/q", "bmq://d/q?id=a", "bmq:", "x", "", "\udcff\udc80", "\ud800",
+          "\0", "\u00e4", "{}", "[1]", '{"a": 1e999}', "a=b", "=", "%", "%s", "{", "x > 1", "x >", "1-2", "*", "--", "-", "E_OK")
+_VALID_WORDS = ("bmq://d/q", "bmq://d/q?id=a", "a", "text", "folder", "a=1", "x > 1", "HELP", '{"a": 1}', "[]",
+                "j_1.bmq_journal")
 _LINES = (b"start\n", b"open uri=\"bmq://d/q\" flags=\"read\"\n", b"post uri=\"bmq://d/q\" payload=[\"x\"]\n", b"help\n",
-          b"HELP\n", b"configure\n", b"\xff\xfe\n", b"{\n", b"\0\n", b"load file=\"missing\"\n", b"stop\n", b"", b"x" * 70_000)
+          b"HELP\n", b"configure\n", b"\xff\xfe\n", b"{\n", b"\0\n", b"load file=\"missing\"\n", b"stop\n", b"",
+          b"x" * 70_000)
 
 
 class CommandLines:
@@ -149,18 +153,18 @@ class CommandLines:
 
 
 def _valid_value(parameter: click.Parameter, random: Random) -> str:
-    kind = parameter.type
-    if parameter.name in ("broker", "host"):
-        return "tcp://127.0.0.1:1" if parameter.name == "broker" else "127.0.0.1"
-    if isinstance(kind, click.Choice):
-        return str(random.choice(list(kind.choices)))
-    if isinstance(kind, click.Path):
-        return random.choice(("folder", "etc", "new") if not kind.dir_okay or not kind.file_okay else ("text", "json", "folder"))
-    if isinstance(kind, click.Path):
-        return random.choice(("folder", "etc") if not kind.file_okay else ("text", "json", "j_1.bmq_journal", "folder"))
-    if isinstance(kind, click.types.IntParamType | click.types.FloatParamType):
-        return random.choice(("1", "2", "7", "0.1") if isinstance(kind, click.types.FloatParamType) else ("1", "2", "7"))
-    return random.choice(("bmq://d/q", "bmq://d/q?id=a", "a", "text", "folder", "a=1", "x > 1", "HELP", '{"a": 1}', "[]", "j_1.bmq_journal"))
+    kind, pool = parameter.type, _VALID_WORDS
+    if parameter.name == "broker":
+        pool = ("tcp://127.0.0.1:1",)
+    elif parameter.name == "host":
+        pool = ("127.0.0.1",)
+    elif isinstance(kind, click.Choice):
+        pool = tuple(map(str, kind.choices))
+    elif isinstance(kind, click.Path):
+        pool = ("text", "json", "j_1.bmq_journal", "folder") if kind.file_okay else ("folder", "etc")
+    elif isinstance(kind, click.types.IntParamType | click.types.FloatParamType):
+        pool = ("1", "2", "7")
+    return random.choice(pool)
 
 
 def _leaves(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], click.Command]]:

@@ -18,7 +18,8 @@
     python -m tests.soak coverage --minutes N the coverage-guided fuzzer (needs the extra `fuzz`)
 
 `--seed N` repeats a run; the default is taken from the clock. The seed is printed. Each run is a module of this package; the
-first four are in `tests/fuzz/` (`codecs.py`, `storage_tails.py`, `configurations.py`, `command_lines.py`). `make soak` calls it.
+first four are in `tests/fuzz/` (`codecs.py`, `storage_tails.py`, `configurations.py`, `command_lines.py`). `make soak` calls
+it.
 """
 
 from __future__ import annotations

@@ -30,8 +30,8 @@ def test_a_host_that_cannot_be_resolved_is_a_usage_error(command: tuple[str, ...
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("address", ["tcp://user:secret@localhost:1", "tls://user:secret@localhost", "user:secret@localhost:1",
-                                     "tcp://localhost:secret@1", "tcp://user:sec,secret@localhost:1"])
+@pytest.mark.parametrize("address", ["tcp://user:secret@localhost:1", "tls://user:secret@localhost",
+                                     "user:secret@localhost:1", "tcp://localhost:secret@1", "tcp://user:sec,secret@localhost:1"])
 def test_a_credential_in_an_address_is_not_repeated(command: tuple[str, ...], address: str) -> None:
     result = bmq(command[0], "-b", address, *command[1:])
     assert result.exit_code == 2 and "secret" not in result.output and "sec" not in result.output.partition("Error")[2]
