@@ -97,6 +97,12 @@ class StopProgress:
     by: str = ""
     report: StopReport | None = None
 
+    def __str__(self) -> str:
+        unconfirmed = sum(each.unconfirmed for each in self.clusters)
+        unanswered = sum(each.unanswered for each in self.clusters)
+        return (f"{self.stage}; {unconfirmed} unconfirmed messages, {unanswered} PUTs without an answer, "
+                f"{self.clients} clients")
+
 
 class Shutdown:
     """One graceful stop; `done` when sessions may be closed. `reason`, `by`: of the operator who requested it."""

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from bmqtwist.daemon.service import BrokerService
 
 EXIT_USAGE, EXIT_CONFIG, EXIT_START = 1, 2, 6
-PID_FILE = "bmqbrkr.pid"  # in the working directory
+PID_FILE = "bmqbrkr.pid"  # in the control directory
 
 
 MakeBroker = Callable[[Any, Loaded, Report, str], "BrokerService"]
@@ -105,14 +105,15 @@ def _run(directory: str, overrides: Overrides, reactor: Any, make_broker: MakeBr
         service = make_broker(reactor, loaded, logs.report, os.getcwd())
         _print(console, format_banner(service.identity, loaded.configuration.app.broker_instance_name))
         install_signal_handlers(reactor, logs, service)
-        service.on_opened = partial(_write_pid, pid, logs.report)
+        pid_file = os.path.join(loaded.configuration.extension.control_directory, PID_FILE)
+        service.on_opened = partial(_write_pid, pid_file, pid, logs.report)
         service.startService()
     except LocalError as error:
         return EXIT_START, start_panic(error)
     reactor.callWhenRunning(_print, console, f"STARTED bmqbrkr [pid: {pid}]")
     reactor.addSystemEventTrigger("before", "shutdown", service.stopService)
     reactor.run()
-    _remove_pid(pid)
+    _remove_pid(pid_file, pid)
     _print(console, f"STOPPED bmqbrkr [pid: {pid}]")
     logs.close()
     return 0, ""
@@ -189,29 +190,29 @@ def _print(console: Stream, text: str) -> None:
         pass  # standard output is closed; the log contains the relevant lines
 
 
-def _write_pid(pid: int, report: Report) -> None:
+def _write_pid(path: str, pid: int, report: Report) -> None:
     """Write the pid file under a temporary name and rename it, so that readers never see a partial file."""
-    other = _other_broker_pid()
+    other = _other_broker_pid(path)
     if other:
         report.warn("'%s' belongs to another running broker (pid %d) and is not changed. Start this broker in its own "
-                    "directory.", PID_FILE, other)
+                    "directory.", path, other)
         return
     try:
-        temporary = f"{PID_FILE}.new"
+        temporary = f"{path}.new"
         with suppress(FileNotFoundError):
             os.unlink(temporary)
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
         with open(descriptor, "w", encoding="ascii") as file:
             file.write(f"{pid}\n")
-        os.replace(temporary, PID_FILE)
+        os.replace(temporary, path)
     except OSError as error:
-        report.warn("'%s' cannot be written: %s", PID_FILE, error)
+        report.warn("'%s' cannot be written: %s", path, error)
 
 
-def _other_broker_pid() -> int:
+def _other_broker_pid(path: str) -> int:
     """Return the pid of the other running broker that the pid file names; 0 = none."""
     try:
-        with open(PID_FILE, encoding="ascii") as file:
+        with open(path, encoding="ascii") as file:
             pid = int(file.read())
         with open(f"/proc/{pid}/cmdline", "rb") as line:
             return pid if b"bmqbrkr" in line.read() and pid != os.getpid() else 0
@@ -219,11 +220,11 @@ def _other_broker_pid() -> int:
         return 0
 
 
-def _remove_pid(pid: int) -> None:
+def _remove_pid(path: str, pid: int) -> None:
     try:
-        with open(PID_FILE, encoding="ascii") as file:
+        with open(path, encoding="ascii") as file:
             if file.read().strip() != str(pid):
                 return
-        os.unlink(PID_FILE)
+        os.unlink(path)
     except OSError:
         pass  # missing or unreadable

@@ -392,6 +392,8 @@ class BmqtwistConfig(Section):
                                        "records that older releases do not understand are written", 3600, unit="s")
     event_bytes_max: Natural = member("maximum size of one event; a peer that announces a larger one is disconnected",
                                       EVENT_BYTES_MAX, unit="B")
+    control_directory: str = member("directory of the control pipe `bmqbrkr.ctl`, its history `bmqbrkr.hist` and the pid "
+                                    "file `bmqbrkr.pid`; empty = the working directory", "")
     require_client_certificate: bool = member("listeners with `tls` refuse clients without a certificate that "
                                               "tlsConfig.certificateAuthority has issued", False)
     authorization: AuthorizationRules = member("authorization rules", AuthorizationRules)

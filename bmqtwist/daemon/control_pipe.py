@@ -36,27 +36,25 @@ class ControlPipe(FileDescriptor):
 
     def __init__(self, reactor: Any, path: str, history_path: str, run: Run, report: Report) -> None:
         super().__init__(reactor)
-        self._path, self._history_path = path, history_path
+        self.path, self._history_path = path, history_path
         self._run, self._report = run, report
         self._buffer = b""
         self._descriptor = -1
 
     def open(self) -> None:
-        """Create the pipe and read from it, unless another running broker has it. LocalError if `path` is no pipe."""
-        try:
-            if _has_reader(self._path):
-                self._report.warn("'%s' is the control pipe of another running broker: this broker has none. Start each "
-                                  "broker in a directory of its own.", self._path)
-                return
-            if os.path.lexists(self._path):
-                if not stat.S_ISFIFO(os.lstat(self._path).st_mode):
-                    raise LocalError(f"'{self._path}' exists and is no named pipe: remove it.")
-                os.unlink(self._path)
-            os.mkfifo(self._path, 0o600)
-            # also opened for writing: the pipe stays open when a writer closes it
-            self._descriptor = os.open(self._path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError as error:
-            raise LocalError(f"The control pipe '{self._path}' cannot be created: {error.strerror or error}.") from None
+        """Create the pipe and read from it, unless another running broker has it. LocalError if `path` is no pipe; OSError
+        if it cannot be created."""
+        if _has_reader(self.path):
+            self._report.warn("'%s' is the control pipe of another running broker: this broker has none. Start each "
+                              "broker in a directory of its own.", self.path)
+            return
+        if os.path.lexists(self.path):
+            if not stat.S_ISFIFO(os.lstat(self.path).st_mode):
+                raise LocalError(f"'{self.path}' exists and is no named pipe: remove it.")
+            os.unlink(self.path)
+        os.mkfifo(self.path, 0o600)
+        # also opened for writing: the pipe stays open when a writer closes it
+        self._descriptor = os.open(self.path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         self.startReading()  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
@@ -67,8 +65,8 @@ class ControlPipe(FileDescriptor):
             os.close(self._descriptor)
             self._descriptor = -1
             try:
-                if os.path.samestat(mine, os.lstat(self._path)):
-                    os.unlink(self._path)
+                if os.path.samestat(mine, os.lstat(self.path)):
+                    os.unlink(self.path)
             except OSError:
                 pass  # already removed
 

@@ -71,7 +71,8 @@ def create_missing(configuration: Configuration) -> list[str]:
     If a directory cannot be created, the part that uses it refuses the start.
     """
     wanted = [(os.path.dirname(configuration.broker.task_config.log_controller.file_name), "logs"),
-              (os.path.dirname(configuration.app.stats.printer.file), "statistics")]
+              (os.path.dirname(configuration.app.stats.printer.file), "statistics"),
+              (configuration.extension.control_directory, "control pipe")]
     for cluster in configuration.clusters.my_clusters:
         wanted += [(path, f"{where.rpartition('.')[2]} of cluster '{cluster.name}'")
                    for where, path in configured_directories([cluster])]

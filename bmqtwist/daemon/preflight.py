@@ -48,7 +48,8 @@ def check(directory: str, command_line: Overrides = NO_OVERRIDES, environment: M
         problems += with_lines([*unusable_directories(known.my_clusters, file, disk.unusable_reason),
                                 *shared_directories(known.my_clusters, file, disk.identify),
                                 *_check_network(loaded.configuration), *_check_ports(loaded.configuration),
-                                *_check_log(loaded.configuration, disk.unusable_reason)], loaded.lines)
+                                *_check_log(loaded.configuration, disk.unusable_reason),
+                                *_check_control(loaded.configuration, disk.unusable_reason)], loaded.lines)
         found = _check_security(loaded.configuration)
         problems += with_lines(found[0], loaded.lines)
         warnings += with_lines(found[1], loaded.lines)
@@ -149,6 +150,14 @@ def _check_log(configuration: Configuration, complaint: Callable[[str], str]) ->
         Levels(settings.logging_verbosity, settings.categories)
     except LocalError as error:
         yield Finding(file, 0, f"{where}.categories", str(error))
+
+
+def _check_control(configuration: Configuration, complaint: Callable[[str], str]) -> Iterator[Finding]:
+    """Find a control directory in which files cannot be created."""
+    path = configuration.extension.control_directory
+    if path and (wrong := complaint(path)):
+        yield Finding(f"{configuration.directory}/{BROKER_FILE}", 0, "appConfig.bmqtwist.controlDirectory",
+                      f'found "{path}", but {wrong}')
 
 
 def _is_address(text: str) -> bool:

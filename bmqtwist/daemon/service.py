@@ -33,6 +33,7 @@ from bmqtwist.daemon.control_pipe import ControlPipe
 from bmqtwist.daemon.directories import readable_by_others
 from bmqtwist.daemon.process import MachineClock, process_state
 from bmqtwist.daemon.statistics_log import StatisticsLog
+from bmqtwist.daemon.systemd import Systemd
 from bmqtwist.errors import LocalError
 from bmqtwist.ids import make_client_id
 from bmqtwist.link.admin import AdminAnswer
@@ -51,7 +52,7 @@ from bmqtwist.view.metrics import WriteText, exposition_in_steps, json_in_steps,
 from bmqtwist.view.snapshot import BrokerState, ProcessState
 
 PROCESS_NAME = "bmqbrkr"
-PIPE, HISTORY = "bmqbrkr.ctl", "bmqbrkr.hist"  # in the working directory
+PIPE, HISTORY = "bmqbrkr.ctl", "bmqbrkr.hist"  # in the control directory
 BACKLOG = 1024  # listen backlog: connections that wait in the kernel
 FILES_RESERVE = 256  # file descriptors reserved for journals, logs, the console and rollovers
 STOP_POLL_S = 0.05
@@ -78,7 +79,7 @@ class Companion(Protocol):
 class BrokerService(Service):
     """One broker. `sites(service)` returns (name, factory, address, port) of further listeners, such as the console.
 
-    `directory`: of the control pipe; None = no pipe.
+    `directory`: of the control pipe, if the configuration names none; None = no pipe.
     """
 
     def __init__(self, reactor: Any, configuration: Configuration, warnings: Iterable[object], report: Report,
@@ -91,11 +92,9 @@ class BrokerService(Service):
         now, host = clock.now(), socket.gethostname()
         self.identity = Identity(PROCESS_NAME, os.getpid(), app.host_name or host,
                                  make_client_id(host, time.time_ns(), os.getpid(), 0), now, now + clock.wall_offset)
-        interface = app.network_interfaces.tcp_interface
         dispatcher = app.dispatcher_config
         self._files_max = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        self._connections_max = interface.max_connections if interface else 0
-        self.performer = ReactorPerformer(reactor, report, connections_max(self._connections_max, self._files_max),
+        self.performer = ReactorPerformer(reactor, report, connections_max(self._configured_connections(), self._files_max),
                                           (app.authentication.min_threads, app.authentication.max_threads),
                                           dispatcher.warning_timeout_ms / 1000, dispatcher.alarm_timeout_ms / 1000)
         self.performer.admission.files_max = 0 if self._files_max == resource.RLIM_INFINITY else self._files_max
@@ -112,6 +111,7 @@ class BrokerService(Service):
         self._sites_ports: list[Any] = []  # open until the end of the stop
         self._stop_request: tuple[str, str] | None = None  # (reason, operator) of a stop by the console
         self.companions: list[Companion] = []
+        self._systemd = Systemd({} if directory is None else os.environ)  # an embedded broker is not the service
         self._pipe: ControlPipe | None = None
         self._statistics_log: StatisticsLog | None = None
         self._failures = RepeatLimiter()  # lines of the log
@@ -136,12 +136,14 @@ class BrokerService(Service):
         report = self.report
         for warning in self._warnings:
             report.warn("%s", warning)
-        if connections_max(self._connections_max, self._files_max) != self._connections_max:
+        configured = self._configured_connections()
+        if connections_max(configured, self._files_max) != configured:
             report.warn("Only %d connections are accepted (maxConnections: %d): the process may have %d open files, of "
                         "which %d are reserved for storage. Raise its limit (ulimit -n, LimitNOFILE=).",
-                        self.performer.admission.connections_max, self._connections_max, self._files_max, FILES_RESERVE)
+                        self.performer.admission.connections_max, configured, self._files_max, FILES_RESERVE)
         if not self.configuration.app.plugins.enabled:
             report.alarm(alarms.PLUGIN_MISSING, "No plugin is enabled at all. Please double check if this is intended.")
+        self._systemd.starting()
         self.node.open()
         self.performer.start()
         self.node.start()
@@ -149,11 +151,11 @@ class BrokerService(Service):
         if self.statistics.enabled and printer.print_interval:
             self._statistics_log = StatisticsLog(printer, time.time, report)
             self.broker.loop.timers.every(self.clock.now(), printer.print_interval, self._print_statistics)
+        if self._systemd.enabled:
+            self.broker.loop.timers.every(self.clock.now(), self._systemd.check_s, self._notify_systemd)
         self._open_ports()
         if self._directory is not None:
-            self._pipe = ControlPipe(self.reactor, os.path.join(self._directory, PIPE),
-                                     os.path.join(self._directory, HISTORY), self._run_from_pipe, report)
-            self._pipe.open()
+            self._open_pipe(self._directory)
         tune_garbage_collector()
         sys.setswitchinterval(THREAD_WAITS_S)  # a sync needs the interpreter twice: at its begin and at its end
         self.started = True
@@ -162,13 +164,35 @@ class BrokerService(Service):
         self.performer.request_turn()  # starts the timers
         self.reactor.callWhenRunning(self._announce)
 
+    def _configured_connections(self) -> int:
+        interface = self.configuration.app.network_interfaces.tcp_interface
+        return interface.max_connections if interface else 0
+
+    def _open_pipe(self, directory: str) -> None:
+        """Open the control pipe. A working directory that is read-only costs the pipe, not the start."""
+        configured = self.configuration.extension.control_directory
+        self._pipe = ControlPipe(self.reactor, os.path.join(configured or directory, PIPE),
+                                 os.path.join(configured or directory, HISTORY), self._run_from_pipe, self.report)
+        try:
+            self._pipe.open()
+        except OSError as error:
+            text = f"The control pipe '{self._pipe.path}' cannot be created: {error.strerror or error}"
+            if configured:
+                raise LocalError(f"{text}.") from None
+            self.report.warn("%s: this broker has none. Set appConfig.bmqtwist.controlDirectory.", text)
+
     def _announce(self) -> None:
         """Log the start; called when the reactor handles signals, so that a stop after these lines is graceful."""
         self.on_opened()
         self.report.info("BMQbrkr started successfully")
+        self._systemd.ready(self.unready_reason())
         for cluster in self.broker.clusters.values():
             if not cluster.unavailable:
                 self.report.info("Cluster (%s) is available", cluster.name)
+
+    def _notify_systemd(self, now: float) -> None:
+        stop = self.broker.shutdown
+        self._systemd.tick(self.unready_reason() if stop is None else f"stopping: {stop.progress()}")
 
     def _open_ports(self) -> None:
         interface = self.configuration.app.network_interfaces.tcp_interface
@@ -196,6 +220,7 @@ class BrokerService(Service):
 
     def reload(self) -> None:
         """Reopen statistics logs and reload certificates; the configuration stays."""
+        self._systemd.reloading()
         try:
             if self._statistics_log is not None:
                 self._statistics_log.reopen()
@@ -206,6 +231,7 @@ class BrokerService(Service):
                 self.report.info("The certificates of tlsConfig are reloaded for new connections")
         except (LocalError, OSError) as error:
             self.report.error("Reload: %s. The files in use before stay in use.", error)
+        self._systemd.ready(self.unready_reason())
 
     # -- statistics -------------------------------------------------------------------------------------------------
 
@@ -300,6 +326,7 @@ class BrokerService(Service):
         begun = self.clock.now()
         reason, by = self._stop_request or ("", "")
         self.started = False
+        self._systemd.stopping()
         if self._pipe is not None:
             self._pipe.close()
         ports, self._ports, self.performer.admission.ports = self._ports, [], ()
@@ -342,6 +369,7 @@ class BrokerService(Service):
     def _close(self) -> None:
         self.performer.stop()
         self.node.close()
+        self._systemd.close()
         if self._statistics_log is not None:
             self._statistics_log.close()
 

@@ -40,7 +40,8 @@ _NUMBERS = ("0", "1", "-1", "0.02", "nan", "inf", "-inf", "1e308", "1e-320", "99
 _FILES = ("latin1", "empty", "text", "json", "folder", "missing", "null", "fifo.missing/x", "", "\udcff", "-", "etc",
           "long" * 80)
 _WORDS = ("bmq://d/q", "bmq://bmq.test.persistent.priority/q", "bmq://d/q?id=a", "bmq:", "x", "", "\udcff\udc80", "\ud800",
-          "\0", "\u00e4", "{}", "[1]", '{"a": 1e999}', "a=b", "=", "%", "%s", "{", "x > 1", "x >", "1-2", "*", "--", "-", "E_OK")
+          "\0", "\u00e4", "{}", "[1]", '{"a": 1e999}', "a=b", "=", "%", "%s", "{", "x > 1", "x >", "1-2", "*",
+          "--", "-", "E_OK")
 _VALID_WORDS = ("bmq://d/q", "bmq://d/q?id=a", "a", "text", "folder", "a=1", "x > 1", "HELP", '{"a": 1}', "[]",
                 "j_1.bmq_journal")
 _LINES = (b"start\n", b"open uri=\"bmq://d/q\" flags=\"read\"\n", b"post uri=\"bmq://d/q\" payload=[\"x\"]\n", b"help\n",
