@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from bmqtwist import alarms
 from bmqtwist.broker.storage_turn import StorageTurn
@@ -21,12 +21,14 @@ from bmqtwist.loop.loop import Loop
 from bmqtwist.loop.scheduler import BUDGETS, Priority
 from bmqtwist.queue import describe
 from bmqtwist.queue.counters import AckLatency
+from bmqtwist.queue.meter import Meter
 from bmqtwist.queue.queue import App, Client, Put, Queue
-from bmqtwist.queue.root import RootQueue
+from bmqtwist.queue.root import Domain, RootQueue
 from bmqtwist.steps import Steps
 from bmqtwist.storage.message import Message
 
 POISON_ALARM_PERIOD_S = 15.0
+QUEUES_AT_ONCE = 64  # queues of a domain whose quota is no longer ample, notified in one step
 _DELIVERY_S = BUDGETS[Priority.DELIVERY]
 
 
@@ -79,10 +81,19 @@ class Deliveries:
 
     def _report_meters(self, queue: RootQueue) -> None:
         for event in queue.meter.take_events():
-            if event.alarm is not None:
+            if event.state is None:
+                self._end_confirm_delays(queue, event.meter)
+            elif event.alarm is not None:
                 self.report.alarm(event.alarm, f"{event.text}\n{describe.describe_apps(queue)}")
             else:
                 self.report.info(event.text)
+
+    def _end_confirm_delays(self, queue: RootQueue, meter: Meter) -> None:
+        """Notify the downstream brokers that a meter of the queue's domain has no ample quota; in slices for many queues."""
+        if meter is queue.meter:
+            queue.end_confirm_delays()
+        else:
+            self.run_in_slices(queue, "the end of delays of CONFIRMs", _end_all_delays(list(cast(Domain, queue.domain).queues.values())))
 
     def run_in_slices(self, queue: Queue, doing: str, work: Steps[Any]) -> None:
         self._loop.scheduler.start(Priority.QUEUE, queue, work, self._failure(queue, doing, disable=True))
@@ -138,3 +149,10 @@ class Deliveries:
 
     def _failure(self, queue: Queue, doing: str, disable: bool = False) -> Callable[[Exception], None]:
         return partial(self._loop.isolation.isolate_queue, queue, doing, disable=disable)
+
+
+def _end_all_delays(queues: list[RootQueue]) -> Steps[None]:
+    for number, queue in enumerate(queues, 1):
+        queue.end_confirm_delays()
+        if not number % QUEUES_AT_ONCE:
+            yield

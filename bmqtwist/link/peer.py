@@ -24,7 +24,7 @@ from bmqtwist.limits import PEER_OUTPUT_BYTES_MAX
 from bmqtwist.link.client import ClientSession
 from bmqtwist.link.credentials import CredentialSender
 from bmqtwist.link.data_lane import DataLane
-from bmqtwist.link.extensions import CONTROL_FIRST, PLACES, RELAY_EXTENSION
+from bmqtwist.link.extensions import CONTROL_FIRST, PLACES, QUOTA_ADVISORIES, RELAY_EXTENSION
 from bmqtwist.link.outbox import ACKS_MAX
 from bmqtwist.link.receipts import ConfirmReceipts
 from bmqtwist.link.requests import QueueRequestsContext, is_of_a_client
@@ -37,7 +37,7 @@ from bmqtwist.queue.queue import Handle
 from bmqtwist.steps import Steps
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import Partition
-from bmqtwist.wire.cluster_schema import ClusterMessage, ConfirmReceipt
+from bmqtwist.wire.cluster_schema import ClusterMessage, ConfirmReceipt, QuotaAdvisory
 from bmqtwist.wire.control import ControlMessage
 from bmqtwist.wire.fast import (
     ACK_EARLY,
@@ -103,7 +103,7 @@ class PeerSession(ClientSession):
     is_broker = True
     __slots__ = ("dialled", "role", "node_id", "accepts_requests", "can_store", "upstream_batch", "receipts",
                  "confirm_count", "uncommitted", "data_received_at", "_peers", "_credential_sender", "_early_acks",
-                 "_newest_acked")
+                 "_newest_acked", "_advises_quota")
 
     def __init__(self, session: Session, queues: QueueRequestsContext, peers: PeerContext, dialled: bool,
                  sender: CredentialSender | None = None) -> None:
@@ -120,6 +120,7 @@ class PeerSession(ClientSession):
         self.puts.makes_guids = True  # the first broker creates missing GUIDs
         self._early_acks: dict[int, list[bytes]] = {}  # early acknowledgements of this turn, by partition
         self._newest_acked: dict[int, Message] = {}  # newest message of the early acknowledgements, by partition
+        self._advises_quota = QUOTA_ADVISORIES in session.remote.features.get(RELAY_EXTENSION, ())
         session.remote.sends_at_once = RELAY_EXTENSION in session.remote.features
         if CONTROL_FIRST in session.remote.features.get(RELAY_EXTENSION, ()):
             self.outbox.lane = DataLane(dialled)
@@ -299,6 +300,13 @@ class PeerSession(ClientSession):
         """Send a confirm receipt: the first `count` CONFIRMs of this connection are committed."""
         self.session.send(ControlMessage(None, "clusterMessage", ClusterMessage("confirmReceipt", ConfirmReceipt(count))))
 
+    def advise_quota(self, handle: Handle, ample: bool) -> None:
+        """Report whether the downstream broker may delay the CONFIRMs of a handle."""
+        handle.delays_confirms = ample
+        if not handle.closing:
+            self.session.send(ControlMessage(None, "clusterMessage", ClusterMessage(
+                "quotaAdvisory", QuotaAdvisory(handle.q_id, ample))))
+
     def close_handle(self, handle: Handle) -> None:
         """Close the handle of a queue that now has another primary; the member opens the queue at the new primary."""
         self.handles.pop(handle.q_id, None)
@@ -311,6 +319,8 @@ class PeerSession(ClientSession):
         if handle.queue.broadcast:
             outbox.push_unnamed(handle.q_id, message.guid, flags, message.compression, schema_id, payload)
             return
+        if self._advises_quota and not handle.delays_confirms and handle.queue.has_ample_quota:
+            self.advise_quota(handle, True)
         attempts = _UNLIMITED
         if message.attempts is not None or handle.queue.domain.max_attempts:
             attempts = _attempts(handle, sub_id, message)

@@ -137,6 +137,7 @@ def _move_handles(old: Queue, handles: list[Handle], new: Queue, same: Callable[
     for app in moved:
         app.invalidate_router()
     new.idle_since = None if new.handles else new.idle_since
+    new.end_confirm_delays()
 
 
 def _replace_unconfirmed(substream: Substream, same: Callable[[App, Message], Message | None]) -> None:

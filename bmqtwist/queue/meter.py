@@ -9,9 +9,14 @@ be exceeded once: a limit of N admits N + 1 messages. The limits of the queue ar
 
 Messages and bytes have a state each; the state of the meter is the worse of the two. A change upwards raises an alarm,
 a change to NORMAL is logged as information, a change from FULL to HIGH_WATERMARK is not reported. high = floor(ratio *
-limit), low = floor(ratio / 2 * limit). A limit of 0 is always FULL. Limits and ratios are declared in
-`config/domain.py: LimitsConfig`. `root.py` adds and removes messages, `broker/deliveries.py` raises the alarms of
-`take_events`. Space in the files is in `storage/room.py`.
+limit), low = floor(ratio / 2 * limit). A limit of 0 is always FULL.
+
+The free quota is *ample* while it cannot be used up within the delay of a CONFIRM and a round trip: usage is at most
+1/AMPLE_QUOTA_RATIO of each limit, and AMPLE_MESSAGES_MIN messages and AMPLE_BYTES_MIN bytes are free. It is ample again
+below half of that usage. CONFIRMs are delayed only then (`link/client.py`, `relay/messages.py`).
+
+Limits and ratios are declared in `config/domain.py: LimitsConfig`. `root.py` adds and removes messages,
+`broker/deliveries.py` processes the events of `take_events`. Space in the files is in `storage/room.py`.
 """
 
 from __future__ import annotations
@@ -29,7 +34,9 @@ _REFUSED_MESSAGES = AckStatus.LIMIT_MESSAGES
 _REFUSED_BYTES = AckStatus.LIMIT_BYTES
 _NEVER = 1 << 63  # no count reaches it
 _LOW_RATIO = 0.5  # of the high watermark's ratio
-AMPLE_QUOTA_RATIO: Final = 4  # quota / usage above which delayed CONFIRMs cannot cause NACKs
+AMPLE_QUOTA_RATIO: Final = 4  # quota / usage
+AMPLE_MESSAGES_MIN: Final = 10_000  # free messages, as many as arrive in 50 ms at 200,000 messages/s
+AMPLE_BYTES_MIN: Final = 16 << 20  # free bytes, as many as arrive in 50 ms at 320 MiB/s
 
 
 class MeterState(IntEnum):
@@ -47,10 +54,11 @@ _ALARMS: Final[dict[MeterState, AlarmKind]] = {
 
 @dataclass(frozen=True, slots=True)
 class MeterEvent:
-    """Change of a meter to `state`. `alarm`: alarm to raise with `text`; None = log `text` as information."""
+    """Change of a meter to `state`; None = its free quota is no longer ample. `alarm`: alarm to raise with `text`; None = log
+    `text` as information."""
 
     meter: Meter
-    state: MeterState
+    state: MeterState | None
     alarm: AlarmKind | None
     text: str
 
@@ -58,13 +66,13 @@ class MeterEvent:
 class Meter:
     """Usage of a queue or domain: messages, and bytes of application data and options.
 
-    `events`: state changes until the next `take_events`, one list for a domain and its queues. Callers of a method that
-    changes the usage check whether it is empty.
+    `events`: changes until the next `take_events`, one list for a domain and its queues. Callers of a method that changes
+    the usage check whether it is empty.
     """
 
     __slots__ = ("name", "parent", "disabled", "events", "messages", "bytes", "messages_max", "bytes_max",
                  "messages_low", "messages_high", "bytes_low", "bytes_high", "messages_state", "bytes_state",
-                 "_messages_up", "_messages_down", "_bytes_up", "_bytes_down")
+                 "_ample", "_ample_messages", "_ample_bytes", "_messages_up", "_messages_down", "_bytes_up", "_bytes_down")
 
     def __init__(self, name: str, parent: Meter | None = None, messages_max: int = 0, bytes_max: int = 0,
                  messages_ratio: float = 0.8, bytes_ratio: float = 0.8, disabled: bool = False) -> None:
@@ -83,6 +91,9 @@ class Meter:
         self.bytes_high = int(bytes_max * bytes_ratio)
         self.messages_state = _initial_state(self.messages, self.messages_high, messages_max)
         self.bytes_state = _initial_state(self.bytes, self.bytes_high, bytes_max)
+        self._ample_messages = min(messages_max // AMPLE_QUOTA_RATIO, messages_max - AMPLE_MESSAGES_MIN)
+        self._ample_bytes = min(bytes_max // AMPLE_QUOTA_RATIO, bytes_max - AMPLE_BYTES_MIN)
+        self._ample = self.messages <= self._ample_messages and self.bytes <= self._ample_bytes
         self._set_marks()
 
     @property
@@ -92,12 +103,8 @@ class Meter:
 
     @property
     def has_ample_quota(self) -> bool:
-        """True if the usage is at most 1/AMPLE_QUOTA_RATIO of the quota, here and in the parent."""
-        if self.disabled:
-            return True
-        if AMPLE_QUOTA_RATIO * self.messages > self.messages_max or AMPLE_QUOTA_RATIO * self.bytes > self.bytes_max:
-            return False
-        return self.parent is None or self.parent.has_ample_quota
+        """True if the free quota is ample, here and in the parent."""
+        return self.disabled or self._ample and (self.parent is None or self.parent.has_ample_quota)
 
     def try_add(self, size: int) -> int:
         """Add a message of `size` bytes here and in the parent; return 0, or the AckStatus of the exceeded limit."""
@@ -119,7 +126,7 @@ class Meter:
         return 0
 
     def force_add(self, messages: int, size: int) -> None:
-        """Add messages without a check of the limits and without a state change event (recovery, replicas)."""
+        """Add messages without a check of the limits; without an event for the change of the state (recovery, replicas)."""
         if self.disabled:
             return
         self.messages += messages
@@ -170,6 +177,7 @@ class Meter:
 
     def _update_state(self, silent: bool) -> None:
         before = self.state
+        self._update_ample()
         self.messages_state = _next_state(self.messages_state, self.messages, self.messages_low, self.messages_high,
                                           self.messages_max)
         self.bytes_state = _next_state(self.bytes_state, self.bytes, self.bytes_low, self.bytes_high, self.bytes_max)
@@ -179,11 +187,27 @@ class Meter:
             return
         self.events.append(MeterEvent(self, after, _ALARMS[after] if after > before else None, self.describe()))
 
+    def _update_ample(self) -> None:
+        messages, size = self._ample_messages, self._ample_bytes
+        if not self._ample:
+            self._ample = self.messages <= messages // 2 and self.bytes <= size // 2
+        elif self.messages > messages or self.bytes > size:
+            self._ample = False
+            self.events.append(MeterEvent(self, None, None, ""))
+
     def _set_marks(self) -> None:
         """Set the values at which a state changes next; most updates compare with these only."""
         self._messages_up, self._messages_down = _state_marks(self.messages_state, self.messages_low, self.messages_high,
                                                               self.messages_max)
         self._bytes_up, self._bytes_down = _state_marks(self.bytes_state, self.bytes_low, self.bytes_high, self.bytes_max)
+        messages, size = self._ample_messages, self._ample_bytes
+        if self._ample:
+            self._messages_up, self._bytes_up = min(self._messages_up, messages + 1), min(self._bytes_up, size + 1)
+        elif messages >= 0 and size >= 0:  # the value that is too high must fall
+            if self.messages > messages // 2:
+                self._messages_down = max(self._messages_down, messages // 2)
+            if self.bytes > size // 2:
+                self._bytes_down = max(self._bytes_down, size // 2)
 
 
 def _initial_state(value: int, high: int, limit: int) -> MeterState:

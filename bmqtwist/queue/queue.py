@@ -30,7 +30,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 from bmqtwist.compiled import mypyc_attr
 from bmqtwist.errors import PeerError
@@ -77,6 +77,13 @@ class MemberClient(Client, Protocol):
 
     def ack_early(self, handle: Handle, message: Message, partition_id: int) -> None:
         """Send an early acknowledgement, which the member releases once its own copy of the record is durable."""
+
+
+class BrokerClient(Client, Protocol):
+    """A client with `is_broker`."""
+
+    def advise_quota(self, handle: Handle, ample: bool) -> None:
+        """Report whether the downstream broker may delay the CONFIRMs of a handle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,13 +245,14 @@ class Handle:
     `merges`: one PUSH may name several substreams."""
 
     __slots__ = ("client", "queue", "q_id", "flags", "read_count", "write_count", "substreams", "closing", "merges",
-                 "acks_failed_at")
+                 "acks_failed_at", "delays_confirms")
 
     def __init__(self, client: Client, queue: Queue, q_id: int) -> None:
         self.client, self.queue, self.q_id = client, queue, q_id
         self.flags = self.read_count = self.write_count = 0
         self.substreams: dict[int, Substream] = {}
         self.closing = self.merges = False
+        self.delays_confirms = False  # the downstream broker may delay CONFIRMs
         self.acks_failed_at = float("-inf")  # time of the last log record of a NACK, monotonic seconds
 
     def resume(self) -> None:
@@ -512,7 +520,14 @@ class Queue(ABC):
     @property
     @abstractmethod
     def has_ample_quota(self) -> bool:
-        """True if usage is at most 1/AMPLE_QUOTA_RATIO of the quota: delayed CONFIRMs cannot cause NACKs."""
+        """True if delayed CONFIRMs cannot cause NACKs (`meter.py`)."""
+
+    def end_confirm_delays(self) -> None:
+        """Notify the downstream brokers that delay CONFIRMs, if the free quota is not ample."""
+        if not self.has_ample_quota:
+            for handle in self.handles:
+                if handle.delays_confirms:
+                    cast(BrokerClient, handle.client).advise_quota(handle, False)
 
     @abstractmethod
     def deliver(self, now: float) -> None:

@@ -24,7 +24,6 @@ from bmqtwist.ids import DEFAULT_APP_ID
 from bmqtwist.limits import HELD_CONFIRMS_MAX
 from bmqtwist.queue import delivery
 from bmqtwist.queue.domain import DomainRules
-from bmqtwist.queue.meter import AMPLE_QUOTA_RATIO
 from bmqtwist.queue.mode import QueueMode
 from bmqtwist.queue.queue import App, Put, Queue, QueueContext, Substream
 from bmqtwist.storage.message import Message
@@ -76,6 +75,7 @@ class RelayQueue(Queue):
         self._order = 0
         self._ordinals = 0
         self._retry_due = False
+        self.ample_quota = False  # the upstream reports that the free quota is ample
         self.suspended = False  # the upstream is lost; nothing is delivered until `suspend_confirms`
 
     # -- PUT ----------------------------------------------------------------------------------------------------------
@@ -235,10 +235,7 @@ class RelayQueue(Queue):
 
     @property
     def has_ample_quota(self) -> bool:
-        """True if the messages of consumers here are at most 1/AMPLE_QUOTA_RATIO of the quota, or the quota is unknown
-        here."""
-        limit = self.domain.settings.queue_limits.messages
-        return not limit or AMPLE_QUOTA_RATIO * len(self.messages) <= limit
+        return self.ample_quota
 
     def deliver(self, now: float) -> None:
         """Deliver as at a primary; return messages that no consumer here can receive to the upstream."""

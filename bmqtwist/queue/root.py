@@ -633,4 +633,5 @@ class Domain(DomainRules):
             if before and self.max_attempts and before != self.max_attempts:
                 _freeze_attempts(queue, before)
             queue.set_conditions()
+            queue.end_confirm_delays()
             queue.request_delivery()

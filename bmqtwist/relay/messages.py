@@ -54,7 +54,7 @@ class RelayUplink:
             upstream.peer.session.flush()
 
     def confirm(self, queue: RelayQueue, app_id: str, guid: bytes) -> None:
-        """Send a CONFIRM upstream, delayed unless a consumer may wait for it."""
+        """Send a CONFIRM upstream, delayed unless a consumer may wait for it or a producer may need its room."""
         found = self._find(queue, app_id)
         if found is not None:
             upstream, q_id, stream = found
@@ -62,7 +62,8 @@ class RelayUplink:
             batch.add(batch.confirms, q_id, guid, stream.sub_id)
             if upstream.sends_receipts:
                 batch.await_receipt(queue, app_id, guid)
-            if len(batch.confirms) > DELAYED_CONFIRMS_MAX or _may_block_on_confirms(stream):
+            if (not queue.has_ample_quota or len(batch.confirms) > DELAYED_CONFIRMS_MAX
+                    or _may_block_on_confirms(stream)):
                 upstream.peer.session.flush()
             else:
                 upstream.peer.session.flush_soon()

@@ -185,6 +185,8 @@ class ProxyCluster:
             self._select(StatusChanged(node_id, advisory.value.status), peer.session.now)
         elif advisory.choice == "confirmReceipt":
             self.relays.on_receipt(peer, advisory.value.count)
+        elif advisory.choice == "quotaAdvisory":
+            self.relays.on_quota(peer, advisory.value)
         elif advisory.choice == "stopResponse":
             self.stop_awaited.discard(node_id)
         elif advisory.choice == "stopRequest":

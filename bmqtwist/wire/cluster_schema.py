@@ -200,6 +200,13 @@ class ConfirmReceipt(SchemaType):
     count: U64 = 0
 
 
+class QuotaAdvisory(SchemaType):
+    """Extension: whether the free quota of a queue is ample, so that its CONFIRMs may be delayed."""
+
+    q_id: U32 = 0
+    ample: bool = False
+
+
 class StopResponse(SchemaType):
     """The receiver no longer depends on the sender."""
 
@@ -456,6 +463,7 @@ class ClusterMessage(Chosen):
         (2, "queueAssignmentAdvisory", QueueAssignmentAdvisory),
         (3, "nodeStatusAdvisory", NodeStatusAdvisory),
         (16, "primaryStatusAdvisory", PrimaryStatusAdvisory),
+        (18, "quotaAdvisory", QuotaAdvisory),
         (19, "confirmReceipt", ConfirmReceipt),  # tags above 30 take more than one byte
         (20, "queueUnAssignmentAdvisory", QueueUnAssignmentAdvisory),
         (21, "leaderAdvisoryAck", LeaderAdvisoryAck),

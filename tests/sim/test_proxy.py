@@ -12,7 +12,9 @@ import pytest
 from kit.client import Client, RequestRefused, payloads, refusal
 
 from bmqtwist.config.provider import DomainFile
-from bmqtwist.testing.config import domain_config
+from bmqtwist.errors import AckStatus
+from bmqtwist.queue.relay import RelayQueue
+from bmqtwist.testing.config import CLUSTER, domain_config
 from sim.chain_scenario import ChainScenario
 from sim.cluster import SimulatedCluster
 
@@ -645,3 +647,59 @@ def test_a_proxy_without_authorization_is_refused() -> None:
 def test_random_faults_in_a_chain_of_proxies_lose_no_acknowledged_message(fresh_seed: int) -> None:
     counts = ChainScenario(fresh_seed).run()
     assert counts["acked"] > 100 and counts["delivered"] > 50 and counts["confirmed"] > 100
+
+
+def relay_at(world: SimulatedCluster, name: str, uri: str) -> RelayQueue:
+    """Return the relay of a queue at a proxy."""
+    return world.node(name).broker.proxies[CLUSTER].queues[uri]
+
+
+@pytest.mark.parametrize("limits", [{"queue_messages": 3}, {"domain_messages": 3}, {"queue_bytes": 3}], ids=str)
+@pytest.mark.parametrize("place", ["p1", "p2"])
+def test_a_confirm_at_a_proxy_gives_room_for_the_next_put_elsewhere(place: str, limits: dict[str, int]) -> None:
+    world = chain(texts={"tight": json.dumps(domain_config("tight", **limits))})
+    queue = world.client("n1").open("bmq://tight/q", write=1)
+    reader = world.client(place).consume("bmq://tight/q")
+    queue.post_all(*[b"x"] * 4)
+    assert queue.status_of(b"y") in (AckStatus.LIMIT_MESSAGES, AckStatus.LIMIT_BYTES)
+    reader.confirm(*reader.take(4))
+    world.run(0.003 if place == "p1" else 0.006)
+    assert not queue.status_of(b"z")
+
+
+def test_a_proxy_delays_confirms_only_while_the_primary_reports_ample_quota() -> None:
+    world = chain(texts={"near": json.dumps(domain_config("near", queue_bytes=(16 << 20) + (256 << 10)))})
+    queue = world.client("n1").open("bmq://near/q", write=1)
+    reader = world.client("p2").consume("bmq://near/q", b=1 << 30)
+    stored = world.node("n1").broker.clusters[CLUSTER].queues["bmq://near/q"].messages
+    queue.post_all(b"1", b"2")
+    first, second = reader.take(2)
+    assert all(relay_at(world, name, "bmq://near/q").ample_quota for name in ("p1", "p2"))
+    reader.confirm(first)
+    world.run(0.008)
+    assert len(stored) == 2, "delayed"
+    world.run(0.02)
+    assert len(stored) == 1
+    queue.post_all(*[bytes(100_000)] * 3)
+    world.run(0.02)
+    assert not any(relay_at(world, name, "bmq://near/q").ample_quota for name in ("p1", "p2"))
+    reader.confirm(second)
+    world.run(0.008)
+    assert len(stored) == 3
+    reader.confirm(*reader.take(3))
+    world.run(0.1)
+    queue.post(b"3")
+    reader.take(1)
+    assert all(relay_at(world, name, "bmq://near/q").ample_quota for name in ("p1", "p2"))
+
+
+def test_a_lower_limit_ends_the_delay_of_confirms_at_proxies() -> None:
+    world = chain(texts={"lower": json.dumps(domain_config("lower"))})
+    reader = world.client("p2").consume("bmq://lower/q")
+    world.client("n1").open("bmq://lower/q", write=1).post_all(b"1", b"2")
+    reader.take(2)
+    assert relay_at(world, "p2", "bmq://lower/q").ample_quota
+    world.domains.texts["lower"] = json.dumps(domain_config("lower", queue_messages=3))
+    world.node("n1").broker.commands.run_at_once("DOMAINS RECONFIGURE lower", "test")
+    world.run(0.02)
+    assert not relay_at(world, "p2", "bmq://lower/q").ample_quota

@@ -40,7 +40,7 @@ def declared(cls: type[schema.Chosen] | type[schema.ElectorMessage], *, optional
 
 @pytest.mark.parametrize("heading, expected", [
     ("Cluster messages", [row for row in declared(schema.ClusterMessage)
-                          if row[1] in ("confirmReceipt", "metadataLogMessage")]),
+                          if row[1] in ("confirmReceipt", "quotaAdvisory", "metadataLogMessage")]),
     ("`metadataLogMessage`", declared(schema.MetadataLogMessage)),
     ("`partition`", declared(schema.PartitionLogMessage)),
     ("Optional fields of elector messages", declared(schema.ElectorMessage, optional=True)),

@@ -1,5 +1,7 @@
 """Quota meters: admission, state changes and their alarms."""
 
+from random import Random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -44,20 +46,58 @@ def test_the_limit_of_the_domain_counts_all_its_queues():
     assert first.try_add(1) == 0
 
 
-@pytest.mark.parametrize("queue, domain", [((8, NO_LIMIT), (NO_LIMIT, NO_LIMIT)), ((NO_LIMIT, 16), (NO_LIMIT, NO_LIMIT)),
-                                           ((NO_LIMIT, NO_LIMIT), (8, NO_LIMIT)), ((NO_LIMIT, NO_LIMIT), (NO_LIMIT, 16))])
-def test_a_meter_has_plenty_up_to_a_quarter_of_the_limits_of_queue_and_domain(queue, domain):
-    meter, _ = queue_and_domain_meter(queue, domain)
-    seen = []
-    for _ in range(3):
-        meter.try_add(2)
-        seen.append(meter.has_ample_quota)
-    assert seen == [True, True, False]
-    meter.remove(1, 2)
-    assert meter.has_ample_quota
-    meter.try_add(2)
+UNLIMITED = (NO_LIMIT, NO_LIMIT)
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize("queue, domain", [
+    ((80_000, NO_LIMIT), UNLIMITED), ((NO_LIMIT, 80 * MIB), UNLIMITED),
+    (UNLIMITED, (80_000, NO_LIMIT)), (UNLIMITED, (NO_LIMIT, 80 * MIB))])
+def test_free_quota_is_ample_up_to_a_quarter_of_the_limits_and_again_below_an_eighth(queue, domain):
+    meter, above = queue_and_domain_meter(queue, domain)
+    meter.force_add(19_999, 20 * MIB - 1)
+    assert meter.has_ample_quota and not meter.events
+    assert meter.try_add(1) == 0 and meter.has_ample_quota and not meter.events
+    assert meter.try_add(1) == 0 and not meter.has_ample_quota
+    [event] = meter.take_events()
+    assert event.state is None and event.meter is (meter if domain == UNLIMITED else above)
+    meter.remove(10_000, 10 * MIB)
+    assert not meter.has_ample_quota
+    meter.remove(1, 1)
+    assert meter.has_ample_quota and not meter.events
+    meter.force_add(20_000, 20 * MIB)
+    assert not meter.has_ample_quota and meter.events, "the usage has risen without a check of the limits"
     meter.disabled = True
     assert meter.has_ample_quota
+
+
+@pytest.mark.parametrize("limits, ample", [((9_999, NO_LIMIT), False), ((10_000, NO_LIMIT), True),
+                                           ((NO_LIMIT, 16 * MIB - 1), False), ((NO_LIMIT, 16 * MIB), True)])
+def test_free_quota_is_ample_only_with_more_than_a_round_trip_can_use(limits, ample):
+    meter, _ = queue_and_domain_meter(limits)
+    assert meter.has_ample_quota is ample
+    meter.try_add(1)
+    assert not meter.has_ample_quota
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_ample_quota_depends_on_the_usage_alone_between_its_two_thresholds(seed):
+    """Compares the marks, with which most updates compare only, with the rule."""
+    random = Random(seed)
+    meter, _ = queue_and_domain_meter((random.randrange(9_000, 60_000), random.randrange(15, 100) * MIB))
+    ample_messages = min(meter.messages_max // 4, meter.messages_max - 10_000)
+    ample_bytes = min(meter.bytes_max // 4, meter.bytes_max - 16 * MIB)
+    held, ample = [], min(ample_messages, ample_bytes) >= 0
+    for _ in range(2000):
+        if held and random.random() < 0.5:
+            count, size = held.pop(random.randrange(len(held)))
+            meter.remove(count, size)
+        else:
+            held.append((random.randrange(1, 4000), random.randrange(1, 4 * MIB)))
+            meter.force_add(*held[-1])
+        scale = 1 if ample else 2
+        ample = meter.messages <= ample_messages // scale and meter.bytes <= ample_bytes // scale
+        assert meter.has_ample_quota is ample
 
 
 def test_the_message_limit_is_checked_before_the_byte_limit():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from kit.engine_kit import Client
 from bmqtwist.config.engine_settings import relayed_settings
 from bmqtwist.errors import AckStatus
 from bmqtwist.queue.counters import AckLatency
-from bmqtwist.queue.domain import DomainRules, MeterLimits, Throttle
+from bmqtwist.queue.domain import DomainRules, Throttle
 from bmqtwist.queue.handles import OpenRequest, configure, drop_handle, open_queue
 from bmqtwist.queue.mode import QueueMode
 from bmqtwist.queue.queue import ConsumerSpec, Handle, Put
@@ -187,18 +186,6 @@ def test_a_message_of_the_last_consumer_is_kept_until_the_upstream_confirms_the_
     drop_handle(second, True, 0)
     upstream.queue.on_app_closed("__default")
     assert not upstream.queue.messages and not upstream.queue.apps
-
-
-def test_a_relay_has_plenty_below_a_quarter_of_a_known_limit() -> None:
-    upstream = FakeUpstream()
-    upstream.open(read=1)
-    upstream.push(b"1", b"2")
-    assert upstream.queue.has_ample_quota
-    domain = upstream.queue.domain
-    domain.settings = replace(domain.settings, queue_limits=MeterLimits(11, 0))
-    assert upstream.queue.has_ample_quota
-    upstream.push(b"3")
-    assert not upstream.queue.has_ample_quota
 
 
 def test_a_message_without_matching_subscription_is_returned_upstream_if_supported() -> None:
