@@ -98,6 +98,7 @@ class Broker:
             lambda number: handshake.member_identity(self.identity, self.configuration.app, number, cluster.name,
                                                    cluster.node_id, console_of=cluster.definition), self.sessions)
         downstreams.receipts = cluster.receipts
+        downstreams.has_alternatives = cluster.members is not None
         if cluster.members is not None:
             cluster.members.statuses.announce_to_proxies = downstreams.announce
         if cluster.replication is not None:

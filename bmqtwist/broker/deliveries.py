@@ -93,7 +93,8 @@ class Deliveries:
         if meter is queue.meter:
             queue.end_confirm_delays()
         else:
-            self.run_in_slices(queue, "the end of delays of CONFIRMs", _end_all_delays(list(cast(Domain, queue.domain).queues.values())))
+            queues = list(cast(Domain, queue.domain).queues.values())
+            self.run_in_slices(queue, "the end of delays of CONFIRMs", _end_all_delays(queues))
 
     def run_in_slices(self, queue: Queue, doing: str, work: Steps[Any]) -> None:
         self._loop.scheduler.start(Priority.QUEUE, queue, work, self._failure(queue, doing, disable=True))

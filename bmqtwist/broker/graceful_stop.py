@@ -2,6 +2,8 @@
 
 Deliveries end, except of broadcasts. The broker sends StopRequest to its proxies, then to the other members, hands over its
 partitions and its leadership, and waits for the CONFIRMs of delivered messages and the responses to pending requests.
+Proxies of a cluster with other nodes are notified before that it stops: with their response they have left it, so that
+nothing of them is waited for, and receive nothing more, no broadcasts either (`peers/downstreams.py`).
 `TABLE` has the action of each stage, which runs at every check, and the stages that may follow.
 
 The timeouts of CONFIRMs and answers are configured (`config/clusters.py: QueueOperations`); STOP_ANSWER_S is in

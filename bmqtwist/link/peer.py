@@ -247,10 +247,11 @@ class PeerSession(ClientSession):
 
     # -- called by queues -------------------------------------------------------------------------------------------
 
-    def stop_deliveries(self) -> None:
-        """Stop deliveries to a stopping peer, which may still confirm its messages; broadcast queues continue."""
+    def stop_deliveries(self, broadcasts: bool = False) -> None:
+        """Stop deliveries to a peer that stops, or leaves this node, and may still confirm its messages. Without
+        `broadcasts`, broadcast queues continue."""
         for handle in self.handles.values():
-            if not handle.queue.broadcast:
+            if broadcasts or not handle.queue.broadcast:
                 for substream in handle.substreams.values():
                     substream.subscriptions = []
                     substream.app.invalidate_router()

@@ -116,6 +116,6 @@ CLUSTER_MESSAGES: dict[str, Callable[[MemberDispatch, PeerSession, ControlMessag
     "nodeStatusAdvisory": lambda to, peer, message, about: to.statuses.on_advisory(peer.node_id, about.value),
     "stopRequest": lambda to, peer, message, about: to.statuses.on_stop_request(peer, message),
     "stopResponse": lambda to, peer, message, about: to.statuses.stop_awaited.discard(peer.node_id),
-    "quotaAdvisory": lambda to, peer, message, about: to.relays.relays.on_quota(peer, about.value),
+    "quotaAdvisory": lambda to, peer, message, about: to.relays.relays.incoming.on_quota(peer, about.value),
     "confirmReceipt": lambda to, peer, message, about: to.relays.relays.on_receipt(peer, about.value.count),
 }

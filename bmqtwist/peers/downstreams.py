@@ -62,7 +62,8 @@ def is_stop_response(specific: int, body: bytes) -> bool:
 
 
 class Downstreams:
-    """`link.peer.PeerContext` of one cluster's proxies. `introduce(session number)`: this node's identity in it."""
+    """`link.peer.PeerContext` of one cluster's proxies. `introduce(session number)`: this node's identity in it;
+    `has_alternatives`: proxies may use other nodes of the cluster instead of this one."""
 
     def __init__(self, name: str, status: NodeStatus, introduce: Callable[[int], ClientIdentity],
                  host: handshake.LinkHost) -> None:
@@ -71,6 +72,8 @@ class Downstreams:
         self.peers: dict[PeerSession, None] = {}
         self.stop_awaited: set[PeerSession] = set()  # have not answered a stop request yet
         self.drains = False  # a proxy supports version 1 only and drains its queues first
+        self.has_alternatives = False
+        self._leaving: set[PeerSession] = set()  # stop to use this node before they answer the stop request
         self._stopped = False
         self.receipts = ConfirmReceipts(host.loop.call_later)  # a proxy stores nothing; a member replaces this
 
@@ -99,19 +102,22 @@ class Downstreams:
                                f"'{peer.session.peer}', userAgent: '{peer.session.remote.identity.user_agent}']")
         self._host.report.record_event("node", f"proxy {shown(peer.session.description)} is connected", cluster=self.name,
                                about=shown(peer.session.description), status="proxy")
-        self._send_status(peer)
+        self._send_status(peer, self.status)
 
     def on_event(self, peer: PeerSession, kind: EventType, specific: int, body: bytes) -> None:
         """Handle an event that is no client request: a stop response; another event is logged and dropped."""
         session = peer.session
         if kind is EventType.CONTROL and peer in self.stop_awaited and is_stop_response(specific, body):
             self.stop_awaited.discard(peer)
+            if peer in self._leaving:
+                peer.drop_handles(crashed=False)  # its CONFIRMs and PUTs go to another node now
         elif session.log_limiter.admits(session.now):
             self._host.report.error(f"#PEER_UNEXPECTED_EVENT {session.description}: {kind.name} event of a proxy dropped")
 
     def on_disconnected(self, peer: PeerSession) -> None:
         """Handle the loss of a connection."""
         self.stop_awaited.discard(peer)
+        self._leaving.discard(peer)
         if peer in self.peers:
             del self.peers[peer]
             self._host.report.info(f"Cluster ({self.name}): proxy '{shown(peer.session.description)}' is not connected any "
@@ -123,10 +129,15 @@ class Downstreams:
         """Do nothing: this node dials no proxies."""
 
     def stop(self) -> None:
-        """Send every proxy a stop request: it sends no more PUTs to this node."""
+        """Send every proxy a stop request: it sends no more PUTs to this node. If it can, it uses another node from then on,
+        and receives nothing more from this one."""
         self._stopped = True
         for number, peer in enumerate(self.peers, 1):
             version = stop_version(peer)
+            if version == 2 and self.has_alternatives and self._accepts_statuses(peer):
+                self._leaving.add(peer)
+                peer.stop_deliveries(broadcasts=True)
+                self._send_status(peer, NodeStatus.E_STOPPING)
             if version:
                 self.stop_awaited.add(peer)
                 self.drains = self.drains or version == 1
@@ -143,12 +154,15 @@ class Downstreams:
             is_cut_off = self.status is NodeStatus.E_AVAILABLE and status is NodeStatus.E_STARTING
             self.status = status
             for peer in list(self.peers):
-                self._send_status(peer)
+                self._send_status(peer, status)
                 if is_cut_off:
                     peer.session.close("#PROXY_DROPPED Cluster (%s): %s: this node is cut off from the leader and a primary",
                                        self.name, peer.session.description)
 
-    def _send_status(self, peer: PeerSession) -> None:
+    def _accepts_statuses(self, peer: PeerSession) -> bool:
         group, member = ANNOUNCES
-        if member in peer.session.remote.features.get(group, ()):
-            peer.send(cluster_event(NodeStatusAdvisory(self.status)))
+        return member in peer.session.remote.features.get(group, ())
+
+    def _send_status(self, peer: PeerSession, status: NodeStatus) -> None:
+        if self._accepts_statuses(peer):
+            peer.send(cluster_event(NodeStatusAdvisory(status)))

@@ -54,8 +54,8 @@ _ALARMS: Final[dict[MeterState, AlarmKind]] = {
 
 @dataclass(frozen=True, slots=True)
 class MeterEvent:
-    """Change of a meter to `state`; None = its free quota is no longer ample. `alarm`: alarm to raise with `text`; None = log
-    `text` as information."""
+    """Change of a meter to `state`; None = its free quota is no longer ample. `alarm`: alarm to raise with `text`; None =
+    log `text` as information."""
 
     meter: Meter
     state: MeterState | None

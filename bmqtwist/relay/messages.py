@@ -25,6 +25,7 @@ from bmqtwist.queue.relay import RelayQueue
 from bmqtwist.relay.upstream_queue import RelayUser, Upstream, UpstreamQueue, WaitingPush
 from bmqtwist.storage.message import Message
 from bmqtwist.wire import options
+from bmqtwist.wire.cluster_schema import QuotaAdvisory
 from bmqtwist.wire.events import AckMessage, decode_ack
 from bmqtwist.wire.fast import IMPLICIT_PAYLOAD, MESSAGE_PROPERTIES, OUT_OF_ORDER
 from bmqtwist.wire.walk import MessageError, walk_pushes
@@ -203,6 +204,15 @@ class RelayIncoming:
             opened.waiting_pushes.clear()
             peer.session.close("#PEER_IMPROPER_BEHAVIOR %s: too many messages of queue '%s' without their records (limit: "
                                "%d)", peer.session.description, opened.name, RELAY_WAITING_PUSHES_MAX)
+
+    def on_quota(self, peer: PeerSession, advisory: QuotaAdvisory) -> None:
+        """Handle the upstream's advisory about a queue's quota: without ample quota, delayed CONFIRMs are sent at once."""
+        opened = self._by_id.get(advisory.q_id)
+        if opened is not None and opened.relay is not None and opened.is_upstream(peer):
+            opened.relay.ample_quota = advisory.ample
+            opened.relay.end_confirm_delays()
+            if not advisory.ample:
+                peer.session.flush()
 
     def on_records(self, now: float) -> None:
         """Deliver waiting PUSHes whose records have been written."""

@@ -186,7 +186,7 @@ class ProxyCluster:
         elif advisory.choice == "confirmReceipt":
             self.relays.on_receipt(peer, advisory.value.count)
         elif advisory.choice == "quotaAdvisory":
-            self.relays.on_quota(peer, advisory.value)
+            self.relays.incoming.on_quota(peer, advisory.value)
         elif advisory.choice == "stopResponse":
             self.stop_awaited.discard(node_id)
         elif advisory.choice == "stopRequest":

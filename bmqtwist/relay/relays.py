@@ -58,7 +58,6 @@ from bmqtwist.queue.relay import RelayQueue
 from bmqtwist.relay.messages import RelayIncoming, RelayUplink
 from bmqtwist.relay.upstream_queue import RelayUser, Upstream, UpstreamQueue, UpstreamRequests
 from bmqtwist.steps import Steps
-from bmqtwist.wire.cluster_schema import QuotaAdvisory
 from bmqtwist.wire.control import ControlMessage, Encoding, encode_event
 from bmqtwist.wire.schema import OpenQueueResponse, Status
 from bmqtwist.wire.text import bracketed
@@ -468,15 +467,6 @@ class Relays:
         """Handle a receipt: the upstream has committed `count` CONFIRMs."""
         if peer.upstream_batch is not None:
             peer.upstream_batch.on_receipt(count)
-
-    def on_quota(self, peer: PeerSession, advisory: QuotaAdvisory) -> None:
-        """Handle the upstream's advisory about a queue's quota: without ample quota, delayed CONFIRMs are sent at once."""
-        opened = self._by_id.get(advisory.q_id)
-        if opened is not None and opened.relay is not None and opened.is_upstream(peer):
-            opened.relay.ample_quota = advisory.ample
-            opened.relay.end_confirm_delays()
-            if not advisory.ample:
-                peer.session.flush()
 
     def stop_posting(self, upstream: Upstream) -> None:
         """Handle a stop request of an upstream: PUTs wait for the next upstream, CONFIRMs still go to this one."""

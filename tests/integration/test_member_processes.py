@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -85,3 +86,18 @@ def test_a_rolling_restart_of_member_processes_refuses_no_put(cluster: tuple[Clu
             live(30)
         finish(app, got, set(posted))
     assert [nodes[name].stop() for name in nodes.names] == [0, 0, 0]
+
+
+def test_a_stop_does_not_wait_for_a_consumer_behind_a_proxy(cluster: tuple[ClusterProcess, BrokerProcess]) -> None:
+    nodes, proxy = cluster
+    with application(proxy.url) as app:
+        app.session.open_queue(STRONG, read=True, write=True)
+        for number in range(10):
+            app.post(STRONG, b"%d" % number)
+        app.take(10, confirm=False)
+        [used] = [line for line in proxy.records if "is healthy and using node" in line]
+        node = nodes[next(name for name in nodes.names if f"'[{name}, " in used)]
+        begun = time.monotonic()
+        assert node.stop() == 0
+        assert time.monotonic() - begun < 3.0, "shutdownTimeoutMs is 4 s here"
+        assert not [line for line in node.records if "giving up" in line]

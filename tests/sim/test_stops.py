@@ -208,3 +208,61 @@ def test_the_last_record_of_a_stopping_primary_is_a_sync_point_that_all_replicas
         assert world.hosted(node, index).summary.contains(last)
     world.finish()
     assert not world.refusals()
+
+
+@pytest.mark.parametrize("seed, leads", [(1, False), (2, True), (3, False), (5, True)])
+def test_a_stop_does_not_wait_for_messages_of_proxies_that_have_left(seed: int, leads: bool) -> None:
+    nodes = ReplicatingCluster(seed, 3, proxies={"p1": ["n1", "n2", "n3"]})
+    nodes.run_until_stable()
+    consumer = nodes.client("p1").consume(STRONG)
+    nodes.post(4)
+    held = consumer.take(4)
+    nodes.run(1.0)
+    upstream = nodes.node(f"n{nodes.proxies[0].broker.proxies[CLUSTER].selector.active}")
+    primary = nodes.primary(nodes.cluster("n1").metadata.state.queues[STRONG].partition_id)
+    assert leads is (primary is upstream), "choose another seed"
+    upstream.stop(down=None)
+    begun = nodes.now
+    while upstream.up:
+        nodes.run(0.1)
+    assert nodes.now - begun < 1.5
+    nodes.run(begun + 1.5 - nodes.now)
+    consumer.confirm(*held)
+    nodes.run(INACTIVITY_S)
+    assert not consumer.pushes(), "not delivered again"
+    assert not nodes.stored(nodes.primary())
+
+
+def test_a_proxy_that_has_answered_the_stop_request_receives_no_broadcasts() -> None:
+    nodes = ReplicatingCluster(1)
+    nodes.run_until_stable()
+    uri = "bmq://bmq.test.mem.broadcast/b"
+    local = nodes.client("n1").consume(STRONG)
+    source, receiver = nodes.client("n1").open(uri, write=1), nodes.client("n1").consume(uri)
+    handle = QueueHandleParameters(uri, 0, None, 2, 1, 0, 0)
+    wanted = StreamParameters("__default", [Subscription(1, consumers=[ConsumerInfo(10, 1 << 20, 0, 1)])])
+    announcing, other = (ScriptedBroker(nodes, "n1", f"HA:GRACEFUL_SHUTDOWN_V2{more}")
+                         for more in (",BROADCAST_TO_PROXIES", ""))
+    for proxy in (announcing, other):
+        assert proxy.request("openQueue", OpenQueue(handle)).choice == "openQueueResponse"
+        assert proxy.request("configureStream", ConfigureStream(0, wanted)).choice == "configureStreamResponse"
+    source.put(ack=False)
+    for proxy in (announcing, other):
+        proxy.receive_for(0.1)
+        assert len(proxy.pushed) == 1
+    nodes.post(1)
+    local.take(1)
+    nodes.node("n1").stop(down=None)
+    for proxy in (announcing, other):
+        proxy.receive_for(0.1)
+        [(asked, _)] = proxy.cluster_messages("stopRequest")
+        proxy.send_cluster_message("stopResponse", StopResponse(""), asked)
+        proxy.receive_for(0.1)
+    order = [message.value.choice for message in announcing.control_messages if message.choice == "clusterMessage"]
+    assert order[-2:] == ["nodeStatusAdvisory", "stopRequest"], order
+    source.put(ack=False)
+    for proxy in (announcing, other):
+        proxy.receive_for(0.3)
+    assert len(announcing.pushed) == 1
+    assert len(other.pushed) == 2, "it cannot leave"
+    assert len(receiver.pushes()) == 2

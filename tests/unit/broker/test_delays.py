@@ -29,6 +29,7 @@ from bmqtwist.link.batching import (
     USELESS_DELAYS_MAX,
     AckBatching,
 )
+from bmqtwist.queue.meter import AMPLE_BYTES_MIN, AMPLE_MESSAGES_MIN
 from bmqtwist.queue.window import DeliveryWindow
 from bmqtwist.reactor import performer as module
 from bmqtwist.reactor.performer import TURN_INPUT_S, ReactorPerformer
@@ -134,8 +135,10 @@ def test_a_consumer_near_its_unconfirmed_limit_gets_no_read_pause(memory: Memory
     assert session_of(consumer).pausable == later
 
 
-@pytest.mark.parametrize("limits, later", [({"queue_messages": 80}, True), ({"queue_messages": 79}, False),
-                                           ({"queue_bytes": 79}, False), ({"domain_messages": 79}, False)])
+@pytest.mark.parametrize("limits, later", [
+    ({"queue_messages": AMPLE_MESSAGES_MIN + 20}, True), ({"queue_messages": AMPLE_MESSAGES_MIN + 19}, False),
+    ({"queue_bytes": AMPLE_BYTES_MIN + 20}, True), ({"queue_bytes": AMPLE_BYTES_MIN + 19}, False),
+    ({"domain_messages": AMPLE_MESSAGES_MIN + 19}, False), ({"queue_messages": 79}, False)])
 def test_a_consumer_of_a_queue_near_its_quota_gets_no_read_pause(memory: MemoryWorld, limits: dict[str, int],
                                                                  later: bool) -> None:
     """Otherwise producers would be refused although messages are already confirmed."""
