@@ -488,6 +488,13 @@ PLUGIN_MISSING = _declare(
     "None.",
     "None, if this is intended. The console does not count this alarm.",
     has_original_line=True)
+FILE_NOT_WRITTEN = _declare(
+    "file-not-written", "LOG_FILE",
+    "A file of the log, the statistics, the audit log or the logouts cannot be written or rotated. One alarm for each file.",
+    "If the rotation failed, the present file continues. Else lines are missing, which the log counts; 500 entries of the "
+    "audit log are kept.",
+    "The text has the reason: free space or inodes, or correct the permissions. The broker tries again every second.",
+    clears="the file is written")
 CREDENTIALS_MISSING = _declare(
     "credentials-missing", "CREDENTIALS_MISSING",
     "An authenticator is configured without users.",

@@ -14,7 +14,7 @@ runs once per message tests `report.debugging` first, or logs nothing.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Final, NamedTuple, Protocol
 
 from bmqtwist.alarms import AlarmKind
@@ -50,6 +50,31 @@ class LogLine(NamedTuple):
     text: str
 
 
+class FailedFiles:
+    """Files of the log, statistics and console that cannot be written or rotated at present, each with the reason and a
+    function that tries again. Owners add and discard files in any thread; `daemon/housekeeping.py` raises the alarm, tries
+    again every second, and clears it."""
+
+    __slots__ = ("_failed",)
+
+    def __init__(self) -> None:
+        self._failed: dict[str, tuple[str, Callable[[], object]]] = {}
+
+    def add(self, path: str, reason: str, retry: Callable[[], object]) -> None:
+        self._failed[path] = reason, retry
+
+    def discard(self, path: str) -> None:
+        self._failed.pop(path, None)
+
+    def items(self) -> list[tuple[str, tuple[str, Callable[[], object]]]]:
+        """Return (path, (reason, retry)) of each file."""
+        return list(self._failed.items())
+
+    def has(self, subject: str) -> bool:
+        """Return whether the subject of an alarm, `File 'path'`, has failed."""
+        return any(subject == f"File '{path}'" for path, _ in self.items())
+
+
 class EventRecorder(Protocol):
     """Records events and alarms (`view/events.py`); never raises."""
 
@@ -66,6 +91,10 @@ class Report(Protocol):
     @property
     def debugging(self) -> bool:
         """True if `debug` lines are enabled."""
+
+    @property
+    def failed_files(self) -> FailedFiles:
+        """Files that cannot be written at present."""
 
     def debug(self, text: str, *args: object) -> None:
         """Log a detail for the analysis of an error."""
@@ -97,10 +126,11 @@ class Report(Protocol):
 class RecordedReport:
     """Base class of reports: passes events and alarms to a recorder."""
 
-    __slots__ = ("recorder",)
+    __slots__ = ("recorder", "failed_files")
 
     def __init__(self) -> None:
         self.recorder: EventRecorder | None = None
+        self.failed_files = FailedFiles()
 
     def set_recorder(self, recorder: EventRecorder) -> None:
         self.recorder = recorder

@@ -11,16 +11,17 @@ AUDIT_INTERVAL_S are in `bmqtwist/limits.py`.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from bmqtwist.console.documents import Document, compact
 from bmqtwist.limits import AUDIT_BURST, AUDIT_INTERVAL_S
-from bmqtwist.report import shown
+from bmqtwist.report import FailedFiles, shown
 
 FILE = "console-audit.jsonl"
 FILE_BYTES_MAX = 4 << 20
@@ -33,11 +34,13 @@ TEXT_CHARS_MAX = 500
 
 
 class AuditLog:
-    """Entries, newest last. `folder`: "" = no file; `failed` is called at the first failed write after a success."""
+    """Entries, newest last. `folder`: "" = no file. `failed`: contains the file while it cannot be written; the last
+    ENTRIES_MAX entries of that time are written later."""
 
-    def __init__(self, folder: str, failed: Callable[[str], None]) -> None:
+    def __init__(self, folder: str, failed: FailedFiles) -> None:
         self._path = Path(folder) / FILE if folder else None
-        self._on_failed, self._failure_reported = failed, False
+        self._failed = failed
+        self._unwritten: deque[Document] = deque(maxlen=ENTRIES_MAX)
         self._limits: OrderedDict[str, _Limit] = OrderedDict()
         self.entries: deque[Document] = deque(maxlen=ENTRIES_MAX)
         if self._path is not None:
@@ -69,7 +72,20 @@ class AuditLog:
         entry = {name: shown(value, TEXT_CHARS_MAX) if isinstance(value, str) else value for name, value in entry.items()}
         self.entries.append(entry)
         if self._path is not None:
-            self._write(self._path, entry)
+            self._unwritten.append(entry)
+            self._write_all()
+
+    def _write_all(self) -> None:
+        """Write the entries that are not written yet."""
+        if self._path is None:
+            return
+        try:
+            while self._unwritten:
+                self._write(self._path, self._unwritten[0])
+                self._unwritten.popleft()
+            self._failed.discard(str(self._path))
+        except OSError as error:
+            self._failed.add(str(self._path), f"the audit log cannot be written: {error.strerror or error}", self._write_all)
 
     def _limit_of(self, principal: str, at: float) -> _Limit:
         limit = self._limits.setdefault(principal, _Limit(at))
@@ -79,22 +95,23 @@ class AuditLog:
         return limit
 
     def _write(self, path: Path, entry: Mapping[str, Any]) -> None:
+        line = f"{compact(entry)}\n".encode()
+        descriptor = _open(path)
         try:
-            line = f"{compact(entry)}\n".encode()
-            descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640)
-            try:
-                if os.fstat(descriptor).st_size + len(line) > FILE_BYTES_MAX:
-                    _rotate(path, entry["at"])
-                    os.close(descriptor)
-                    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640)
-                os.write(descriptor, line)
-            finally:
-                os.close(descriptor)
-            self._failure_reported = False
-        except OSError as error:
-            if not self._failure_reported:
-                self._failure_reported = True
-                self._on_failed(f"The audit log '{path}' cannot be written: {error.strerror or error}")
+            size = os.fstat(descriptor).st_size
+            if size + len(line) > FILE_BYTES_MAX:
+                full, descriptor, size = descriptor, _open(path.with_name(f"{FILE}.new")), 0
+                os.close(full)
+                _rotate(path, entry["at"])
+            if os.write(descriptor, line) < len(line):
+                os.ftruncate(descriptor, size)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        finally:
+            os.close(descriptor)
+
+
+def _open(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640)
 
 
 class _Limit:
@@ -116,7 +133,7 @@ class _Limit:
 
 
 def _rotate(path: Path, at: float) -> None:
-    """Rename the file and the previous ones; delete files above AGE_S_MAX and FILES_MAX."""
+    """Rename the new file, the present one and the previous ones; delete files above AGE_S_MAX and FILES_MAX."""
     for number in range(FILES_MAX, 0, -1):
         old = path.with_name(f"{FILE}.{number}")
         try:
@@ -127,3 +144,4 @@ def _rotate(path: Path, at: float) -> None:
         except FileNotFoundError:
             continue
     os.replace(path, path.with_name(f"{FILE}.1"))
+    os.replace(path.with_name(f"{FILE}.new"), path)

@@ -16,17 +16,19 @@ from pathlib import Path
 
 from bmqtwist.console.documents import compact
 from bmqtwist.limits import LOGIN_GENERATION_MAX
+from bmqtwist.report import FailedFiles
 
 FILE = "console-logouts.json"
 FILE_BYTES_MAX = 1 << 20
 
 
 class LoginGenerations:
-    """Generations of all users. `folder`: "" = no file; `failed` is called at each failed read or write; `is_complete`: no
-    logout from before the start can be missing."""
+    """Generations of all users. `folder`: "" = no file; `failed` is called if it cannot be read, `failed_files` contains it
+    while it cannot be written; `is_complete`: no logout from before the start can be missing."""
 
     def __init__(self, users: Collection[str] = (), folder: str = "",
-                 failed: Callable[[str], None] | None = None) -> None:
+                 failed: Callable[[str], None] | None = None, failed_files: FailedFiles | None = None) -> None:
+        self._failed_files = failed_files or FailedFiles()
         self._users, self._failed = frozenset(users), failed or (lambda reason: None)
         self._path = Path(folder) / FILE if folder else None
         self.numbers: dict[str, int] = {}
@@ -85,6 +87,7 @@ class LoginGenerations:
                 os.fsync(folder)
             finally:
                 os.close(folder)
+            self._failed_files.discard(str(self._path))
         except OSError as error:
-            self._failed(f"The logouts '{self._path}' cannot be written: {error.strerror or error}. A restart of this node "
-                         "revives ended logins.")
+            self._failed_files.add(str(self._path), f"the logouts cannot be written: {error.strerror or error}. A restart "
+                                   "of this node revives ended logins", self._write)

@@ -48,7 +48,8 @@ class ConsoleService:
         users = {user.name: user for user in http.users}
         log_file = configuration.broker.task_config.log_controller.file_name
         folder = str(Path(log_file).parent) if log_file else ""
-        generations = LoginGenerations(users, folder if secret else "", host.report.error)
+        generations = LoginGenerations(users, folder if secret else "", host.report.error,
+                                       host.report.failed_files)
         generations.is_complete = not secret  # else no login outlives the process
         cookies = Cookies(secret or os.urandom(32), http.session_hours * 3600.0, http.idle_minutes * 60.0, generations,
                           host.present_time()[1])
@@ -58,7 +59,7 @@ class ConsoleService:
                                   host.run_in_steps)
         self.collector = DocumentCollector(host, self._client)
         self.hub = Hub(lambda: os.urandom(9).hex(), self._publish_soon)
-        audit = AuditLog(folder, host.report.error)
+        audit = AuditLog(folder, host.report.failed_files)
         demonstration, delayed_stop = Demonstration(host), DelayedStop(host)
         restart = RollingRestart(host.reactor, self.collector,
                                  lambda node, reason, caller: context.stop_node(node, reason, caller), host.report)

@@ -1,4 +1,4 @@
-"""Housekeeping of one broker: alarms for stuck queues, deletion of unused queues, clearing of ended alarms.
+"""Housekeeping of one broker: alarms for stuck queues and files, deletion of unused queues, clearing of ended alarms.
 
 A queue is stuck for an app when the oldest undelivered message of the app is older than the domain's `maxIdleTime`.
 Delivered but unconfirmed messages do not count. An alarm is raised once per episode, which ends when no message is
@@ -125,6 +125,7 @@ class Housekeeping:
         periods = (each.consumption_monitor_period_ms / 1000 for each in operations.values())
         self._monitor = StuckMonitor(broker.report, min(periods, default=STUCK_POLL_S))
         self._extra_check_at = float("-inf")  # moment of the additional check
+        self._failed_files: set[str] = set()  # with an alarm
 
     def start(self, now: float) -> None:
         self._broker.loop.timers.every(now, STUCK_POLL_S, self.check_stuck_queues)
@@ -141,8 +142,20 @@ class Housekeeping:
             broker.loop.timers.at(self._extra_check_at, self.check_stuck_queues)
 
     def _on_collect_timer(self, now: float) -> None:
+        self.retry_failed_files()
         self.clear_ended_alarms(now)
         self.delete_unused_queues(now)
+
+    def retry_failed_files(self) -> None:
+        """Raise an alarm for each file that cannot be written since the last call, and try all of them again."""
+        report = self._broker.report
+        failed = report.failed_files.items()
+        for path, (reason, _) in failed:
+            if path not in self._failed_files:
+                report.alarm(alarms.FILE_NOT_WRITTEN, "File '%s': %s", path, reason)
+        self._failed_files = {path for path, _ in failed}
+        for _, (_, retry) in failed:
+            retry()
 
     def clear_ended_alarms(self, now: float) -> None:
         """Clear alarms whose condition has ended."""

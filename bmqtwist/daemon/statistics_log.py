@@ -26,7 +26,8 @@ class StatisticsLog:
         self.json: LogFile | None = None
         if not settings.file or settings.encoding == "NONE":
             return
-        rotation = settings.rotate_bytes, settings.max_age_days, wall, settings.rotate_days * 86400.0
+        rotation = (settings.rotate_bytes, settings.max_age_days, wall, settings.rotate_days * 86400.0,
+                    report.failed_files)
         try:
             if settings.encoding != "JSON":
                 self.tables = LogFile(settings.file, *rotation)

@@ -120,17 +120,17 @@ _DIGITS = {"T": r"\d{8}_\d{6}", "Y": r"\d{4}", "M": r"\d\d", "D": r"\d\d", "h": 
 class FileNames:
     """Log file names of a pattern."""
 
-    __slots__ = ("_pattern",)
+    __slots__ = ("text",)
 
     def __init__(self, pattern: str) -> None:
-        self._pattern = pattern
+        self.text = pattern
 
     def name_at(self, wall: float, process: int) -> str:
         """Return the name of a file that begins at `wall`."""
         at = datetime.fromtimestamp(wall, UTC)
         values = {"T": f"{at:%Y%m%d_%H%M%S}", "Y": f"{at:%Y}", "M": f"{at:%m}", "D": f"{at:%d}", "h": f"{at:%H}",
                   "m": f"{at:%M}", "s": f"{at:%S}", "p": str(process), "%": "%"}
-        return re.sub(r"%(.)", lambda found: values.get(found[1], found[0]), self._pattern)
+        return re.sub(r"%(.)", lambda found: values.get(found[1], found[0]), self.text)
 
     @staticmethod
     def rotated_name(name: str, wall: float) -> str:
@@ -139,7 +139,7 @@ class FileNames:
 
     def pattern(self) -> re.Pattern[str]:
         """Return an expression for the last path component of every name of this pattern, rotated ones included."""
-        parts = re.split(r"(%.)", self._pattern.rpartition("/")[2])
+        parts = re.split(r"(%.)", self.text.rpartition("/")[2])
         expression = "".join(_DIGITS.get(part[1], re.escape(part)) if len(part) == 2 and part[0] == "%"
                              else re.escape(part) for part in parts)
         return re.compile(expression + r"(\.\d{8}_\d{6}(\.\d+)?)?")

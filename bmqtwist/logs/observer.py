@@ -5,19 +5,25 @@
                           +-- ALARM and PANIC: copy to the alarm channel, at most one per minute and source
 
 The process creates one `Logs`, hands `Logs.report` to the broker and calls `Logs.close` at its end; twisted.logger
-calls the observer. A line that cannot be written is dropped and counted. `tap.py` and `cli/bmqbrkr.py` create `Logs`.
-The format of a line is in `format.py`, the statistics log in `daemon/statistics_log.py`. Severities and files are
-configured (`config/broker.py: LogController`).
+calls the observer. A line that cannot be written is dropped and counted; the next written line is preceded by the count. A
+rotation that fails leaves the present file in use. Both are in `Report.failed_files` until a write succeeds.
+
+`tap.py` and `cli/bmqbrkr.py` create `Logs`. The format of a line is in `format.py`, the statistics log in
+`daemon/statistics_log.py`. Severities and files are configured (`config/broker.py: LogController`).
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
+from io import FileIO
 from itertools import islice
 
 from twisted.logger import ILogObserver, Logger, LogLevel, eventAsText, formatEvent
@@ -28,8 +34,9 @@ from bmqtwist.config.broker import LogController
 from bmqtwist.errors import LocalError
 from bmqtwist.logs.background import Stream
 from bmqtwist.logs.format import SEVERITIES, FileNames, Levels, LineFormat, LogEntry, escape_controls
-from bmqtwist.report import LogLine, RecordedReport
+from bmqtwist.report import FailedFiles, LogLine, RecordedReport
 
+RETRY_S = 1.0  # between two attempts to rotate
 ROTATION_SECONDS = 86400.0  # age at which a log file is rotated, as with the original
 
 _LEVELS = {"FATAL": LogLevel.critical, "ERROR": LogLevel.error, "WARN": LogLevel.warn, "INFO": LogLevel.info,
@@ -95,34 +102,66 @@ class TwistedReport(RecordedReport):
 
 
 class LogFile:
-    """Log file with rotation. `rotation_bytes`, `max_age_days` and `rotation_seconds`: 0 = never."""
+    """Log file with rotation, written by any thread. `rotation_bytes`, `max_age_days` and `rotation_seconds`: 0 = never."""
 
     def __init__(self, pattern: str, rotation_bytes: int, max_age_days: int, wall: Callable[[], float],
-                 rotation_seconds: float = ROTATION_SECONDS) -> None:
+                 rotation_seconds: float = ROTATION_SECONDS, failed: FailedFiles | None = None) -> None:
         self._names, self._wall = FileNames(pattern), wall
+        self._failed, self._lock = failed or FailedFiles(), threading.RLock()  # a finalizer may log
+        self._failed_at = float("-inf")  # of the last rotation
         self._rotation_bytes, self._max_age_days, self._rotation_seconds = rotation_bytes, max_age_days, rotation_seconds
         self.dropped_lines = 0  # lines that could not be written
+        self._unreported = 0  # of them
         try:
-            self._open()
+            path = self._names.name_at(wall(), os.getpid())
+            self._use(path, _open(path))
         except OSError as error:
             raise LocalError(f"The log file cannot be opened: {error}. Create the directory of '{pattern}' "
                              "first.") from None
 
-    def _open(self) -> None:
-        self._opened_at = self._wall()
-        self.path = self._names.name_at(self._opened_at, os.getpid())
-        self._file = open(self.path, "a", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115 (kept open)
-        self._size = self._file.tell()
+    def _use(self, path: str, file: FileIO) -> None:
+        self.path, self._file, self._opened_at, self._size = path, file, self._wall(), file.tell()
 
     def write(self, text: str) -> None:
-        """Append text; rotate first if it is due."""
-        try:
-            if self._is_rotation_due():
+        """Append text; rotate first if it is due. Without text: try again what failed."""
+        with self._lock:
+            try:
+                rotated = self._rotate_if_due()
+                if self._unreported:
+                    self._append(f"({self._unreported} lines before this one could not be written)\n")
+                self._unreported = 0
+                self._append(text)
+            except OSError as error:
+                lost = text.count("\n")
+                self.dropped_lines, self._unreported = self.dropped_lines + lost, self._unreported + lost
+                self._fail(f"cannot be written: {error}")
+                return
+            if rotated:
+                self._failed.discard(self._names.text)
+
+    def _append(self, text: str) -> None:
+        data = text.encode("utf-8", "backslashreplace")
+        written = self._file.write(data)
+        self._size += written
+        if written < len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def _fail(self, reason: str) -> None:
+        self._failed.add(self._names.text, reason, partial(self.write, ""))
+
+    def _rotate_if_due(self) -> bool:
+        """Return False if a rotation is due and has failed: the present file stays in use."""
+        if not self._is_rotation_due():
+            return True
+        now = self._wall()
+        if abs(now - self._failed_at) >= RETRY_S:
+            try:
                 self._rotate()
-            self._size += self._file.write(text)
-            self._file.flush()
-        except (OSError, ValueError):
-            self.dropped_lines += 1
+                return True
+            except OSError as error:
+                self._failed_at = now
+                self._fail(f"cannot be rotated: {error}")
+        return False
 
     def _is_rotation_due(self) -> bool:
         if self._rotation_bytes and self._size >= self._rotation_bytes:
@@ -130,15 +169,29 @@ class LogFile:
         return bool(self._rotation_seconds) and self._wall() - self._opened_at >= self._rotation_seconds
 
     def _rotate(self) -> None:
-        self._file.close()
-        if self._names.name_at(self._wall(), os.getpid()) == self.path:
-            full = self._names.rotated_name(self.path, self._wall())
-            number = 0
-            while os.path.exists(full if not number else f"{full}.{number}"):
-                number += 1
-            os.rename(self.path, full if not number else f"{full}.{number}")
-        self._open()
-        self.delete_old_files()
+        """Open the next file, then close the present one."""
+        old, path = self._file, self._names.name_at(self._wall(), os.getpid())
+        replaces = path == self.path
+        new = _open(f"{path}.new" if replaces else path)
+        try:
+            if replaces:
+                with suppress(FileNotFoundError):  # moved by another program
+                    os.rename(path, self._free_name())
+                os.rename(f"{path}.new", path)
+        except OSError:
+            new.close()
+            raise
+        self._use(path, new)
+        with suppress(OSError):
+            old.close()
+        with suppress(OSError):
+            self.delete_old_files()
+
+    def _free_name(self) -> str:
+        full, number = self._names.rotated_name(self.path, self._wall()), 0
+        while os.path.exists(full if not number else f"{full}.{number}"):
+            number += 1
+        return full if not number else f"{full}.{number}"
 
     def delete_old_files(self) -> Iterable[str]:
         """Delete files of this log older than `max_age_days` and return their names."""
@@ -155,12 +208,18 @@ class LogFile:
 
     def reopen(self) -> None:
         """Continue in a new file of the same name after an external rotation. OSError: the present file stays open."""
-        file = open(self.path, "a", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115 (kept open)
-        self._file.close()
-        self._file, self._size = file, file.tell()
+        with self._lock:
+            old = self._file
+            self._use(self.path, _open(self.path))
+            with suppress(OSError):
+                old.close()
 
     def close(self) -> None:
         self._file.close()
+
+
+def _open(path: str) -> FileIO:
+    return open(path, "ab", buffering=0)
 
 
 @implementer(ILogObserver)
@@ -205,16 +264,15 @@ class Logs:
 
     def __init__(self, settings: LogController, console: Stream | None, alarms: Stream,
                  wall: Callable[[], float] = time.time, clock: Callable[[], float] = time.monotonic) -> None:
-        levels = Levels(settings.logging_verbosity, settings.categories)
-        self.file = LogFile(settings.file_name, settings.rotation_bytes, settings.file_max_age_days,
-                            wall) if settings.file_name else None
+        levels, lines = Levels(settings.logging_verbosity, settings.categories), LogTail()
+        self.report = TwistedReport(levels, alarms, clock, None, lines)
+        self.file = LogFile(settings.file_name, settings.rotation_bytes, settings.file_max_age_days, wall,
+                            failed=self.report.failed_files) if settings.file_name else None
         if self.file is not None:
             self.file.delete_old_files()
-        lines = LogTail()
         self.observer = LogObserver(self.file, LineFormat(settings.logfile_format), console,
                                     LineFormat(settings.console_format),
                                     SEVERITIES[settings.console_severity_threshold], lines)
-        self.report = TwistedReport(levels, alarms, clock, None, lines)
 
     def reopen(self) -> None:
         """Reopen the file. OSError: the present file stays open."""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 ALARMS_MAX = 500  # retained; dropped in this order: cleared ones, ALARMs, PANICs; of each, acknowledged ones, the oldest
 TEXT_CHARS_MAX = 4_000  # per alarm
 _URI = re.compile(r"bmq://[^\s'\"\],]+")
-_NODE_OR_CLUSTER = re.compile(r"[Nn]ode \S+|Cluster(?:Proxy)? \([^)]*\)|[Dd]omain '[^']*'")
+_NODE_OR_CLUSTER = re.compile(r"File '[^']*'|[Nn]ode \S+|Cluster(?:Proxy)? \([^)]*\)|[Dd]omain '[^']*'")
 _NUMBER = re.compile(r"\d+")
 _ID = re.compile(r"[0-9]{1,18}")
 _LOCATOR_CHARS = 100  # of a text that names no subject: its beginning identifies the alarm
@@ -43,7 +43,7 @@ _PARTITION = re.compile(r"Partition \[(\d+)\]")
 
 def subject_of(text: str) -> str:
     """Return the subject of an alarm: the first queue or domain that the text names, else the partition, else the node or
-    cluster, else the beginning of the text with `#` for each number.
+    cluster or file, else the beginning of the text with `#` for each number.
 
     >>> subject_of("Queue 'bmq://d/q' seems to be stuck"), subject_of("Cluster (c) Partition [3]: is full")
     ('bmq://d/q', 'Partition [3]')
@@ -290,6 +290,7 @@ CONDITIONS: dict[str, Callable[[Broker, AlarmState, float], bool]] = {
     kinds.NODE_CANNOT_WRITE.id: _can_write,
     kinds.CLUSTER_ACTIVE_NODE_UNKNOWN.id: _has_upstream,
     kinds.NODE_VERSION_DIFFERS.id: _versions_fit,
+    kinds.FILE_NOT_WRITTEN.id: lambda broker, alarm, wall: not broker.report.failed_files.has(alarm.subject),
     **dict.fromkeys((kinds.DISPATCHER.id, kinds.QUEUE_LIST_SHARE.id),
                     lambda broker, alarm, wall: wall - alarm.last_at >= MOMENTARY_S),
 }

@@ -34,6 +34,7 @@ from bmqtwist.console.generations import LoginGenerations
 from bmqtwist.console.pages import page_policy
 from bmqtwist.console.server import local_path
 from bmqtwist.limits import AUDIT_BURST, AUDIT_INTERVAL_S
+from bmqtwist.report import FailedFiles
 
 SECRET = b"s" * 32
 WALL = 1_000_000.0
@@ -114,11 +115,15 @@ def test_a_damaged_file_of_logouts_ends_the_logins_of_earlier_processes(tmp_path
     assert not LoginGenerations(("ada",)).has_file, "without a file they end, too"
 
 
-def test_logouts_that_cannot_be_written_are_reported(tmp_path: Path) -> None:
-    failed: list[str] = []
-    book = generations(tmp_path / "nothing", failed)
+def test_logouts_that_cannot_be_written_are_reported_and_written_later(tmp_path: Path) -> None:
+    failed = FailedFiles()
+    book = LoginGenerations(("ada",), str(tmp_path / "later"), None, failed)
     book.end("ada")
-    assert book.of("ada") == 1 and len(failed) == 1 and "cannot be written" in failed[0]
+    (_, (reason, retry)), = failed.items()
+    assert book.of("ada") == 1 and "cannot be written" in reason
+    (tmp_path / "later").mkdir()
+    retry()
+    assert not failed.items() and generations(tmp_path / "later").of("ada") == 1
 
 
 def test_a_login_from_before_the_start_needs_complete_generations() -> None:
@@ -280,27 +285,33 @@ def test_a_request_body_that_is_no_json_object_is_refused(body: bytes) -> None:
 
 
 def test_the_audit_log_is_written_read_at_the_start_and_limited(tmp_path: Path) -> None:
-    reported: list[str] = []
-    log = AuditLog(str(tmp_path), reported.append)
+    failed = FailedFiles()
+    log = AuditLog(str(tmp_path), failed)
     for number in range(3):
         log.add(audit_entry("purge", "bmq://d/q\n" + "x" * 9000, "ok", f"because {number}"))
     written = (tmp_path / FILE).read_text().splitlines()
     assert len(written) == 3 and json.loads(written[2])["reason"] == "because 2" and len(written[2]) < 1000
     entries = [json.loads(line) for line in written]
-    assert list(AuditLog(str(tmp_path), reported.append).entries) == list(log.entries) == entries
+    assert list(AuditLog(str(tmp_path), failed).entries) == list(log.entries) == entries
     with open(tmp_path / FILE, "ab") as file:
         file.truncate(FILE_BYTES_MAX)
     log.add(audit_entry("stop", "n2", "ok"))
     assert (tmp_path / f"{FILE}.1").stat().st_size == FILE_BYTES_MAX and (tmp_path / FILE).stat().st_size < 1000
-    assert AuditLog(str(tmp_path), reported.append).entries[-1]["action"] == "stop" and not reported
+    assert AuditLog(str(tmp_path), failed).entries[-1]["action"] == "stop" and not failed.items()
+    assert not list(tmp_path.glob("*.new"))
 
 
-def test_an_audit_log_that_cannot_be_written_is_reported_once_and_kept_in_memory(tmp_path: Path) -> None:
-    reported: list[str] = []
-    log = AuditLog(str(tmp_path / "nothing" / "here"), reported.append)
-    for _ in range(3):
-        log.add(audit_entry("stop", "n1", "ok"))
-    assert len(reported) == 1 and "cannot be written" in reported[0] and len(log.entries) == 3
+def test_an_audit_log_that_cannot_be_written_is_written_later(tmp_path: Path) -> None:
+    """The entries of a failure are kept, up to a limit, and written when the file can be written again."""
+    failed = FailedFiles()
+    log = AuditLog(str(tmp_path / "later"), failed)
+    for number in range(3):
+        log.add(audit_entry("stop", f"n{number}", "ok"))
+    (path, (reason, retry)), = failed.items()
+    assert path.endswith(FILE) and "cannot be written" in reason and len(log.entries) == 3
+    (tmp_path / "later").mkdir()
+    retry()
+    assert not failed.items() and (tmp_path / "later" / FILE).read_text().count("\n") == 3
 
 
 def refusals(log: AuditLog, principal: str, count: int, at: float) -> None:
@@ -309,7 +320,7 @@ def refusals(log: AuditLog, principal: str, count: int, at: float) -> None:
 
 
 def test_a_flood_of_refusals_does_not_displace_other_entries(tmp_path: Path) -> None:
-    log = AuditLog(str(tmp_path), lambda text: None)
+    log = AuditLog(str(tmp_path), FailedFiles())
     log.add(audit_entry("purge", "bmq://d/q", "ok"))
     refusals(log, "vera", 40_000, 5.0)
     refusals(log, "olaf", 1, 5.0)
@@ -322,14 +333,14 @@ def test_a_flood_of_refusals_does_not_displace_other_entries(tmp_path: Path) -> 
 
 
 def test_the_number_of_principals_with_a_limit_is_bounded() -> None:
-    log = AuditLog("", lambda text: None)
+    log = AuditLog("", FailedFiles())
     for number in range(PRINCIPALS_MAX + 10):
         refusals(log, f"u{number}", 1, 5.0)
     assert len(log._limits) == PRINCIPALS_MAX
 
 
 def test_previous_audit_files_are_kept_by_number_and_age(tmp_path: Path) -> None:
-    log = AuditLog(str(tmp_path), lambda text: None)
+    log = AuditLog(str(tmp_path), FailedFiles())
 
     def fill(at: float) -> None:
         with open(tmp_path / FILE, "ab") as file:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import re
@@ -13,8 +14,10 @@ from twisted.logger import Logger, LogPublisher
 from bmqtwist import alarms
 from bmqtwist.config.broker import LogController
 from bmqtwist.errors import LocalError
+from bmqtwist.logs import observer
 from bmqtwist.logs.format import MESSAGE_CHARS_MAX, SEVERITIES, FileNames, Levels, LineFormat, LogEntry, date_text
-from bmqtwist.logs.observer import LogFile, LogObserver, Logs, TwistedReport
+from bmqtwist.logs.observer import RETRY_S, LogFile, LogObserver, Logs, TwistedReport
+from bmqtwist.report import FailedFiles
 
 WALL = 1795237237.248  # 21 November 2026, 05:00:37.248
 RECORD = LogEntry(WALL, "INFO", "bmqtwist.link.session", "hello", "/src/session.py", 42, 17, 99)
@@ -122,10 +125,62 @@ def test_a_missing_log_directory_is_an_error_with_a_clear_text(tmp_path: Path) -
 
 def test_a_full_disk_loses_lines_without_an_exception() -> None:
     """Every write to /dev/full fails."""
-    file = LogFile("/dev/full", 0, 0, lambda: WALL)
+    failed = FailedFiles()
+    file = LogFile("/dev/full", 0, 0, lambda: WALL, failed=failed)
     file.write("lost\n")
     file.write("lost\n")
-    assert file.dropped_lines == 2
+    assert file.dropped_lines == 2 and failed.has("File '/dev/full'")
+
+
+@pytest.mark.parametrize("pattern", ["log", "log.%T"])
+def test_a_failed_rotation_continues_in_the_present_file_and_is_tried_again(tmp_path: Path, pattern: str,
+                                                                            monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inodes are exhausted for a moment: no new file can be created, and no line is lost."""
+    failed, wall, opened, refused = FailedFiles(), [WALL], observer._open, []
+
+    def refuse(path: str) -> io.FileIO:
+        refused.append(path)
+        raise OSError(errno.ENOSPC, "No space left on device")
+    file = LogFile(str(tmp_path / pattern), 10, 0, lambda: wall[0], failed=failed)
+    monkeypatch.setattr(observer, "_open", refuse)
+    for number in range(30):
+        file.write(f"line {number:04}\n")
+        wall[0] += RETRY_S / 10
+    assert file.dropped_lines == 0 and len(list(tmp_path.iterdir())) == 1 and 2 <= len(refused) <= 4
+    (path, (reason, retry)), = failed.items()
+    assert path == str(tmp_path / pattern) and "cannot be rotated" in reason and "No space left" in reason
+    monkeypatch.setattr(observer, "_open", opened)
+    wall[0] += RETRY_S
+    retry()
+    assert not failed.items() and len(list(tmp_path.iterdir())) == 2
+    file.write("last\n")
+    file.close()
+    lines = sorted("".join(each.read_text() for each in tmp_path.iterdir()).splitlines())
+    assert lines == ["last", *(f"line {number:04}" for number in range(30))]
+
+
+def test_a_rotation_of_a_file_that_another_program_has_moved(tmp_path: Path) -> None:
+    file = LogFile(str(tmp_path / "log"), 5, 0, lambda: WALL)
+    file.write("first\n")
+    (tmp_path / "log").rename(tmp_path / "moved")
+    file.write("second\n")
+    file.close()
+    assert {each.name: each.read_text() for each in tmp_path.iterdir()} == {"moved": "first\n", "log": "second\n"}
+
+
+def test_lost_lines_are_counted_in_the_file(tmp_path: Path) -> None:
+    """A pipe without a reader stands for a disk that fails for a moment."""
+    failed = FailedFiles()
+    file = LogFile(str(tmp_path / "log"), 0, 0, lambda: WALL, failed=failed)
+    good, file._file = file._file, io.FileIO("/dev/full", "w")
+    file.write("lost\nlost\n")
+    file.write("lost\n")
+    assert "cannot be written" in failed.items()[0][1][0]
+    file._file = good
+    file.write("written\n")
+    file.close()
+    assert not failed.items()
+    assert (tmp_path / "log").read_text() == "(3 lines before this one could not be written)\nwritten\n"
 
 
 def _observer(console: io.StringIO, threshold: str = "INFO") -> LogPublisher:

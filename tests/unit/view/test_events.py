@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from kit.admin_kit import STARTED_WALL, Bench
 
 from bmqtwist import alarms
 from bmqtwist.alarms import AlarmKind
+from bmqtwist.daemon.housekeeping import Housekeeping
 from bmqtwist.errors import LocalError
 from bmqtwist.logs.format import LogEntry
 from bmqtwist.logs.observer import CHARS_MAX as LOG_CHARS_MAX
@@ -225,6 +227,29 @@ def test_partition_alarms_clear_when_the_partition_is_available_again() -> None:
     assert has_ended(bench, alarms.WRITE_FAILED, text) and has_ended(bench, alarms.PARTITION_READONLY, text)
     assert has_ended(bench, alarms.PARTITION_AVAILABLESPACE_SOFTLIMIT, "Partition [1] has passed 60% of a file.")
     assert not has_ended(bench, alarms.WRITE_FAILED, "Partition [7] cannot be written"), "there is none"
+
+
+def test_the_alarm_of_a_file_is_raised_once_and_cleared_when_it_is_written() -> None:
+    """Each file of log, statistics and console has an alarm of its own; all are tried again every second."""
+    bench = Bench()
+    history, tried = NodeHistory("n1", lambda: STARTED_WALL), list[str]()
+    bench.report.set_recorder(history)
+    files, housekeeping = bench.report.failed_files, Housekeeping(bench.broker, history.alarms)
+    for path in ("/log/a", "/log/b"):
+        files.add(path, "cannot be written", partial(tried.append, path))
+    for _ in range(3):
+        housekeeping.retry_failed_files()
+    housekeeping.clear_ended_alarms(0.0)
+    assert sorted((each.subject, each.count, each.kind) for each in history.alarms.active) == [
+        ("File '/log/a'", 1, "file-not-written"), ("File '/log/b'", 1, "file-not-written")]
+    assert tried == ["/log/a", "/log/b"] * 3
+    files.discard("/log/a")
+    housekeeping.clear_ended_alarms(0.0)
+    assert [each.subject for each in history.alarms.active] == ["File '/log/b'"]
+    housekeeping.retry_failed_files()
+    files.add("/log/a", "again", partial(tried.append, "/log/a"))
+    housekeeping.retry_failed_files()
+    assert len(history.alarms.active) == 2
 
 
 def test_alarms_without_observable_condition_stay_and_momentary_ones_clear_in_time() -> None:
