@@ -75,8 +75,8 @@ class SimulatedCluster(Simulation):
         self.domains = domains = DomainTable()
         domains.texts.update(sample_domains())
         domains.texts.update(texts or {})
-        members = {key: value for key, value in configured.items() if not key.startswith("proxy_")}
-        for node in make_nodes(self.network, count, options or {}, alone, domains, **members):
+        self.configured = {key: value for key, value in configured.items() if not key.startswith("proxy_")}  # of members
+        for node in make_nodes(self.network, count, options or {}, alone, domains, **self.configured):
             self.on_node_created(node)
             node.boot()
         for name, upstream in (proxies or {}).items():

@@ -27,10 +27,13 @@ from bmqtwist.testing.config import CLUSTER
 from bmqtwist.testing.network import ConnectionEnd
 from bmqtwist.testing.simulated_node import SimulatedNode
 from sim.campaign.clients import CampaignProducer
+from sim.campaign.copies import restore_old_copy
 from sim.campaign.judges import Loss, damaged_messages, durable_vote
+from sim.campaign.membership import change_members, return_removed, stop_removed
 from sim.campaign.messages import APPS as APPS_OF_CLIENTS
 from sim.campaign.messages import EVENTUAL, EXTRA_APP, FANOUT, STRONG, domain_text
 from sim.campaign.operator_mistakes import correct_all, misconfigure, swap_directories
+from sim.campaign.releases import change_release, upgrade_all
 from sim.campaign.schedule import LEADER, Step
 from sim.campaign.world import EVERYTHING, CampaignWorld
 
@@ -135,7 +138,7 @@ def split_network(world: CampaignWorld, node: SimulatedNode, other: SimulatedNod
     mask = int(step.share * (1 << len(world.machines)))
     for one in world.machines:
         for two in world.machines:
-            if mask >> int(one.name[1:]) - 1 & 1 and not mask >> int(two.name[1:]) - 1 & 1:
+            if mask >> world.machines.index(one) & 1 and not mask >> world.machines.index(two) & 1:
                 world.network.cut(one.name, two.name)
 
 
@@ -233,7 +236,7 @@ def delay_syncs(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode,
 def damage_vote_file(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
     """Kill the node and damage its vote file, unless the file of another node is damaged already."""
     if node.up and len(world.machines) > 1 and not any(durable_vote(each)[1] for each in world.machines) and (
-            world.may_lose_vote(node)):
+            world.change is None and world.may_lose_vote(node)):
         node.crash(power=False, down=0.01 + step.share * DOWN_S)
         world.damage_vote(node)
 
@@ -244,9 +247,9 @@ LOSSES = (EVERYTHING, EVERYTHING, Loss(metadata=True), Loss(vote=True), Loss(pro
 
 def lose_storage(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
     """Kill the node and remove files of it, if enough members with intact storage remain to continue without an operator."""
-    size = len(world.machines)
+    size = len(world.voters(world.members))
     remaining = set(world.intact_members()) - {node.name}
-    if node.up and size > 1 and len(remaining) >= size - size // 2:
+    if node.up and world.change is None and size > 1 and len(remaining) >= size - size // 2:
         node.crash(power=False, down=0.01 + step.share * DOWN_S)
         world.lose_storage(node, LOSSES[int(step.dice * len(LOSSES))])
         world.counts["storage lost"] += 1
@@ -461,7 +464,7 @@ def detectable_positions(hosted: HostedPartition) -> list[tuple[str, int]]:
 def restart_in_turn(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
     """Rolling restart: stop and start one node after the other."""
     def restart(each: SimulatedNode) -> None:
-        if each.up and not each.paused and not world.faults_ended:
+        if each.up and not each.paused and not world.faults_ended and not world.undisturbed:
             each.stop(down=step.share)
     for number, each in enumerate(world.machines):
         world.at(world.now + number * ROLLING_S * step.dice, partial(restart, each))
@@ -565,7 +568,13 @@ def _timer(world: CampaignWorld) -> int:
     return int(world.now * 1e9) + world.proposals
 
 
-ACTIONS: dict[str, Action] = PROCESSES | NETWORK | DISKS | ELECTIONS | METADATA
+OPERATORS = {
+    "old copy": Action(6, restore_old_copy),
+    "members": Action(6, change_members),
+    "removed returns": Action(2, return_removed),
+    "release": Action(4, change_release),
+}
+ACTIONS: dict[str, Action] = PROCESSES | NETWORK | DISKS | ELECTIONS | METADATA | OPERATORS
 WEIGHTS = {name: action.weight for name, action in ACTIONS.items()}
 ACTIONS |= PARTITIONS
 CLIENT_WEIGHTS = {name: action.weight for name, action in ACTIONS.items()}
@@ -583,6 +592,8 @@ def end_faults(world: CampaignWorld) -> None:
     """End all faults and let clients drain."""
     world.faults_ended = True
     correct_all(world)
+    upgrade_all(world)
+    stop_removed(world)
     heal_links(world, world.machines[0], world.machines[0], NOTHING)
     end_link_delays(world, world.machines[0], world.machines[0], NOTHING)
     for node in world.machines:

@@ -91,7 +91,8 @@ class ElectionJudge(Judge):
 
     def _check_scouting(self, node: SimulatedNode, term: int) -> None:
         scouted, granted = self._scouting.get(node.name, (0, set()))
-        if scouted != term or len(granted) < len(self.world.machines) // 2 + 1:
+        voters = self.world.voters_at(node)
+        if scouted != term or sum(f"n{each}" in voters for each in granted) < len(voters) // 2 + 1:
             raise Violation("E4", f"{node.name} starts an election for term {term}; its scouting for term {scouted} was "
                                   f"granted by {sorted(granted)}")
 
@@ -109,12 +110,14 @@ class ElectionJudge(Judge):
 
     def check_after_event(self) -> None:
         world = self.world
-        needed = len(world.machines) // 2 if self._leading else 0
         for node in self._leading.values():
-            if not needed or not node.up or node.paused:
+            if not node.up or node.paused:
                 continue
+            voters = world.voters_at(node)
+            needed = len(voters) // 2 + 1 - (node.name in voters)
             oldest = node.local_now - world.inactivity - ROUNDING_S
-            recent = [number for number, moment in self._received_at[node.name].items() if moment >= oldest]
+            recent = [number for number, moment in self._received_at[node.name].items()
+                      if moment >= oldest and f"n{number}" in voters]
             if len(recent) >= needed:
                 continue
             deadline = node.next_deadline()

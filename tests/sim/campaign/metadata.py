@@ -190,27 +190,29 @@ class MetadataJudge(Judge):
             at = self.history.last_change(self.history.previous(at))
         if at != self.last:
             raise Violation("M3", f"{node.name} applies {lsn}, which follows {at} instead of {self.last}")
-        self._check_durable(node, lsn)
+        for members in self.history.state(self.last).members, self.history.state(lsn).members:
+            self._check_durable(node, lsn, self.world.voters(members))
         for each in reversed(chain):
             self._check_change(self.history.state(self.last), self.history.state(each))
             self._committed.add(each)
             self.last = each
+        self.world.members = self.history.state(lsn).members
         self.world.counts["commits"] += 1
 
-    def _check_durable(self, node: SimulatedNode, lsn: Lsn) -> None:
-        machines = self.world.machines
-        if len(machines) == 1:
+    def _check_durable(self, node: SimulatedNode, lsn: Lsn, voters: frozenset[str]) -> None:
+        """Check that a record is durable at a majority of these voters."""
+        if len(voters) == 1:
             return
         holders = []
-        for each in machines:
+        for each in map(self.world.node, sorted(voters)):
             location = f"/memory/{each.name}/storage"
             file = LedgerFile(after_power_loss(each.disk, LEDGER_SUFFIX), location)
             file.open()
-            log = MetadataLog(Electorate(1, range(1, len(machines) + 1)), each.name, 1 << 20)
+            log = MetadataLog(Electorate(1, range(1, len(voters) + 1)), each.name, 1 << 20)
             log.open(file.read_all())
             if log.log.base >= lsn or log.log.has_record(lsn):
                 holders.append(each.name)
-        if len(holders) < len(machines) // 2 + 1:
+        if len(holders) < len(voters) // 2 + 1:
             raise Violation("M4", f"{node.name} applies {lsn}, which is durable at {holders} only")
 
     def _check_change(self, before: ClusterState, after: ClusterState) -> None:

@@ -50,7 +50,7 @@ MISTAKES: Sequence[Mistake] = (_alone, _alone, _one_missing, _one_added, _swappe
 
 def misconfigure(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
     """Restart a member with a wrong list of nodes, or a wrong number of partitions."""
-    if len(world.machines) < 2 or not node.up or node.name not in world.intact_members() or node.name in world.mistaken:
+    if len(world.machines) < 2 or world.change is not None or not node.up or node.name not in world.intact_members() or node.name in world.mistaken:
         return
     usual, mistake, number = node._configure, MISTAKES[int(step.dice * len(MISTAKES))], int(node.name[1:])
 
@@ -72,7 +72,7 @@ def misconfigure(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode
 
 def swap_directories(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
     """Restart two members, each with the directory of the other one."""
-    if node is other or not node.up or not other.up or {node.name, other.name} & world.mistaken.keys():
+    if node is other or world.change is not None or not node.up or not other.up or {node.name, other.name} & world.mistaken.keys():
         return
 
     def swap() -> None:

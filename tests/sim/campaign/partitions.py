@@ -263,10 +263,11 @@ class PartitionJudge(Judge):
         self._durable[key], index = psn, key[1]
         if psn[0] != lease:
             return
-        history, needed = self.history(index), len(self.world.machines) // 2 + 1
+        history, voters = self.history(index), self.world.voters(self.world.members)
+        needed = len(voters) // 2 + 1
         self._durable_in_time[key] = psn
-        reached = sorted((durable for (_, each), durable in self._durable_in_time.items()
-                          if each == index and durable[0] == lease), reverse=True)
+        reached = sorted((durable for (name, each), durable in self._durable_in_time.items()
+                          if each == index and durable[0] == lease and name in voters), reverse=True)
         if len(reached) >= needed and reached[needed - 1] > history.committed:
             self._add_committed(history, key, reached[needed - 1])
 
@@ -307,12 +308,12 @@ class PartitionJudge(Judge):
                                   f"{hosted.machine.lease}")
         if history.committed >= psn:
             return
-        own = node.name, hosted.index
+        own, voters = (node.name, hosted.index), self.world.voters_at(node)
         if self._is_durable(node, hosted, psn):
             self._durable[own] = psn
         holders = [name for (name, index), durable in self._durable.items()
-                   if index == hosted.index and history.has(durable, psn)]
-        if len(holders) < len(self.world.machines) // 2 + 1:
+                   if index == hosted.index and name in voters and history.has(durable, psn)]
+        if len(holders) < len(voters) // 2 + 1:
             raise Violation("R5", f"{node.name}, partition {hosted.index}: {psn} is committed, durable only at {holders}")
         self._add_committed(history, own, psn)
 
@@ -325,14 +326,15 @@ class PartitionJudge(Judge):
                 if not hosted.busy and hosted.summary.contains(durable) and not self._is_durable(node, hosted, durable):
                     raise Violation("R7", f"{name}, partition {index}: {durable} was durable, and is lost before the "
                                           "image is complete")
-        needed = len(self.world.machines) // 2 if self._active else 0
         for key, (node, hosted) in self._active.items():
-            if not node.up or node.paused or not needed:
+            if not node.up or node.paused:
                 continue
+            voters = self.world.voters_at(node)
+            needed = len(voters) // 2 + 1 - (node.name in voters)
             lease, stamps = self._stamps.get(key, (0, {}))
             timing = hosted.machine.standing.timing
             oldest = node.local_now - timing.lease_max - timing.keepalive - ROUNDING_S
-            recent = [number for number, moment in stamps.items() if moment >= oldest]
+            recent = [number for number, moment in stamps.items() if moment >= oldest and f"n{number}" in voters]
             if lease != hosted.machine.lease or len(recent) < needed:
                 deadline = node.next_deadline()
                 if deadline is None or deadline > self.world.now:  # else its timer, which is due now, will end the role

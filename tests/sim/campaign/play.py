@@ -123,8 +123,10 @@ def _perform(world: CampaignWorld, schedule: Schedule) -> None:
         judge.check_final_state()
     states = {node.name: world.cluster(node.name).leadership.member_state for node in world.machines}
     lists = {repr(world.cluster(node.name).metadata.state.members) for node in world.machines}
-    if len(lists) != 1 or set(states.values()) != {(MemberState.MEMBER, "")}:
-        raise Violation("L4", f"the states of the nodes are {states}, their lists {lists}")
+    if world.change is not None or len(lists) != 1 or set(states.values()) != {(MemberState.MEMBER, "")} or (
+            len(world.machines) > 1 and world.members is None):
+        raise Violation("L4", f"the states of the nodes are {states}, their lists {lists}, the change in progress "
+                        f"{world.change}")
     standings = {world.cluster(node.name).leadership.standing.leader for node in world.machines}
     if standings != {believed[0].broker.clusters[CLUSTER].node_id}:
         raise Violation("L1", f"nodes follow different leaders in the end: {standings}")
@@ -141,7 +143,9 @@ def _run_to_final_state(world: CampaignWorld) -> None:
 
 def _is_final(world: CampaignWorld) -> bool:
     """Return whether all nodes are up and the judges accept the state as final."""
-    if not all(node.up for node in world.machines) or len(world.believed()) != 1:
+    if world.change is not None or not all(node.up for node in world.machines) or len(world.believed()) != 1:
+        return False
+    if len(world.machines) > 1 and world.members is None:  # the features of this release are not active yet
         return False
     leader = world.cluster(world.believed()[0].name)
     if any(world.cluster(node.name).leadership.standing.leader != leader.node_id for node in world.machines):

@@ -12,6 +12,7 @@ from random import Random
 from typing import Any
 
 JOURNAL_BYTES = (1 << 15, 1 << 18)  # small: partitions roll over often
+OLD = 0.2  # share of the schedules with nodes of the previous release
 LEADER = 0  # as the node of a step: the leader at that time
 LEDGER_BYTES = (2000, 2000, 1 << 18)  # small: the ledger file is full often
 RETAINED_BYTES = (0, 500, 1 << 20)  # small: a follower that lags gets a snapshot
@@ -47,6 +48,7 @@ class Schedule:
     clients: bool = False  # producers, consumers and proxies take part
     journal_bytes: int = JOURNAL_BYTES[-1]
     spread: bool = False  # the partitions have different primaries
+    old_nodes: int = 0  # bit mask of the nodes that begin with the previous release
 
     def with_steps(self, steps: Sequence[Step]) -> Schedule:
         """Return a copy with other steps."""
@@ -81,6 +83,8 @@ def draw(seed: int, size: int, count: int, weights: Mapping[str, int], clients: 
                           _share(random), round(random.choice((0.01, 0.2, 1.0, 4.0)) * random.random(), 4)))
     limits = map(random.choice, (LEDGER_BYTES, RETAINED_BYTES, MESSAGE_BYTES))
     drawn = Schedule(seed, size, *limits, round(random.random() * 8, 4), tuple(steps))
+    if size > 1 and random.random() < OLD:
+        drawn = replace(drawn, old_nodes=random.randrange(1, 1 << size))
     if not clients:
         return drawn
     return replace(drawn, clients=True, journal_bytes=random.choice(JOURNAL_BYTES), spread=random.random() < 0.5)

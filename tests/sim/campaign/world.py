@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import Any
@@ -17,6 +18,8 @@ from bmqtwist.cluster.election_events import ElectionInput, ElectionOutput
 from bmqtwist.cluster.log_events import Done, Input, Outcome, Output
 from bmqtwist.cluster.partition_events import PartitionInput, PartitionOutput
 from bmqtwist.cluster.state import QueueRecord
+from bmqtwist.config.broker import Configuration
+from bmqtwist.config.clusters import ClusterNode
 from bmqtwist.member.partition_logs import HostedPartition
 from bmqtwist.member.replication import Replication
 from bmqtwist.queue.queue import Put
@@ -28,15 +31,21 @@ from bmqtwist.storage.partition_log import Batch
 from bmqtwist.storage.slot_file import PromiseFile, VoteFile
 from bmqtwist.testing.config import CLUSTER
 from bmqtwist.testing.simulated_node import SimulatedNode
-from bmqtwist.wire.cluster_schema import ClusterStateRecord
+from bmqtwist.versions import BASELINE, OWN, VersionRange
+from bmqtwist.wire.cluster_schema import ClusterStateRecord, MemberList
 from sim.campaign.judges import STORAGE, Judge, Loss, Violation, durable_promises, durable_vote
 from sim.campaign.messages import DOMAINS, MessageJudge
 from sim.campaign.schedule import Schedule
 from sim.elected import INACTIVITY_S, ElectedCluster
 
+ROLLBACK_S = 20  # before the features of a release become active, once all nodes have it
 DATA_BYTES = 1 << 20  # of a DATA file
 
 EVERYTHING = Loss(True, True, True, (0, 1))  # of a node with two partitions: its whole storage directory
+
+# The first release with versions, and the one before, which announces none.
+PREVIOUS = replace(OWN, release="0.0.9", features=BASELINE)
+LEGACY = replace(PREVIOUS, release="0.0.1", protocol=VersionRange(0, 0), storage=VersionRange(0, 0))
 
 CLOCK_SPREAD_S = 1000.0  # largest difference between the monotonic clocks of two nodes
 
@@ -46,6 +55,7 @@ class CampaignWorld(ElectedCluster):
     `record_events` runs after each event."""
 
     inactivity = INACTIVITY_S
+    name = ""  # of no node
 
     def __init__(self, schedule: Schedule, judge_types: Sequence[Callable[[CampaignWorld], Judge]]) -> None:
         random = Random(f"{schedule.seed}/clocks")
@@ -63,6 +73,14 @@ class CampaignWorld(ElectedCluster):
         self._lost = set[str]()  # nodes that have lost files since their last start
         self.mistaken: dict[str, Any] = {}  # node -> mistake of an operator, for `operator_mistakes.py`
         self.faults_ended = False
+        self.members: MemberList | None = None  # the last committed list, from `metadata.MetadataJudge`
+        self.change: Any = None  # `membership.MembershipChange` in progress
+        self.files: dict[str, tuple[ClusterNode, ...]] = {}  # node -> nodes in its clusters.json, if they were changed
+        self.retired = set[str]()  # nodes that are not members: removed, or not started yet
+        self.copies: dict[str, dict[str, bytes]] = {}  # node -> former content of its disk, for `copies.py`
+        self.undisturbed = False  # no node is stopped by its timer
+        self.replaced = 0  # number of nodes that got another address
+        self._voters: dict[int, frozenset[str]] = {}  # version of a list -> its voters
         self.campaign_clients: list[Any] = []  # `clients.CampaignClient`
         self.undecided: Counter[str] = Counter()  # queue URI -> proposed changes with unknown outcome
         nodes = list(options)
@@ -71,7 +89,7 @@ class CampaignWorld(ElectedCluster):
                          {"p1": nodes[:1], "p2": nodes, "p3": ["p1", "p2"]} if schedule.clients else None,
                          DOMAINS if schedule.clients else None,
                          maxCSLFileSize=schedule.ledger_bytes, maxJournalFileSize=schedule.journal_bytes,
-                         maxDataFileSize=DATA_BYTES)
+                         app={"bmqtwist": {"rollbackSeconds": ROLLBACK_S}}, maxDataFileSize=DATA_BYTES)
         self.nodes.append(self)  # type: ignore[arg-type]
 
     # -- simulation.Participant ---------------------------------------------------------------------------------------
@@ -107,10 +125,39 @@ class CampaignWorld(ElectedCluster):
 
     def on_node_created(self, node: SimulatedNode) -> None:
         node.on_boot = partial(self._on_boot, node)
+        node._configure = partial(self._configuration, node.name, node._configure)
+        if node.name.startswith("n") and self.schedule.old_nodes >> int(node.name[1:]) - 1 & 1:
+            node.versions = (PREVIOUS, LEGACY)[self.schedule.seed % 2]
+
+    def _configuration(self, name: str, usual: Callable[[], Configuration]) -> Configuration:
+        """Return the configuration of a node, with the nodes of `files`."""
+        found, nodes = usual(), self.files.get(name)
+        if nodes is None:
+            return found
+        definition, = found.clusters.my_clusters
+        return replace(found, clusters=replace(found.clusters, my_clusters=(replace(definition, nodes=nodes),)))
+
+    @property
+    def machines(self) -> list[SimulatedNode]:
+        """The members of the cluster, without proxies and without removed nodes."""
+        found = super().machines
+        return [node for node in found if node.name not in self.retired] if self.retired else found
 
     def node_by_number(self, number: int) -> SimulatedNode:
-        """Return the member with this node id: 1 is n1."""
-        return self.node(f"n{number}")
+        """Return a member by its number, from 1 on: 1 is n1."""
+        return self.machines[(number - 1) % len(self.machines)]
+
+    def voters(self, members: MemberList | None) -> frozenset[str]:
+        """Return the names of the voters in a list; None = the cluster has no list yet."""
+        if members is None:
+            return frozenset(f"n{number}" for number in range(1, self.schedule.size + 1))
+        if members.version not in self._voters:
+            self._voters[members.version] = frozenset(each.name for each in members.nodes if each.voting)
+        return self._voters[members.version]
+
+    def voters_at(self, node: SimulatedNode) -> frozenset[str]:
+        """Return the names of the voters in the committed list as a running node knows it."""
+        return self.voters(self.cluster(node.name).metadata.state.members)
 
     def _on_boot(self, node: SimulatedNode) -> None:
         self.counts["boots"] += 1
@@ -242,9 +289,13 @@ class CampaignWorld(ElectedCluster):
     def may_lose_vote(self, node: SimulatedNode) -> bool:
         """Return whether the cluster continues without an operator after the loss of a node's vote: enough members with
         intact storage remain, or every node has a ledger."""
-        size = len(self.machines)
+        size = len(self.voters(self.members))
         identities = [IdentityFile(each.disk, STORAGE.format(each.name)).read()[0] for each in self.machines]
-        return len(set(self.intact_members()) - {node.name}) >= size - size // 2 or not self._lost and all(
+        if len(set(self.intact_members()) - {node.name}) >= size - size // 2:
+            return True
+        if self.members is None and self.schedule.old_nodes:  # a member of an earlier release does not announce the loss
+            return False
+        return not self._lost and all(
             identity is not None and identity.state is not StorageState.LOST for identity in identities)
 
     def intact_members(self) -> list[str]:
