@@ -14,8 +14,9 @@ from itertools import count
 from pathlib import Path
 
 from bmqtwist import machine
-from sim.campaign.actions import ACTIONS
+from sim.campaign.actions import ACTIONS, LOSSES
 from sim.campaign.canaries import CANARIES, PARTITION_CANARIES, inject
+from sim.campaign.copies import PARTS
 from sim.campaign.liveness import FAULTS
 from sim.campaign.play import STEPS, Run, campaign, play
 from sim.campaign.schedule import Schedule
@@ -68,7 +69,13 @@ def _report(runs, shrink_first: bool) -> int:  # type: ignore[no-untyped-def]
                 print(f"smallest failing schedule, after {played} runs, for --replay:\n{smallest.schedule.text()}"
                       f"{smallest.text}", flush=True)
             found.append(run)
-    print("final disks: " + ", ".join(f"{name} {counts['final disk ' + name]}" for name in FAULTS))
+    print("final faults: " + ", ".join(f"{name} {counts['final fault ' + name]}" for name in FAULTS))
+    print("storage: " + ", ".join(f"{name} {counts[name]}" for name in (
+        *(f"lost {name}" for name in LOSSES), *(f"old copy of {part}" for part in PARTS))))
+    print("operators: " + ", ".join(f"{name} {counts[name]}" for name in (
+        "wrong lists of nodes", "directories swapped", "clusters founded by mistake", "members: add", "members: remove",
+        "members: replace", "member changes cancelled", "member changes done", "removed nodes that return", "upgrades",
+        "rollbacks", "late rollbacks")))
     faults = {name: counts[name] for name in ACTIONS if counts[name]}
     print(f"{number} runs, {counts['steps']} steps, {counts['events']} events, {counts['seconds']} simulated seconds, "
           f"{counts['elected']} elections won, {counts['votes']} votes, {counts['commits']} commits, "

@@ -32,7 +32,7 @@ from sim.campaign.judges import Loss, damaged_messages, durable_vote
 from sim.campaign.membership import change_members, return_removed, stop_removed
 from sim.campaign.messages import APPS as APPS_OF_CLIENTS
 from sim.campaign.messages import EVENTUAL, EXTRA_APP, FANOUT, STRONG, domain_text
-from sim.campaign.operator_mistakes import correct_all, misconfigure, swap_directories
+from sim.campaign.operator_mistakes import correct_all, found_alone, misconfigure, swap_directories
 from sim.campaign.releases import change_release, upgrade_all
 from sim.campaign.schedule import LEADER, Step
 from sim.campaign.world import EVERYTHING, CampaignWorld
@@ -241,8 +241,9 @@ def damage_vote_file(world: CampaignWorld, node: SimulatedNode, other: Simulated
         world.damage_vote(node)
 
 
-LOSSES = (EVERYTHING, EVERYTHING, Loss(metadata=True), Loss(vote=True), Loss(promises=True), Loss(partitions=(0, 1)),
-          Loss(partitions=(0,)), Loss(vote=True, metadata=True), Loss(promises=True, partitions=(1,)))
+LOSSES = {"everything": EVERYTHING, "ledger": Loss(metadata=True), "vote": Loss(vote=True), "promises": Loss(promises=True),
+          "partition files": Loss(partitions=(0, 1)), "one partition": Loss(partitions=(0,)),
+          "metadata": Loss(vote=True, metadata=True), "promises and one partition": Loss(promises=True, partitions=(1,))}
 
 
 def lose_storage(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
@@ -251,8 +252,9 @@ def lose_storage(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode
     remaining = set(world.intact_members()) - {node.name}
     if node.up and world.change is None and size > 1 and len(remaining) >= size - size // 2:
         node.crash(power=False, down=0.01 + step.share * DOWN_S)
-        world.lose_storage(node, LOSSES[int(step.dice * len(LOSSES))])
-        world.counts["storage lost"] += 1
+        name = list(LOSSES)[int(step.dice * len(LOSSES))]
+        world.lose_storage(node, LOSSES[name])
+        world.counts[f"lost {name}"] += 1
 
 
 DISKS = {
@@ -569,6 +571,7 @@ def _timer(world: CampaignWorld) -> int:
 
 
 OPERATORS = {
+    "founded alone": Action(2, found_alone),
     "old copy": Action(6, restore_old_copy),
     "members": Action(6, change_members),
     "removed returns": Action(2, return_removed),

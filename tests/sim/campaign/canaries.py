@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from bmqtwist.cluster.election_parts import Ballot
@@ -17,11 +18,17 @@ from bmqtwist.cluster.partition_reception import Reception
 from bmqtwist.cluster.record_log import RecordLog
 from bmqtwist.cluster.replication_targets import ReplicationTargets
 from bmqtwist.cluster.take_over import TakeOver
+from bmqtwist.daemon import storage_start
+from bmqtwist.member import storage_standing
+from bmqtwist.member.features import ClusterFeatures
 from bmqtwist.member.partition_logs import HostedPartition
 from bmqtwist.member.repairs import Repairs
 from bmqtwist.member.replication import Replication
+from bmqtwist.peers import links
+from bmqtwist.peers.links import ClusterLinks
 from bmqtwist.queue.relay import RelayQueue
 from bmqtwist.storage.exchange import Applier
+from bmqtwist.storage.identity import Assessment, FoundStorage, Part
 from bmqtwist.storage.image import ImageFiles
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.payloads import PayloadReader
@@ -30,7 +37,7 @@ from bmqtwist.storage.replica import ReplicatedPartition
 from bmqtwist.storage.slot_file import PromiseFile, VoteFile
 from bmqtwist.storage.state import StoredQueue
 from bmqtwist.storage.store import JOURNAL_HEADER_BYTES
-from bmqtwist.wire.cluster_schema import Entries
+from bmqtwist.wire.cluster_schema import Entries, MemberList
 
 
 def _vote_not_synced(self: VoteFile, value: Any) -> None:
@@ -145,16 +152,83 @@ def _doubts_ignored(self: TakeOver) -> bool:
     return len(self.promises) + 1 >= self._standing.majority
 
 
+_assess = storage_start.assess
+
+
+def _lost_metadata_not_noticed(found: FoundStorage, *arguments: Any) -> Assessment:
+    """Assess a directory with an identity as if its ledger and vote were there."""
+    if found.identity is None:
+        return _assess(found, *arguments)
+    return _assess(replace(found, ledger=Part.PRESENT, vote=Part.PRESENT), *arguments)
+
+
+def _lost_partitions_not_noticed(found: FoundStorage, *arguments: Any) -> Assessment:
+    if found.identity is None:
+        return _assess(found, *arguments)
+    sets = frozenset(range(found.identity.partitions))
+    return _assess(replace(found, promises=Part.PRESENT, file_sets=sets), *arguments)
+
+
+def _one_list_decides(self: Electorate, nodes: Collection[int]) -> bool:
+    """Count a quorum of the newest list alone."""
+    return self._has_quorum(nodes, self._voters[-1])
+
+
+def _learners_counted(self: Electorate, nodes: Collection[int]) -> bool:
+    """Count a learner like a voter with intact storage."""
+    learners = {each.node_id for members in self.lists for each in members.nodes if not each.voting}
+    counted = {each for each in nodes if each in self.voters or each in learners}
+    return _has_quorum(self, nodes) or bool(counted & learners) and len(counted) >= self.majority
+
+
+_has_quorum = Electorate.has_quorum
+
+
+def _any_node_counted(self: Electorate, nodes: Collection[int], voters: Mapping[int, int]) -> bool:
+    return len(nodes) >= len(voters) // 2 + 1
+
+
+def _configured_nodes_vote(self: Electorate, lists: Sequence[MemberList]) -> None:
+    """Let the nodes of the configuration vote, whatever the lists say."""
+    _set_lists(self, lists)
+    known = {node_id: incarnation for voters in self._voters for node_id, incarnation in voters.items()}
+    self._voters = [{node_id: known.get(node_id, self.storage(node_id).incarnation) for node_id in sorted(self.configured)}]
+
+
+_set_lists = Electorate.set_lists
+
+
+def _regression_not_noticed(electorate: Electorate, regressed: Mapping[int, int]) -> None:
+    """Keep the storage in the list."""
+
+
+def _versions_ignored(self: Any, *arguments: Any) -> str:
+    return ""
+
+
 # name -> class, method, and the defective method that replaces it
-CANARIES: dict[str, tuple[Any, str, Any]] = {
-    "vote not persisted": (VoteFile, "write", _vote_not_synced),
-    "vote not saved": (Ballot, "save", _vote_not_saved),
-    "log check off": (Elector, "is_eligible", _logs_not_compared),
-    "commit rule off": (MetadataLog, "_advance_commit", _commit_alone),
-    "prev check off": (MetadataLog, "_append_entries", _previous_not_checked),
-    "conflicts kept": (RecordLog, "truncate", _conflict_not_removed),
-    "quorum check off": (Elector, "quorum_until", property(lambda self: float("inf"))),
-    "lost storage counted": (Electorate, "_is_intact", lambda self, node_id, voters: node_id in voters),
+CANARIES: dict[str, list[tuple[Any, str, Any]]] = {
+    "vote not persisted": [(VoteFile, "write", _vote_not_synced)],
+    "vote not saved": [(Ballot, "save", _vote_not_saved)],
+    "log check off": [(Elector, "is_eligible", _logs_not_compared)],
+    "commit rule off": [(MetadataLog, "_advance_commit", _commit_alone)],
+    "prev check off": [(MetadataLog, "_append_entries", _previous_not_checked)],
+    "conflicts kept": [(RecordLog, "truncate", _conflict_not_removed)],
+    "quorum check off": [(Elector, "quorum_until", property(lambda self: float("inf")))],
+    "lost storage counted": [(Electorate, "_is_intact", lambda self, node_id, voters: node_id in voters)],
+    "lost metadata not noticed": [(storage_start, "assess", _lost_metadata_not_noticed)],
+    "lost partitions not noticed": [(storage_start, "assess", _lost_partitions_not_noticed)],
+    "old copy not noticed": [(storage_standing, "without_storage", _regression_not_noticed)],
+    "list of the file votes": [(Electorate, "set_lists", _configured_nodes_vote),
+                               (storage_start, "_configuration_mistake", lambda records, definition: ("", False))],
+    "one list decides": [(Electorate, "has_quorum", _one_list_decides)],
+    "learners counted": [(Electorate, "has_quorum", _learners_counted)],
+    "any node counted": [(Electorate, "_has_quorum", _any_node_counted)],
+    "cluster id not compared": [(ClusterLinks, "_history_difference", lambda self, session: ""),
+                                (storage_start, "_configuration_mistake", lambda records, definition: ("", False))],
+    "versions not compared": [(links, "member_conflict", _versions_ignored), (ClusterFeatures, "open", _versions_ignored),
+                              (ClusterFeatures, "on_features", _versions_ignored),
+                              (ClusterLinks, "refuse_older_members", _versions_ignored)],
 }
 # Canaries that a campaign detects only with clients and partitions.
 PARTITION_CANARIES: dict[str, list[tuple[Any, str, Any]]] = {
@@ -181,7 +255,7 @@ def inject(name: str | None) -> Iterator[None]:
     if name is None:
         yield
         return
-    replacements = PARTITION_CANARIES.get(name) or [CANARIES[name]]
+    replacements = PARTITION_CANARIES.get(name) or CANARIES[name]
     assert all(hasattr(owner, method) for owner, method, _ in replacements), "a canary replaces a method that does not exist"
     originals = [owner.__dict__.get(method) for owner, method, _ in replacements]  # None: the method is inherited
     for owner, method, defective in replacements:

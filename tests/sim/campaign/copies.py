@@ -1,9 +1,9 @@
 """Old copies in a campaign: the storage directory of a node, or one part of it, as it was earlier.
 
-A node detects lost files by itself, but not an old copy of complete ones: the other members detect it, because they remember what
-the node has acknowledged, until they restart. So an old copy is drawn only while all other members run undisturbed, until the
-node is known to be recovering, or has all records; a copy that returns together with a restart of the other members is
-documented as undetectable.
+A node detects lost files by itself, but not an old copy of complete ones: the leader detects it, because it remembers what
+the node has acknowledged, until it restarts. So an old copy is drawn only while all other members run undisturbed, until
+the node is known to be recovering, or has all records. An old copy that returns together with a restart of the other
+members is documented as undetectable.
 
 M8  A node whose ledger lacks records that it has acknowledged to the leader gets a new incarnation.
 
@@ -29,12 +29,12 @@ DOWN_S = 5.0
 _ALL_PARTITIONS = (0, 1)
 # part -> whether a file belongs to it, its meaning for the judges
 PARTS: dict[str, tuple[Callable[[str], bool], Loss]] = {
-    "directory": (lambda name: True, Loss(True, True, True, _ALL_PARTITIONS)),
-    "ledger": (lambda name: name.endswith(LEDGER_SUFFIX), Loss(metadata=True)),
-    "vote": (lambda name: name == VoteFile.name, Loss(vote=True)),
-    "promises": (lambda name: name == PromiseFile.name, Loss(promises=True)),
-    "partition": (lambda name: name.startswith("bmq_0."), Loss(partitions=(0,))),
-    "partitions": (lambda name: name.startswith("bmq_"), Loss(partitions=_ALL_PARTITIONS)),
+    "directory": (lambda name: True, Loss(True, True, True, _ALL_PARTITIONS, True)),
+    "ledger": (lambda name: name.endswith(LEDGER_SUFFIX), Loss(metadata=True, is_old=True)),
+    "vote": (lambda name: name == VoteFile.name, Loss(vote=True, is_old=True)),
+    "promises": (lambda name: name == PromiseFile.name, Loss(promises=True, is_old=True)),
+    "partition": (lambda name: name.startswith("bmq_0."), Loss(partitions=(0,), is_old=True)),
+    "partitions": (lambda name: name.startswith(("bmq_0.", "bmq_1.")), Loss(partitions=_ALL_PARTITIONS, is_old=True)),
 }
 
 
@@ -55,7 +55,7 @@ def restore_old_copy(world: CampaignWorld, node: SimulatedNode, other: Simulated
     if _is_ready(world, others):
         part = list(PARTS)[int(step.dice * len(PARTS) * 2) % len(PARTS)]
         world.run(step.share * DOWN_S)
-        _replace_files(world, node, part, world.copies.pop(node.name))
+        replace_files(world, node, part, world.copies.pop(node.name))
         world.counts[f"old copy of {part}"] += 1
         _watch(world, node, world.believed()[0], part)
     else:
@@ -70,7 +70,8 @@ def _is_ready(world: CampaignWorld, nodes: list[SimulatedNode]) -> bool:
         world.believed()) == 1
 
 
-def _replace_files(world: CampaignWorld, node: SimulatedNode, part: str, files: dict[str, bytes]) -> None:
+def replace_files(world: CampaignWorld, node: SimulatedNode, part: str, files: dict[str, bytes]) -> None:
+    """Replace the files of one part, of a stopped node, by a copy."""
     belongs, loss = PARTS[part]
     for path in node.disk.paths():
         if belongs(path.rpartition("/")[2]):
@@ -95,7 +96,8 @@ def _watch(world: CampaignWorld, node: SimulatedNode, leader: SimulatedNode, par
     """Start the node, and run until its copy is detected or has all records."""
     number, led = int(node.name[1:]), world.cluster(leader.name).metadata.log.leader_term
     acknowledged = led.followers[number].durable if led is not None else NO_LSN
-    must_detect = _last_lsn(node) < acknowledged
+    copied = _last_lsn(node)
+    must_detect = copied < acknowledged
     before = _incarnation(world, number)
     node.boot()
     until, detected = world.now + DETECTED_S, False
@@ -107,8 +109,8 @@ def _watch(world: CampaignWorld, node: SimulatedNode, leader: SimulatedNode, par
             if not must_detect and not member.unavailable:
                 break
     if must_detect and not detected and world.believed() == [leader]:
-        raise Violation("M8", f"{node.name} has an old copy of its {part}, up to {_last_lsn(node)} instead of {acknowledged}, "
-                        "and is still registered")
+        raise Violation("M8", f"{node.name} has an old copy of its {part}, up to {copied} instead of "
+                        f"{tuple(acknowledged)}, and is still registered")
 
 
 def _incarnation(world: CampaignWorld, number: int) -> int:

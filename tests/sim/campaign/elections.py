@@ -5,6 +5,7 @@ E2  A node votes for at most one candidate in a term, and its vote is durable be
 E3  The durable term of a node never decreases.
 E4  A node starts an election only after a majority has granted its scouting request for that term.
 E5  A leader gives up when it has received nothing from a majority for `CampaignWorld.inactivity` seconds.
+E6  No member of a cluster of several nodes serves alone.
 
 One of the judges that `play.py` creates (`judges.py` has the interface). It checks the outputs of
 `bmqtwist/cluster/elector.py`.
@@ -25,7 +26,7 @@ ROUNDING_S = 1e-3
 
 
 class ElectionJudge(Judge):
-    """Checks E1 to E5 from the messages that electors send and receive, and from the vote files."""
+    """Checks E1 to E6 from the messages that electors send and receive, and from the vote files."""
 
     def __init__(self, world: CampaignWorld) -> None:
         super().__init__(world)
@@ -41,6 +42,8 @@ class ElectionJudge(Judge):
         self._received_at[node.name] = {}
         self._leading.pop(node.name, None)
         self._scouting.pop(node.name, None)
+        if not elector.other_nodes and self.world.schedule.size > 1:
+            raise Violation("E6", f"{node.name} serves alone, without the other {self.world.schedule.size - 1} nodes")
         waits = elector.state is ElectionState.DORMANT and len(self.world.machines) > 1  # with a wrong list of nodes
         if not waits and elector.term < self._durable.get(node.name, 0):
             raise Violation("E3", f"{node.name} restarts in term {elector.term} after term {self._durable[node.name]}")
@@ -49,6 +52,7 @@ class ElectionJudge(Judge):
         """Discard the durable term of the node and its votes: it may vote again, and such a vote only completes a quorum."""
         if not (lost.vote or lost.metadata):
             return
+        self._leading.pop(node.name, None)
         self._durable.pop(node.name, None)
         for key in [key for key in self._votes if key[0] == node.name]:
             del self._votes[key]

@@ -44,12 +44,14 @@ class Violation(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Destroyed files of a node. `partitions`: those whose file sets are lost; `metadata`: the ledger is."""
+    """Destroyed files of a node. `partitions`: those whose file sets are lost; `metadata`: the ledger is; `is_old`: they
+    were replaced by older ones, which the node cannot notice."""
 
     vote: bool = False
     promises: bool = False
     metadata: bool = False
     partitions: tuple[int, ...] = ()
+    is_old: bool = False
 
 
 class Judge:

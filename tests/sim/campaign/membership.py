@@ -7,8 +7,9 @@
     cancel   a part of the changes is given up while a node still has the former list: the files go back, then the plan ends
     end      the committed list has the wanted nodes as voters, and all of them know it
 
-Faults of the schedule happen between the steps. A removed node may return with its storage and its files. One change at a time.
-`actions.py` has the actions, `world.py` the files of the nodes (`CampaignWorld.files`) and the removed nodes (`retired`).
+Faults of the schedule happen between the steps. A removed node may return with its storage and its files. There is one
+change at a time. `actions.py` has the actions, `world.py` the files of the nodes (`CampaignWorld.files`) and the removed
+nodes (`retired`).
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from functools import cache, partial
 from random import Random
 
 from bmqtwist.config.clusters import ClusterNode
-from bmqtwist.storage.memory import MemoryDisk
 from bmqtwist.testing.cluster import PORT
 from bmqtwist.testing.config import CLUSTER, member_configuration
 from bmqtwist.testing.simulated_node import SimulatedNode
+from sim.campaign.operator_mistakes import empty_disk
 from sim.campaign.schedule import Step
-from sim.campaign.world import EVERYTHING, CampaignWorld
+from sim.campaign.world import CampaignWorld
 
 MEMBERS_MAX = 6
 STEP_S, LAST_STEPS_S = 4.0, 0.3  # longest time between two steps, and after the end of all faults
@@ -101,7 +102,7 @@ class MembershipChange:
             _move(world, node, own)
         elif name in world.retired:
             if all(each.name != name for each in self._former):
-                empty(world, node)
+                empty_disk(world, node)
             world.retired.remove(name)
             node.boot()
         elif node.up:
@@ -136,10 +137,15 @@ def definition_nodes(world: CampaignWorld) -> Nodes:
 
 
 def change_members(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
-    """Begin to add, remove or replace a member, unless the cluster is not formed, or a change or a mistake is in progress."""
+    """Begin to add, remove or replace a member of a formed cluster, unless a change or a mistake is in progress."""
     if len(world.machines) < 2 or world.members is None or world.change is not None or world.mistaken or world.faults_ended:
         return
-    random, former = Random(f"{world.schedule.seed}/{world.now}/members"), definition_nodes(world)
+    begin_change(world, node, Random(f"{world.schedule.seed}/{world.now}/members"))
+
+
+def begin_change(world: CampaignWorld, node: SimulatedNode, random: Random) -> None:
+    """Begin a random change; `node`: that is removed or replaced, unless it is n1."""
+    former = definition_nodes(world)
     kinds = ["replace"] + ["add"] * 2 * (len(former) < MEMBERS_MAX) + ["remove"] * 2 * (len(former) > 2)
     kind = random.choice(kinds)
     world.counts[f"members: {kind}"] += 1
@@ -186,13 +192,13 @@ def _move(world: CampaignWorld, node: SimulatedNode, entry: ClusterNode) -> None
     del world.network._nodes[node.address]
     node.address = entry.endpoint.removeprefix("tcp://")
     world.network.add(node)
-    empty(world, node)
+    empty_disk(world, node)
     node.boot()
 
 
 def return_removed(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
     """Start a removed node with its storage and the files that it had, for some time."""
-    found = sorted(name for name in world.retired if world.node(name).run_number and not world.node(name).up)
+    found = sorted(name for name in world.retired - world.foreign if world.node(name).run_number and not world.node(name).up)
     if not found or world.change is not None or world.faults_ended:
         return
     removed = world.node(found[int(step.dice * len(found))])
@@ -206,9 +212,3 @@ def stop_removed(world: CampaignWorld) -> None:
     for name in sorted(world.retired):
         if world.node(name).run_number:
             world.node(name).crash(power=False, down=None)
-
-
-def empty(world: CampaignWorld, node: SimulatedNode) -> None:
-    """Give a node an empty disk."""
-    node.disk = MemoryDisk()
-    world.notify_judges(lambda judge: judge.on_storage_lost(node, EVERYTHING))

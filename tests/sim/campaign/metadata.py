@@ -7,6 +7,7 @@ M4  A node's commit position never decreases in a run, and a committed record is
 M5  The state of a node equals the result of all records from the first one.
 M6  In the end each node has applied all committed records.
 M7  All member lists that are applied have the same cluster id.
+M9  A node that has lost its vote or its ledger starts with another incarnation of its storage. (`copies.py` has M8.)
 A1  Queue keys are unique, and each queue is in an existing partition.
 A2  No queue key is used for a second queue, and the app keys of a queue are unique.
 A3  A queue stays in its partition.
@@ -26,11 +27,12 @@ from bmqtwist.cluster.metadata_log import MetadataLog, Role
 from bmqtwist.cluster.record_log import LogRecord
 from bmqtwist.cluster.state import ClusterState, StateMismatch
 from bmqtwist.ids import DEFAULT_APP_KEY
+from bmqtwist.storage.identity import IdentityFile
 from bmqtwist.storage.ledger_file import LEDGER_SUFFIX, LedgerFile
 from bmqtwist.testing.config import CLUSTER
 from bmqtwist.testing.simulated_node import SimulatedNode
 from bmqtwist.wire.cluster_schema import NO_LSN, ClusterMessage, LedgerRecordType, Lsn
-from sim.campaign.judges import Judge, Violation, after_power_loss
+from sim.campaign.judges import STORAGE, Judge, Loss, Violation, after_power_loss
 from sim.campaign.world import CampaignWorld
 
 PARTITIONS = 2  # of the simulated cluster
@@ -117,7 +119,7 @@ def copy(state: ClusterState) -> ClusterState:
 
 
 class MetadataJudge(Judge):
-    """Checks M1 to M7 and A1 to A4."""
+    """Checks M1 to M7, M9 and A1 to A4."""
 
     def __init__(self, world: CampaignWorld) -> None:
         super().__init__(world)
@@ -129,8 +131,18 @@ class MetadataJudge(Judge):
         self._removed: set[bytes] = set()  # keys of removed queues
         self._leases: dict[tuple[int, int], int] = {}  # (partition, lease) -> node
         self._cluster_ids: set[int] = set()
+        self._lost: dict[str, int] = {}  # node -> incarnation of its storage at the loss of its vote or ledger
+
+    def on_storage_lost(self, node: SimulatedNode, lost: Loss) -> None:
+        """Store the incarnation of storage that must not count any more."""
+        identity, _ = IdentityFile(node.disk, STORAGE.format(node.name)).read()
+        if (lost.vote or lost.metadata) and not lost.is_old and identity is not None:
+            self._lost[node.name] = identity.incarnation
 
     def on_boot(self, node: SimulatedNode) -> None:
+        incarnation = self.world.cluster(node.name).leadership.storage.identity.incarnation
+        if self._lost.pop(node.name, 0) == incarnation:
+            raise Violation("M9", f"{node.name} has lost its vote or ledger, and counts as intact")
         log = node.broker.clusters[CLUSTER].metadata.log
         self._positions[node.name] = log.committed
         if log.is_only_member:  # a single node: all records in its file count as committed
@@ -203,17 +215,16 @@ class MetadataJudge(Judge):
         """Check that a record is durable at a majority of these voters."""
         if len(voters) == 1:
             return
-        holders = []
-        for each in map(self.world.node, sorted(voters)):
-            location = f"/memory/{each.name}/storage"
-            file = LedgerFile(after_power_loss(each.disk, LEDGER_SUFFIX), location)
-            file.open()
-            log = MetadataLog(Electorate(1, range(1, len(voters) + 1)), each.name, 1 << 20)
-            log.open(file.read_all())
-            if log.log.base >= lsn or log.log.has_record(lsn):
-                holders.append(each.name)
+        holders = [each for each in sorted(voters) if self._is_durable(self.world.node(each), lsn)]
         if len(holders) < len(voters) // 2 + 1:
             raise Violation("M4", f"{node.name} applies {lsn}, which is durable at {holders} only")
+
+    def _is_durable(self, node: SimulatedNode, lsn: Lsn) -> bool:
+        file = LedgerFile(after_power_loss(node.disk, LEDGER_SUFFIX), STORAGE.format(node.name))
+        file.open()
+        log = MetadataLog(Electorate(1, (1, 2)), node.name, 1 << 20)
+        log.open(file.read_all())
+        return log.log.base >= lsn or log.log.has_record(lsn)
 
     def _check_change(self, before: ClusterState, after: ClusterState) -> None:
         """Check the difference between two successive committed states."""

@@ -1,21 +1,25 @@
-"""Mistakes of operators in a campaign: wrong lists of nodes, and directories of two nodes that were swapped.
+"""Mistakes of operators in a campaign: wrong lists of nodes, swapped directories, and a second cluster of the same name.
 
-A mistake lasts for at most MISTAKEN_S, or until `correct_all`, which `actions.end_faults` calls. Meanwhile the node does not
-serve; the judges and the final state show that its mistake had no consequence. `actions.py` has the actions.
+A mistake lasts for at most MISTAKEN_S (a second cluster: FOREIGN_S), or until `correct_all`, which `actions.end_faults`
+calls. Meanwhile the node does not serve; the judges and the final state show that its mistake had no consequence.
+`actions.py` has the actions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from bmqtwist.config.broker import Configuration
 from bmqtwist.config.clusters import ClusterDefinition, ClusterNode
+from bmqtwist.storage.memory import MemoryDisk
 from bmqtwist.testing.simulated_node import SimulatedNode
 from sim.campaign.schedule import Step
-from sim.campaign.world import CampaignWorld
+from sim.campaign.world import EVERYTHING, CampaignWorld
 
-MISTAKEN_S = 12.0
+MISTAKEN_S, FOREIGN_S = 12.0, 25.0
+RESTARTS_MAX, RESTART_S = 40, 0.25  # of a cluster that was founded by mistake
 
 Mistake = Callable[[ClusterDefinition, ClusterNode], ClusterDefinition]  # of a definition, at a node
 
@@ -50,7 +54,8 @@ MISTAKES: Sequence[Mistake] = (_alone, _alone, _one_missing, _one_added, _swappe
 
 def misconfigure(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
     """Restart a member with a wrong list of nodes, or a wrong number of partitions."""
-    if len(world.machines) < 2 or world.change is not None or not node.up or node.name not in world.intact_members() or node.name in world.mistaken:
+    if len(world.machines) < 2 or world.change is not None or not node.up or node.name in world.mistaken or (
+            node.name not in world.intact_members()):
         return
     usual, mistake, number = node._configure, MISTAKES[int(step.dice * len(MISTAKES))], int(node.name[1:])
 
@@ -70,9 +75,70 @@ def misconfigure(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode
     world.counts["wrong lists of nodes"] += 1
 
 
+def found_alone(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
+    """Start a member with an empty directory and a list of itself alone, so that it founds a cluster; then correct the list.
+
+    Before that no client reaches the node. It belongs to another history, which the judges do not know; in the end its
+    directory is emptied.
+    """
+    size, remaining = len(world.voters(world.members)), set(world.intact_members()) - {node.name}
+    if not node.up or world.change is not None or node.name in world.mistaken or len(world.machines) < 3 or (
+            len(remaining) < size - size // 2):
+        return
+    usual, number = node._configure, int(node.name[1:])
+    node.crash(power=False, down=None)
+    world.retired.add(node.name)
+    world.foreign.add(node.name)
+    empty_disk(world, node)
+    del world.network._nodes[node.address]
+    node._configure = partial(_configuration_of_one, usual, number)
+    node.boot()
+    restarts = int(step.dice * RESTARTS_MAX)
+    for each in range(restarts):  # each begins a new term
+        world.at(world.now + (each + 1) * RESTART_S, partial(_restart_foreign, world, node))
+
+    def join() -> None:
+        if node.name in world.foreign:
+            node._configure = usual
+            world.network.add(node)
+            node.crash(power=False, down=0.1)
+
+    def correct() -> None:
+        node._configure = usual
+        world.network.add(node)
+        node.crash(power=False, down=None)
+        world.foreign.remove(node.name)
+        world.retired.remove(node.name)
+        empty_disk(world, node)
+        node.boot()
+
+    world.at(world.now + (restarts + 1) * RESTART_S, join)
+    _correct_later(world, correct, replace(step, share=FOREIGN_S / MISTAKEN_S), node)
+    world.counts["clusters founded by mistake"] += 1
+
+
+def _restart_foreign(world: CampaignWorld, node: SimulatedNode) -> None:
+    if node.name in world.foreign:
+        node.crash(power=False, down=0.1)
+
+
+def empty_disk(world: CampaignWorld, node: SimulatedNode) -> None:
+    """Give a stopped node an empty disk."""
+    node.disk = MemoryDisk()
+    world.notify_judges(lambda judge: judge.on_storage_lost(node, EVERYTHING))
+
+
+def _configuration_of_one(usual: Callable[[], Configuration], number: int) -> Configuration:
+    right = usual()
+    definition, = right.clusters.my_clusters
+    own = next(each for each in definition.nodes if each.id == number)
+    return replace(right, clusters=replace(right.clusters, my_clusters=(_alone(definition, own),)))
+
+
 def swap_directories(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
     """Restart two members, each with the directory of the other one."""
-    if node is other or world.change is not None or not node.up or not other.up or {node.name, other.name} & world.mistaken.keys():
+    if node is other or world.change is not None or not node.up or not other.up or (
+            {node.name, other.name} & world.mistaken.keys()):
         return
 
     def swap() -> None:

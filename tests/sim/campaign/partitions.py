@@ -16,6 +16,7 @@ R8  A replica counts only records as committed that are.
 R9  In the end all nodes store the same messages.
 R10 In the end the logs of all nodes are equal.
 R11 In the end the stored data of all live messages are intact.
+R12 A node that has lost its promises, or a file set, starts with a doubt about the partition.
 L2  In the end each partition has exactly one active primary.
 
 The judge stores each record that any node ever had, with the PSN of the record before it. Created by `play.py`; it checks
@@ -23,6 +24,8 @@ The judge stores each record that any node ever had, with the PSN of the record 
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from bmqtwist.cluster.partition_events import (
     BeginLease,
@@ -44,7 +47,7 @@ from bmqtwist.storage.records import RECORD, RECORD_BYTES, SEQUENCE_MASK, FileTy
 from bmqtwist.testing.simulated_node import SimulatedNode
 from bmqtwist.wire.cluster_schema import Promise
 from sim.campaign.judges import Judge, Loss, Violation, damaged_messages, durable_promises
-from sim.campaign.world import CampaignWorld
+from sim.campaign.world import EVERYTHING, CampaignWorld
 
 ROUNDING_S = 1e-3
 
@@ -79,7 +82,7 @@ class History:
 
 
 class PartitionJudge(Judge):
-    """Checks A5 to A9, R1 to R10 and L2."""
+    """Checks A5 to A9, R1 to R12 and L2."""
 
     def __init__(self, world: CampaignWorld) -> None:
         super().__init__(world)
@@ -94,6 +97,7 @@ class PartitionJudge(Judge):
         self._stamps: dict[tuple[str, int], tuple[int, dict[int, float]]] = {}  # lease, replica -> newest stamp it answered
         self._images: dict[tuple[str, int], tuple[SimulatedNode, HostedPartition]] = {}  # image transfers in progress
         self._active: dict[tuple[str, int], tuple[SimulatedNode, HostedPartition]] = {}  # active primaries
+        self._doubtful: dict[str, Sequence[int]] = {}  # node -> partitions of which it has lost data since its last run
         self._lease_owners: dict[tuple[int, int], tuple[str, int]] = {}  # (partition, lease) -> node, number of its run
 
     def history(self, index: int) -> History:
@@ -106,17 +110,24 @@ class PartitionJudge(Judge):
             key = node.name, hosted.index
             self._images.pop(key, None)
             self._active.pop(key, None)
+            if hosted.index in self._doubtful.get(node.name, ()) and not hosted.machine.standing.doubt:
+                raise Violation("R12", f"{node.name} has lost data of partition {hosted.index}, and does not doubt its log")
             self._inspected[key] = hosted.summary.base
             self._inspect_log(node, hosted)
             if hosted.machine.standing.promised_lease < self._promised.get(key, 0):
                 raise Violation("A7", f"{node.name} has promised lease {self._promised[key]} of partition {hosted.index}, "
                                       f"and restarts with {hosted.machine.standing.promised_lease}")
+        self._doubtful.pop(node.name, None)
 
     def on_storage_lost(self, node: SimulatedNode, lost: Loss) -> None:
         """Discard the lost promises and records of the node."""
+        if not lost.is_old and lost != EVERYTHING:
+            self._doubtful[node.name] = range(len(EVERYTHING.partitions)) if lost.promises else lost.partitions
         for key in [key for key in self._promised if key[0] == node.name and lost.promises]:
             del self._promised[key]
         for index in lost.partitions:
+            self._active.pop((node.name, index), None)
+            self._images.pop((node.name, index), None)
             for known in self._durable, self._durable_in_time:
                 known.pop((node.name, index), None)
 

@@ -1,8 +1,12 @@
-"""Releases in a campaign: members of the previous release, upgrades, rollbacks, and a rollback that comes too late.
+"""Releases in a campaign: members of the previous release, upgrades, rollbacks, and rollbacks that come too late.
 
-`Schedule.old_nodes` has the members that begin with the previous release. While the features of this release are inactive each
-node may be upgraded and rolled back. A rollback after that is refused: by the node itself or by the other members. It ends
-after at most LATE_S, or with all faults, when `upgrade_all` installs this release everywhere. `actions.py` has the action.
+`Schedule.old_nodes` has the members that begin with the previous release. While the features of this release are inactive
+each node may be upgraded and rolled back. A rollback after that is refused, by the node itself or by the other members. It
+ends after LATE_S, or with all faults, when `upgrade_all` installs this release everywhere.
+
+V1  A node of a release without the active features is not connected with another one.
+
+`actions.py` has the action.
 """
 
 from __future__ import annotations
@@ -11,11 +15,12 @@ from functools import partial
 
 from bmqtwist.testing.simulated_node import SimulatedNode
 from bmqtwist.versions import OWN, Versions
+from sim.campaign.judges import Violation
 from sim.campaign.schedule import Step
 from sim.campaign.world import LEGACY, PREVIOUS, CampaignWorld
 
 LATE_S = 8.0
-LATE = 0.15  # share of the rollbacks after the activation that are tried
+LATE = 0.5  # share of the rollbacks after the activation that are tried
 
 
 def change_release(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
@@ -29,10 +34,10 @@ def change_release(world: CampaignWorld, node: SimulatedNode, other: SimulatedNo
         if world.schedule.old_nodes:
             world.counts["rollbacks"] += 1
             _install(node, (PREVIOUS, LEGACY)[step.dice < 0.5], step)
-    elif step.share < LATE and node.name in world.intact_members() and node.name not in world.mistaken:
+    elif step.share < LATE and world.change is None and node.name in set(world.intact_members()) - world.mistaken.keys():
         world.counts["late rollbacks"] += 1
         _install(node, (PREVIOUS, LEGACY)[step.dice < 0.5], step)
-        world.at(world.now + step.dice * LATE_S, partial(_upgrade, node))
+        world.at(world.now + LATE_S, partial(_end_late_rollback, world, node))
 
 
 def _install(node: SimulatedNode, versions: Versions, step: Step) -> None:
@@ -47,6 +52,14 @@ def _upgrade(node: SimulatedNode) -> None:
     if node.versions is not OWN:
         node.versions = OWN
         node.crash(power=False, down=0.1)
+
+
+def _end_late_rollback(world: CampaignWorld, node: SimulatedNode) -> None:
+    connected = [each.name for each in world.machines if each is not node and each.up and node.up
+                 and world.cluster(each.name).leadership.is_up(int(node.name[1:]))]
+    if connected and node.versions is not OWN:
+        raise Violation("V1", f"{node.name} lacks active features, and is connected with {connected}")
+    _upgrade(node)
 
 
 def upgrade_all(world: CampaignWorld) -> None:

@@ -77,6 +77,7 @@ class CampaignWorld(ElectedCluster):
         self.change: Any = None  # `membership.MembershipChange` in progress
         self.files: dict[str, tuple[ClusterNode, ...]] = {}  # node -> nodes in its clusters.json, if they were changed
         self.retired = set[str]()  # nodes that are not members: removed, or not started yet
+        self.foreign = set[str]()  # retired nodes that have founded a cluster by mistake
         self.copies: dict[str, dict[str, bytes]] = {}  # node -> former content of its disk, for `copies.py`
         self.undisturbed = False  # no node is stopped by its timer
         self.replaced = 0  # number of nodes that got another address
@@ -160,6 +161,8 @@ class CampaignWorld(ElectedCluster):
         return self.voters(self.cluster(node.name).metadata.state.members)
 
     def _on_boot(self, node: SimulatedNode) -> None:
+        if node.name in self.foreign:
+            return
         self.counts["boots"] += 1
         self._lost.discard(node.name)  # its identity says so from now on
         for proxy in node.broker.proxies.values():
