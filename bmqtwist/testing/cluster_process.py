@@ -39,17 +39,22 @@ class ClusterProcess(_Started):
         ports = free_ports(2 * nodes + proxies)
         members = [node_config(number, f"n{number}", f"127.0.0.1:{ports[number - 1]}") for number in range(1, nodes + 1)]
         definition = {"elector": ELECTORS["fast"], **(cluster or {}), "nodes": members}
-        self.consoles = {f"n{number}": f"http://127.0.0.1:{ports[nodes + number - 1]}" for number in range(1, nodes + 1)}
+        self.consoles: dict[str, str] = {}
         self._brokers: dict[str, BrokerProcess] = {}
         for number in range(1, nodes + 1):
-            name = f"n{number}"
-            broker = BrokerProcess(root / name, ports[number - 1], cluster=definition,
-                                   app={**_with_console(app, ports[nodes + number - 1]), "hostName": name})
-            broker.config.clusters["myVirtualClusters"] = [{"name": CLUSTER, "selfNodeId": number}]
-            broker.config.write()
-            self._brokers[name] = broker
+            self._make_node(root, number, (ports[number - 1], ports[nodes + number - 1]), app, definition)
         self._proxies = {name: self._make_proxy(root / name, app, ports[2 * nodes + number]) for number, name in enumerate(
             f"p{number}" for number in range(1, proxies + 1))}
+
+    def _make_node(self, root: Path, number: int, ports: tuple[int, int], app: dict[str, Any] | None,
+                   definition: dict[str, Any]) -> None:
+        name = f"n{number}"
+        broker = BrokerProcess(root / name, ports[0], cluster=definition,
+                               app={**_with_console(app, ports[1]), "hostName": name})
+        self.consoles[name] = f"http://127.0.0.1:{ports[1]}"
+        broker.config.clusters["myVirtualClusters"] = [{"name": CLUSTER, "selfNodeId": number}]
+        broker.config.write()
+        self._brokers[name] = broker
 
     def _make_proxy(self, root: Path, app: dict[str, Any] | None, http_port: int) -> BrokerProcess:
         broker = BrokerProcess(root, app={**_with_console(app, http_port), "hostName": root.name,

@@ -1,6 +1,6 @@
 """Times of the profile `fast` of `bmq cluster up`, for clusters whose configuration the tests write.
 
-Used by `sim/test_failover_time.py` and `soak/failover.py`; the profiles are in `bmqtwist/config/sample.py`.
+Used by `sim/test_failover_time.py` and `soak/cluster_load.py`; the profiles are in `bmqtwist/config/sample.py`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     python -m soak.probe '{"broker": "tcp://...", "queues": [...], "out": "..."}'
 
 It posts a message to each queue every `PERIOD_S` seconds until its standard input ends, then writes for each post (time of
-the post on the monotonic clock in s, duration in s, status). Started by `failover.py`.
+the post on the monotonic clock in s, duration in s, status). Started by `cluster_load.py`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     python -m soak.restart_clients '{"front": "aio", "role": "produce", ...}'
 
 It works until its standard input ends, waits for outstanding acknowledgements, and writes a record of all results. Started
-by `restarts.py` and `failover.py`; `restart_judge.py` reads the records.
+by `restarts.py` and `cluster_load.py`; `restart_judge.py` reads the records.
 """
 
 from __future__ import annotations

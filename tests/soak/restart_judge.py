@@ -15,7 +15,7 @@ out of order    first deliveries of one producer's posts not in the order of its
                 them and was lost
 events          events of a session in another order than CONNECTION_LOST, RECONNECTED, reopens, STATE_RESTORED
 
-Called by `restarts.py` and `failover.py`; `test_restart_judge.py` tests it. The judge of `kill9.py` is `ledger.py`.
+Called by `restarts.py` and `load_evaluation.py`; `test_restart_judge.py` tests it. The judge of `kill9.py` is `ledger.py`.
 """
 
 from __future__ import annotations

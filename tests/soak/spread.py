@@ -26,7 +26,7 @@ from typing import Any
 from bench.rawclient import READ, WRITE, RawClient, confirm_event, pushes
 from bmqtwist.testing import BrokerProcess, ClusterProcess
 from bmqtwist.wire.fast import EventType
-from soak.failover import AVAILABLE_SECONDS_MAX
+from soak.cluster_load import AVAILABLE_SECONDS_MAX
 
 BROADCAST, FANOUT = "bmq://b/all", "bmq://f/apps"
 APPS = tuple(f"app{number}" for number in range(10))

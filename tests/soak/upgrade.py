@@ -3,16 +3,16 @@
     python -m tests.soak upgrade --from REF [--period 8] [--nodes 3] [--durability group] [--seed N]
     make test-upgrade [FROM=REF]                                   REF: the last tag, or any commit
 
-The earlier release is built from git in a temporary directory with a virtual environment of its own. Its nodes start with
-the load of `failover`: producers and consumers at nodes and at a proxy of this release, and a probe.
+`earlier_release.py` builds the earlier release. Its nodes start with the load of `cluster_load.py`: producers and consumers
+at nodes and at a proxy of this release, and a probe.
 
 upgrade    each node in turn stops and starts again with this release, over its files
 rollback   each node in turn stops and starts again with the earlier release
 activate   upgraded again, without time for a rollback: the features of this release become active
 refusal    a node of the earlier release, if it lacks them, is refused by the other nodes, which name both releases
 
-`restart_judge` checks that each post was acknowledged exactly once and is in its queue exactly once, `failover` that the
-files of all nodes are equal at the end. The slowest acknowledgement must not take more than ACK_SECONDS_MAX.
+`load_evaluation.py` checks the posts, the files of all nodes at the end, and the times without acknowledgements. Called by
+`command.py`.
 """
 
 from __future__ import annotations
@@ -20,41 +20,22 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
-import venv
+from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 
 from bmqtwist.versions import BASELINE, OWN
-from soak.failover import AVAILABLE_SECONDS_MAX, Run
-from soak.restart_judge import Verdict
+from soak.cluster_load import LoadedCluster
+from soak.earlier_release import EarlierRelease
+from soak.load_evaluation import evaluate
 
-ACK_SECONDS_MAX = 20.0
-ROOT = Path(__file__).resolve().parent.parent.parent
 _UNREACHABLE_S = 5.0
-_FEATURES = "from bmqtwist.versions import OWN; print(*OWN.features)"
 
 
-class EarlierRelease:
-    """Broker of a commit in its own virtual environment below `place`. `features`: cluster features that it supports."""
-
-    def __init__(self, reference: str, place: Path) -> None:
-        source, environment = place / "source", place / "venv"
-        source.mkdir()
-        archive = subprocess.run(["git", "-C", str(ROOT), "archive", reference], capture_output=True, check=True).stdout
-        subprocess.run(["tar", "-x", "-C", str(source)], input=archive, check=True)
-        venv.create(environment, with_pip=True)
-        self.python = str(environment / "bin" / "python")
-        subprocess.run([self.python, "-m", "pip", "install", "-q", str(source)], check=True)
-        self.command = [str(environment / "bin" / "bmqbrkr")]
-        found = subprocess.run([self.python, "-c", _FEATURES], cwd=place, capture_output=True, text=True, check=False)
-        self.features = tuple(found.stdout.split()) or BASELINE
-
-
-class Upgrade(Run):
+class Upgrade(LoadedCluster):
     """A cluster whose nodes begin with an earlier release."""
 
     def begin_with(self, release: EarlierRelease) -> None:
@@ -65,13 +46,10 @@ class Upgrade(Run):
 
     def install(self, kind: str, name: str, command: list[str] | None) -> None:
         """Stop a node gracefully, and start it over its files with another release."""
-        self.faults[kind] += 1
-        self.fault_starts.append((time.monotonic(), kind, name == self.cluster.leader))
-        node = self.cluster[name]
-        if node.stop():
-            raise RuntimeError(f"{name} did not stop with exit code 0")
-        node.command = command
-        node.launch()
+        self.begin(kind, name)
+        self.stop(name)
+        self.cluster[name].command = command
+        self.cluster[name].launch()
 
     def install_everywhere(self, kind: str, command: list[str] | None, period: float) -> None:
         """Change the release of all nodes, one after the other, under load."""
@@ -91,7 +69,7 @@ class Upgrade(Run):
             config.write()
         self.install_everywhere("activate", None, period)
         self.until(lambda: all(self._active(name) == sorted(set(OWN.features) - set(BASELINE))
-                               for name in self.cluster.names), "the features to become active", AVAILABLE_SECONDS_MAX)
+                               for name in self.cluster.names), "the features to become active")
         if set(OWN.features) - set(self.release.features):
             self._be_refused(self.cluster.names[-1])
 
@@ -113,9 +91,9 @@ class Upgrade(Run):
         alarm = "node-version-differs", f"[{name}, ", f"that of this node is {OWN.release} with"
         self.until(lambda: any(all(text in line for text in alarm) for line in other.records[since:])
                    or any("which this release, " in line for line in own.records[own_since:]),
-                   "the refusal of the earlier release", AVAILABLE_SECONDS_MAX)
+                   "the refusal of the earlier release")
         time.sleep(_UNREACHABLE_S)
-        if self.ready(name):
+        if not self.reason(name):
             raise RuntimeError(f"{name} serves with a release without active features")
         if self.cluster[name].running:
             self.cluster[name].kill()
@@ -135,22 +113,16 @@ def run(reference: str, *, nodes: int = 3, period: float = 8.0, durability: str 
         test_run = Upgrade(root, nodes, durability, seed, None)
         stack.callback(test_run.close)
         test_run.begin_with(release)
-        verdict = test_run.run(lambda: test_run.run_all(period))
-    _judge_waits(test_run, verdict)
+        test_run.run(lambda: test_run.run_all(period))
+        verdict, waits = evaluate(test_run)
     if not verdict.violations:
         shutil.rmtree(root)
     return {"run": "upgrade", "from": reference, "features of it": release.features, "nodes": nodes,
             "durability": durability, "seed": seed, "seconds": round(time.monotonic() - began),
-            "changes": dict(test_run.faults),
-            "slowest acknowledgement ms": test_run.waits, "slowest recovery s": round(test_run.slowest_recovery_s, 1),
+            "changes": Counter(span.kind for span in test_run.spans), "without acknowledgements": waits,
+            "slowest recovery s": round(test_run.slowest_recovery_s, 1),
             **verdict.numbers, "violations": dict(verdict.violations), "examples": verdict.examples,
             **({"files": str(root)} if verdict.violations else {})}
-
-
-def _judge_waits(test_run: Upgrade, verdict: Verdict) -> None:
-    for at, duration_ms in test_run.slowest:
-        if duration_ms > 1000 * ACK_SECONDS_MAX:
-            verdict.report("unanswered", f"no acknowledgement for {duration_ms} ms after {at} s")
 
 
 def main(arguments: list[str]) -> int:

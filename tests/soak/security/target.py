@@ -18,7 +18,7 @@ from kit.process import BrokerProcess, free_port
 from bench.rawclient import READ, WRITE, Closed, RawClient, Refusal
 from bmqtwist.testing import BrokerProcess as Node
 from bmqtwist.testing import ClusterProcess
-from soak.failover import AVAILABLE_SECONDS_MAX
+from soak.cluster_load import AVAILABLE_SECONDS_MAX
 
 QUEUES_OF_A_SESSION = 2000
 READ_SECONDS_MAX = 60.0
