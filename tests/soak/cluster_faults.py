@@ -34,7 +34,7 @@ LOSSES = {"everything": "*", "the ledger": "*.bmq_csl", "the vote": "bmqtwist_vo
 @dataclass(frozen=True, slots=True)
 class Fault:
     """A kind of fault. `act`: causes and ends it at a node; `prepare`: called before it begins; `of_node`: its consequences
-    depend on the role of the node; `majority`: a majority of the nodes serves meanwhile; `relays`: it needs relays;
+    depend on the role of the node; `majority`: at most one node is down at a time; `relays`: it needs relays;
     `possible`: False if the cluster must not have this fault now."""
 
     act: Callable[[LoadedCluster, str], None]
@@ -313,8 +313,8 @@ FAULTS = {
     "full": Fault(_fill_disk),
     "readonly": Fault(_make_read_only),
     "add": Fault(lambda load, name: add_node(load), of_node=False, possible=_can_grow),
-    "remove": Fault(remove_node, of_node=False, possible=lambda load: not _can_grow(load)),
-    "replace": Fault(replace_node, of_node=False),
+    "remove": Fault(remove_node, of_node=False, majority=False, possible=lambda load: not _can_grow(load)),
+    "replace": Fault(replace_node, of_node=False, majority=False),
     "versions": Fault(_change_release, possible=lambda load: bool(load.earlier_command)),
 }
 
