@@ -121,7 +121,8 @@ class Reception:
         self._stamp = max(self._stamp, event.stamp)
         self.announced = max(self.announced, event.committed)
         if not log.busy:
-            lacks = self._parts != event.parts if event.previous is None else not log.summary.contains(event.previous)
+            # a part counts as sent only a moment after it was sent: this node may have more parts than a Keepalive says
+            lacks = self._parts < event.parts if event.previous is None else not log.summary.contains(event.previous)
             if lacks:
                 self.send_report()
             elif event.previous is not None:

@@ -224,6 +224,24 @@ def test_an_image_of_many_parts_is_sent_once(monkeypatch: pytest.MonkeyPatch) ->
     nodes.judge_partitions()
 
 
+def test_an_image_is_sent_once_while_messages_are_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once each notification of a commit requested the whole image again: it never ended under load."""
+    monkeypatch.setattr(replica, "RECENT_BYTES", 0)
+    monkeypatch.setattr(image, "MESSAGE_RECORDS_MAX", 4)
+    nodes = stable_cluster(1026)
+    away, _ = roll_over_without_replica(nodes, 200)
+    nodes.run(1.0)
+    _, queue = nodes.writer(STRONG)
+    away.boot()
+    posted = [b"during the image %d" % number for number in range(300)]
+    for payload in posted:
+        queue.put(payload)
+        nodes.run(0.01)
+    nodes.run_until_stable()
+    assert images(nodes, away) == 1 and nodes.stored(away) == nodes.acknowledged[STRONG] + posted
+    nodes.judge_partitions()
+
+
 @pytest.mark.parametrize("lead", [True, False], ids=["same primary", "another primary"])
 def test_a_member_that_missed_a_rollover_gets_records_that_are_still_in_memory(lead: bool) -> None:
     """Also from another primary, and when its log ends within a batch."""

@@ -70,6 +70,7 @@ def run(seconds: float, *, nodes: int = 3, kinds: list[str] | None = None, perio
     """Run the test for `seconds`; return the counts, with violations under "violations". `earlier`: a commit."""
     fault_kinds = kinds or list(FAULTS)
     root = Path(tempfile.mkdtemp(prefix="bmq-failover-"))
+    print(f"files and logs are in {root}", file=sys.stderr, flush=True)
     with ExitStack() as stack:
         release = EarlierRelease(earlier, Path(stack.enter_context(tempfile.TemporaryDirectory(
             prefix="bmq-release-")))) if earlier else None

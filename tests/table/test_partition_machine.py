@@ -472,6 +472,13 @@ def test_an_image_with_a_missing_part_is_requested_again() -> None:
     assert situation.output_names(Keepalive(PRIMARY, LEASE, None, 3, NO_PSN, 1)) == ["Promise to 2", "ReplicaReceipt to 2"]
 
 
+def test_a_request_from_before_the_last_received_part_does_not_begin_the_image_again() -> None:
+    situation = healing()
+    for number in range(2):
+        situation.do(image(number))
+    assert situation.output_names(Keepalive(PRIMARY, LEASE, None, 1, NO_PSN, 1)) == ["ReplicaReceipt to 2"]
+
+
 @pytest.mark.parametrize("one, other, common", [
     (OLD, NEW, (4, 7)), (EMPTY, NEW, NO_PSN), (NEW, NEW, (5, 1)),
     (LogSummary((6, 2), NO_PSN, ((4, 9), (6, 2))), NEW, (4, 7)), (LogSummary((6, 2), (6, 1), ((6, 2),)), NEW, None),
