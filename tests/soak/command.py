@@ -8,7 +8,7 @@
     python -m tests.soak damage --count N     damaged storage directories, each opened by a broker and consumed
     python -m tests.soak kill9 --count N      kill -9 under load (more options: `kill9 --help`)
     python -m tests.soak restarts --count N   restarts under clients of the SDK (more options: `restarts --help`)
-    python -m tests.soak failover --minutes N crashes, pauses and partitions of nodes (more options: `failover --help`)
+    python -m tests.soak failover --minutes N faults of nodes, links, disks and operators (more options: `failover --help`)
     python -m tests.soak upgrade --from REF   nodes of an earlier release and of this one under load (`upgrade --help`)
     python -m tests.soak spread               many consumers at nodes and proxies (more options: `spread --help`)
     python -m tests.soak hostile --count N    invalid and malicious input of clients (more options: `hostile --help`)
