@@ -25,7 +25,7 @@ CANARY_RUNS: dict[str, tuple[Any, ...]] = {
     "commit rule off": ("M4", 0, 3), "prev check off": ("M1", 0, 3), "conflicts kept": ("M3", 15, 3),
     "quorum check off": ("E5", 1, 3), "lost storage counted": ("M2", 12, 3), "lost metadata not noticed": ("M9", 7, 3),
     "lost partitions not noticed": ("R12", 4, 3), "old copy not noticed": ("M8", 0, 3, {"old copy": 3, "assign": 3}),
-    "list of the file votes": ("E6", 3, 3), "learners counted": ("M4", 14, 3), "one list decides": ("M4", 23, 4, MEMBERS),
+    "list of the file votes": ("E6", 3, 3), "one list decides": ("M4", 23, 4, MEMBERS),
     "any node counted": ("M4 E4", 6, 3),
     "cluster id not compared": ("M1 R5", 5, 3, {"founded alone": 1, "assign": 3}), "versions not compared": ("V1", 3, 3),
     "promise not persisted": ("A7", 0, 3), "older leases counted": ("R5", 0, 3), "lease expiry ignored": ("A8", 2, 3),

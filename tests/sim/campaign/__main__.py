@@ -59,9 +59,10 @@ def _runs(first: int, seeds: int, until: float | None, sizes: list[int], steps: 
 def _report(runs, shrink_first: bool) -> int:  # type: ignore[no-untyped-def]
     counts: Counter[str] = Counter()
     found = list[Run]()
-    number = 0
+    number = resumed = 0
     for number, run in enumerate(runs, 1):  # noqa: B007
         counts += run.counts
+        resumed = max(resumed, run.counts["resumed after, s"])
         if run.rule:
             print(f"seed {run.schedule.seed}, {run.schedule.size} nodes: {run.text}", flush=True)
             if shrink_first and not found:
@@ -69,7 +70,8 @@ def _report(runs, shrink_first: bool) -> int:  # type: ignore[no-untyped-def]
                 print(f"smallest failing schedule, after {played} runs, for --replay:\n{smallest.schedule.text()}"
                       f"{smallest.text}", flush=True)
             found.append(run)
-    print("final faults: " + ", ".join(f"{name} {counts['final fault ' + name]}" for name in FAULTS))
+    print("final faults: " + ", ".join(f"{name} {counts['final fault ' + name]}" for name in FAULTS)
+          + f"; longest resumption {resumed} s")
     print("storage: " + ", ".join(f"{name} {counts[name]}" for name in (
         *(f"lost {name}" for name in LOSSES), *(f"old copy of {part}" for part in PARTS))))
     print("operators: " + ", ".join(f"{name} {counts[name]}" for name in (

@@ -174,17 +174,8 @@ def _one_list_decides(self: Electorate, nodes: Collection[int]) -> bool:
     return self._has_quorum(nodes, self._voters[-1])
 
 
-def _learners_counted(self: Electorate, nodes: Collection[int]) -> bool:
-    """Count a learner like a voter with intact storage."""
-    learners = {each.node_id for members in self.lists for each in members.nodes if not each.voting}
-    counted = {each for each in nodes if each in self.voters or each in learners}
-    return _has_quorum(self, nodes) or bool(counted & learners) and len(counted) >= self.majority
-
-
-_has_quorum = Electorate.has_quorum
-
-
 def _any_node_counted(self: Electorate, nodes: Collection[int], voters: Mapping[int, int]) -> bool:
+    """Count learners, removed nodes and lost storage."""
     return len(nodes) >= len(voters) // 2 + 1
 
 
@@ -222,7 +213,6 @@ CANARIES: dict[str, list[tuple[Any, str, Any]]] = {
     "list of the file votes": [(Electorate, "set_lists", _configured_nodes_vote),
                                (storage_start, "_configuration_mistake", lambda records, definition: ("", False))],
     "one list decides": [(Electorate, "has_quorum", _one_list_decides)],
-    "learners counted": [(Electorate, "has_quorum", _learners_counted)],
     "any node counted": [(Electorate, "_has_quorum", _any_node_counted)],
     "cluster id not compared": [(ClusterLinks, "_history_difference", lambda self, session: ""),
                                 (storage_start, "_configuration_mistake", lambda records, definition: ("", False))],
