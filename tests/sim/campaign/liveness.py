@@ -22,16 +22,18 @@ from kit.disks import fail_file, fill_disk, make_read_only
 from bmqtwist.cluster.changes import AssignQueue
 from bmqtwist.cluster.electorate import MemberState
 from bmqtwist.storage.ledger_file import LEDGER_SUFFIX
+from bmqtwist.testing.cluster import PORT
 from bmqtwist.testing.simulated_node import SimulatedNode
 from sim.campaign.clients import CampaignProducer
 from sim.campaign.copies import replace_files
 from sim.campaign.judges import Violation
-from sim.campaign.membership import begin_change
+from sim.campaign.membership import send_to_leader
 from sim.campaign.operator_mistakes import misconfigure
 from sim.campaign.schedule import Step
 from sim.campaign.world import EVERYTHING, CampaignWorld
 
-LIVE_S, ACKED_S = 20.0, 40.0
+LIVE_S, ACKED_S, CANCELLED_S = 20.0, 40.0, 20.0
+PLANNED = 99  # id of a node that is never added
 PERIOD = 3  # of the seeds
 Fault = Callable[[CampaignWorld, SimulatedNode, Random], None]
 
@@ -52,8 +54,8 @@ def _give_wrong_list(world: CampaignWorld, node: SimulatedNode, random: Random) 
 
 
 def _stop_in_change(world: CampaignWorld, node: SimulatedNode, random: Random) -> None:
-    """Stop a node after the plan of a change; the operator continues when all faults have ended."""
-    begin_change(world, node, random)
+    """Stop a node after a change was planned; the plan is cancelled when the others have continued."""
+    send_to_leader(world, f"ADD {PLANNED} n{PLANNED} tcp://n{PLANNED}:{PORT}")
     world.run(random.random())
     node.crash(power=False, down=None)
 
@@ -66,6 +68,7 @@ FAULTS: dict[str, Fault] = {
     "storage lost": _lose_storage,
     "old copy": _restore_copy,
     "wrong list": _give_wrong_list,
+    "stopped in a change": _stop_in_change,
 }
 
 
@@ -102,6 +105,12 @@ def check_liveness(world: CampaignWorld) -> bool:
     for name in broken:
         if not world.node(name).up:
             world.node(name).boot()
+    until = world.now + CANCELLED_S
+    while world.members is not None and world.members.planned:
+        if world.now >= until:
+            raise Violation("L3", f"after {CANCELLED_S:g} s the planned change is not cancelled")
+        send_to_leader(world, "CANCEL")
+        world.run(0.5)
     return True
 
 

@@ -47,7 +47,7 @@ class MembershipChange:
         random.shuffle(names)
         self._cancel_at = random.randrange(len(names)) if random.random() < CANCELLED else -1
         self._steps: list[Callable[[], bool]] = [self._is_intact]
-        self._steps += [] if random.random() < DEPLOYED else [partial(self._send, command)]
+        self._steps += [] if random.random() < DEPLOYED else [partial(send_to_leader, world, command)]
         self._steps += [partial(self._restart, name) for name in names]
         self._after(0.0)
 
@@ -72,21 +72,12 @@ class MembershipChange:
         """Give up the change, which is not committed yet."""
         self._world.counts["member changes cancelled"] += 1
         self.wanted, self._cancel_at = self._former, -1
-        self._steps = [*(partial(self._restart, name) for name in self._restarted), partial(self._send, "CANCEL")]
+        self._steps = [partial(self._restart, name) for name in self._restarted]
+        self._steps.append(partial(send_to_leader, self._world, "CANCEL"))
 
     def _is_intact(self) -> bool:
         """Return whether all members have intact storage: the operator begins only then."""
         return len(self._world.intact_members()) == len(self._world.machines)
-
-    def _send(self, command: str) -> bool:
-        for leader in self._world.believed():
-            if not leader.paused:
-                text = f"CLUSTERS CLUSTER {CLUSTER} MEMBERS {command}"
-                answer = list[str]()
-                leader.act(partial(run_command, leader, text, answer))
-                leader.request_turn()
-                return answer == ["SUCCESS"]
-        return False
 
     def _restart(self, name: str) -> bool:
         """Give a node the wanted list and restart it; start a new one, stop one that is removed."""
@@ -125,9 +116,19 @@ class MembershipChange:
         return True
 
 
-def run_command(node: SimulatedNode, text: str, answer: list[str]) -> None:
-    """Run an admin command at a node, and append its answer."""
-    answer.append(node.broker.commands.run_at_once(text, "campaign").text)
+def send_to_leader(world: CampaignWorld, command: str) -> bool:
+    """Send a command about the members to the leader; return whether it succeeds."""
+    answers = list[str]()
+    for leader in world.believed():
+        if not leader.paused:
+            text = f"CLUSTERS CLUSTER {CLUSTER} MEMBERS {command}"
+            leader.act(partial(_run_command, leader, text, answers))
+            leader.request_turn()
+    return "SUCCESS" in answers
+
+
+def _run_command(node: SimulatedNode, text: str, answers: list[str]) -> None:
+    answers.append(node.broker.commands.run_at_once(text, "campaign").text)
 
 
 def definition_nodes(world: CampaignWorld) -> Nodes:
@@ -140,12 +141,7 @@ def change_members(world: CampaignWorld, node: SimulatedNode, other: SimulatedNo
     """Begin to add, remove or replace a member of a formed cluster, unless a change or a mistake is in progress."""
     if len(world.machines) < 2 or world.members is None or world.change is not None or world.mistaken or world.faults_ended:
         return
-    begin_change(world, node, Random(f"{world.schedule.seed}/{world.now}/members"))
-
-
-def begin_change(world: CampaignWorld, node: SimulatedNode, random: Random) -> None:
-    """Begin a random change; `node`: that is removed or replaced, unless it is n1."""
-    former = definition_nodes(world)
+    random, former = Random(f"{world.schedule.seed}/{world.now}/members"), definition_nodes(world)
     kinds = ["replace"] + ["add"] * 2 * (len(former) < MEMBERS_MAX) + ["remove"] * 2 * (len(former) > 2)
     kind = random.choice(kinds)
     world.counts[f"members: {kind}"] += 1
