@@ -296,10 +296,11 @@ class CampaignWorld(ElectedCluster):
         identities = [IdentityFile(each.disk, STORAGE.format(each.name)).read()[0] for each in self.machines]
         if len(set(self.intact_members()) - {node.name}) >= size - size // 2:
             return True
-        if self.members is None and self.schedule.old_nodes:  # a member of an earlier release does not announce the loss
+        if self.foreign or self.members is None and self.schedule.old_nodes:  # which does not announce the loss
             return False
+        without_ledger = {StorageState.LOST} if self.members is None else {StorageState.LOST, StorageState.FRESH}
         return not self._lost and all(
-            identity is not None and identity.state is not StorageState.LOST for identity in identities)
+            identity is not None and identity.state not in without_ledger for identity in identities)
 
     def intact_members(self) -> list[str]:
         """Return the nodes whose disk has the registered incarnation, and all records that it has acknowledged; none before

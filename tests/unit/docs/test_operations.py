@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 import runpy
 
 from kit.layers import MODULES, ROOT, dotted, tree
 
 from bmqtwist import alarms
 from bmqtwist.alarms import AlarmKind
+from bmqtwist.cluster.electorate import MemberState
 from bmqtwist.errors import AckStatus
 
 PAGE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
@@ -27,6 +29,11 @@ def test_every_status_of_an_ack_is_explained() -> None:
     page = (ROOT / "docs" / "alarms.md").read_text(encoding="utf-8")
     missing = [status.name for status in AckStatus if status and f"| {status.value} | `{status.name}` |" not in page]
     assert not missing
+
+
+def test_every_state_of_a_member_is_explained_and_no_other() -> None:
+    table = PAGE.partition("| state | meaning | what to do |")[2].partition("\n\n")[0]
+    assert sorted(re.findall(r"^\| `([A-Z_]+)` \|", table, re.MULTILINE)) == sorted(state.name for state in MemberState)
 
 
 def test_the_page_of_alarms_is_up_to_date() -> None:
