@@ -42,7 +42,7 @@ P99_RATIO_MAX, P99_MS_MAX = 3.0, 100.0
 P99_QUIET_MS = 4.0  # on an idle machine some attacks begin after 1 ms, others after 12
 GROWTH_BYTES_MAX = 64 << 20
 LOG_BYTES_PER_S_MAX = 4 << 10
-CLIENT_LOG_BYTES_PER_S_MAX = 256 << 10  # at most 1,000 B for each queue that it opens
+CLIENT_LOG_BYTES_PER_S_MAX = 1 << 20  # at most 1,000 B for each queue that it opens
 SAMPLE_PERIOD_S = 0.1
 
 
