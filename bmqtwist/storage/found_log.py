@@ -24,12 +24,11 @@ from bmqtwist import alarms
 from bmqtwist.storage.exchange import ReadAhead, read_attachment
 from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.journal import JournalScan, is_sync_point
+from bmqtwist.storage.partition_log import SYNC_POINTS
 from bmqtwist.storage.psn import NO_PSN, LogSummary, Psn
 from bmqtwist.storage.records import MAGIC, RECORD, RECORD_BYTES, SEQUENCE_MASK
 from bmqtwist.storage.recovery import KnownQueue, RecoveredPartition, recover
 from bmqtwist.storage.store import JOURNAL_HEADER_BYTES, PartitionReader
-
-SYNC_POINTS = 2  # number of sync points after which a record was durable
 
 
 @dataclass(slots=True)

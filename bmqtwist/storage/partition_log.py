@@ -22,6 +22,9 @@ from bmqtwist.storage.records import RECORD_BYTES, SyncPoint, pack_sync_point
 from bmqtwist.storage.state import PartitionState
 from bmqtwist.storage.store import PURGE_RESERVE_BYTES, SYNC_POINT_RESERVE_BYTES
 
+# After the last record of a member of several: damage of any one record leaves a sync point that shows the records before it
+# to have been durable, or to be missing (`found_log.py`).
+SYNC_POINTS: Final = 2
 NORMAL_RESERVE: Final = RECORD_BYTES + SYNC_POINT_RESERVE_BYTES + PURGE_RESERVE_BYTES
 ROLLOVER_BEGIN_PERCENT = 70  # used part of a file at which a large partition begins to roll over
 
@@ -113,7 +116,7 @@ class PartitionLog:
         self.mirror: Mirror | None = None  # also writes each batch to the next file set
         sizes = files.sizes
         self._roll_at = tuple(size * ROLLOVER_BEGIN_PERCENT // 100 for size in (sizes.journal, sizes.data, sizes.qlist))
-        self._written_since_sync_point = False  # records were written since the last sync point
+        self._sync_points_due = 0  # to write before the log is idle
         self._write_failing = False  # the last write failed
         self.reset_positions()
 
@@ -181,7 +184,7 @@ class PartitionLog:
             self.mirror(tail.journal, tail.data, tail.qlist)
         tail.clear()
         self.gate.mark_written(position, awaited or self.has_replicas)
-        self._written_since_sync_point = True
+        self._sync_points_due = SYNC_POINTS if self.has_replicas else 1
         if (tail.journal_end >= self._roll_at[0] or tail.data_end >= self._roll_at[1]
                 or tail.qlist_end >= self._roll_at[2]):
             self.roll_due = True
@@ -221,14 +224,14 @@ class PartitionLog:
                                     tail.qlist_end))
 
     def write_sync_point(self, wall: int, force: bool) -> None:
-        """Write a REGULAR sync point if records were written since the last one (1 s timer), or always with `force`."""
-        tail = self.tail
-        if not force and not self._written_since_sync_point and not tail.journal or self.closed or not self.state.lease:
+        """Write a REGULAR sync point if one is due (1 s timer), or always with `force`."""
+        tail, due = self.tail, self._sync_points_due
+        if not force and not due and not tail.journal or self.closed or not self.state.lease:
             return
         if tail.journal_end + SYNC_POINT_RESERVE_BYTES > self.files.sizes.journal:
             return
         awaited = bool(tail.journal)
         self.append_sync_point(SyncPoint.REGULAR, wall)
         if (force or not tail.large) and self.write(awaited):  # the sync point of a large batch is written with it
-            self._written_since_sync_point = False
+            self._sync_points_due = (self._sync_points_due if awaited else max(1, due)) - 1
             self.gate.sync_due = True

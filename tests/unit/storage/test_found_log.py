@@ -48,3 +48,21 @@ def test_an_interrupted_write_and_records_that_the_journal_lost_are_two_alarms()
         (data,) = [each for each in found.alarms if each.text.startswith("DATA: ")]
         assert data.kind is kind and found.damaged is lost, found.alarms
         assert ("interrupted write" in data.text) is not lost
+
+
+def test_damage_of_any_one_record_of_an_idle_log_is_no_torn_write() -> None:
+    """Either all messages are found, or the log knows that durable records are missing."""
+    disk = MemoryDisk()
+    partition = written_partition(disk)
+    for second in range(5):
+        partition.write_sync_point(WALL + second)
+    partition.log.sync()
+    last = partition.written_psn
+    assert last == (1, 7), "two sync points, and none after them"
+    path = path_of(disk, "journal")
+    for offset in range(partition.journal_end_at((1, 1)), partition.journal_end_at(last), 60):
+        disk.flip(path, offset + 7, 0xFF)
+        disk.kill()
+        found = find_log(open_files(disk), None, RecoveryClock(), 0, WALL)
+        assert found.summary.last >= (1, 5) or found.doubtful, (offset, found.summary)
+        disk.flip(path, offset + 7, 0xFF)
