@@ -243,16 +243,17 @@ class ClientSession(SessionKind):
         flags = MESSAGE_PROPERTIES if message.has_properties else 0
         if redelivered or 0 < message.lease < handle.queue.lease and not self.is_broker:
             flags |= OUT_OF_ORDER
-        count, stats = 0, self.stats
+        count, stats, is_new = 0, self.stats, True
         stats.push_msgs += 1
         stats.push_bytes += message.size
         if self.is_broker:
-            self.push_to_broker(handle, sub_id, message, flags, schema_id, payload)
+            is_new = self.push_to_broker(handle, sub_id, message, flags, schema_id, payload)
         elif handle.merges:
-            self.outbox.push_merged(handle.q_id, message.guid, sub_id, flags, compression, schema_id, payload)
+            is_new = self.outbox.push_merged(handle.q_id, message.guid, sub_id, flags, compression, schema_id, payload)
         else:
             count = self.outbox.push(handle.q_id, message.guid, sub_id, flags, compression, schema_id, payload)
-        self.window.count_push(message.size)
+        if is_new:
+            self.window.count_push(message.size)
         session = self.session
         if session.flush_due:
             return
@@ -263,8 +264,9 @@ class ClientSession(SessionKind):
             self.context.output.flush_at_turn_end(session)
 
     def push_to_broker(self, handle: Handle, sub_id: int, message: Message, flags: int, schema_id: int,
-                       payload: bytes) -> None:
-        """Append a PUSH in the form for downstream brokers."""
+                       payload: bytes) -> bool:
+        """Append a PUSH in the form for downstream brokers; False if it was merged with an earlier one."""
+        return True
 
     def ack(self, handle: Handle, guid: bytes, correlation_id: int, status: int) -> None:
         """Acknowledge a PUT of this session; a handle after its final close receives no ACK."""

@@ -68,15 +68,15 @@ class Outbox:
 
     def push(self, q_id: int, guid: bytes, sub_id: int, flags: int, compression: int, schema_id: int,
              payload: bytes) -> int:
-        """Append a PUSH with one subscription id. Return the number of PUSHes in the open event, 0 if it was completed."""
+        """Append a PUSH with one subscription id. Return the number of PUSHes in the open event, 0 if it is full."""
+        if self._push_bytes > OUT_EVENT_BYTES_MAX:
+            self._seal_pushes()
         size = len(payload)
         words = 11 + (size >> 2)  # header 8, option 2, data with padding (size >> 2) + 1
         self._pushes += (push_header_to_one(flags << 28 | words, 0x208 | compression << 5, q_id, guid, schema_id, sub_id),
                          payload, PAD4[size & 3])
         self._push_bytes += words << 2
-        if self._push_bytes > OUT_EVENT_BYTES_MAX:
-            self._seal_pushes()
-        return len(self._pushes) // _PUSH_PARTS
+        return 0 if self._push_bytes > OUT_EVENT_BYTES_MAX else len(self._pushes) // _PUSH_PARTS
 
     def push_info(self, q_id: int, message: Message, sub_id: int, attempts: int, flags: int, schema_id: int,
                   payload: bytes) -> None:
@@ -98,40 +98,44 @@ class Outbox:
                                      OPTION_UNNAMED), payload, words)
 
     def _append_push(self, header: bytes, payload: bytes, words: int) -> None:
-        self._pushes += (header, payload, PAD4[len(payload) & 3])
-        self._push_bytes += words << 2
         if self._push_bytes > OUT_EVENT_BYTES_MAX:
             self._seal_pushes()
+        self._pushes += (header, payload, PAD4[len(payload) & 3])
+        self._push_bytes += words << 2
 
     def push_infos(self, q_id: int, message: Message, sub_id: int, attempts: int, flags: int, schema_id: int,
-                   payload: bytes) -> None:
-        """Append a PUSH for a downstream broker, merged like `push_merged`."""
+                   payload: bytes) -> bool:
+        """Append a PUSH for a downstream broker, merged like `push_merged`; False if it was merged."""
         index = self._merge((q_id, message.guid, flags), sub_id, attempts)
         if index < 0:
             self.push_info(q_id, message, sub_id, attempts, flags, schema_id, payload)
-            return
+            return True
         lease, sequence = (message.lease, message.sequence) if self.sends_psns else (0, 0)
         option = sub_queue_infos(self._merged[q_id, message.guid, flags][1], lease, sequence)
         self._replace_header(index, q_id, message.guid, flags, message.compression, schema_id, option)
         self._push_bytes += PSN_INFO_WORDS << 2 if lease else 8
+        return False
 
     def push_merged(self, q_id: int, guid: bytes, sub_id: int, flags: int, compression: int, schema_id: int,
-                    payload: bytes) -> None:
+                    payload: bytes) -> bool:
         """Append a PUSH, or add the subscription id to an earlier PUSH of the same message to another substream of the
-        handle, unless that would change the order of messages of the subscription."""
+        handle, unless that would change the order of messages of the subscription. False if it was added."""
         index = self._merge((q_id, guid, flags), sub_id, 0)
         if index < 0:
             self.push(q_id, guid, sub_id, flags, compression, schema_id, payload)
-            return
+            return True
         option = sub_queue_ids([each for each, _ in self._merged[q_id, guid, flags][1]])
         self._replace_header(index, q_id, guid, flags, compression, schema_id, option)
         self._push_bytes += 4
+        return False
 
     def _merge(self, key: tuple[int, bytes, int], sub_id: int, attempts: int) -> int:
         """Add the subscription id to an earlier PUSH and return its index; -1 = a new PUSH has to be appended."""
         place = key[0], sub_id
         found = self._merged.get(key)
         if found is None or found[0] <= self._last_indexes.get(place, -1):
+            if self._push_bytes > OUT_EVENT_BYTES_MAX:
+                self._seal_pushes()
             self._last_indexes[place] = index = len(self._pushes)
             self._merged[key] = index, [(sub_id, attempts)]
             return -1

@@ -263,8 +263,8 @@ class PeerSession(ClientSession):
             return
         self.stats.push_msgs += 1
         self.stats.push_bytes += message.size
-        self.push_to_broker(handle, sub_id, message, IMPLICIT_PAYLOAD | (OUT_OF_ORDER if redelivered else 0), 0, b"")
-        self.window.count_push(message.size)
+        if self.push_to_broker(handle, sub_id, message, IMPLICIT_PAYLOAD | (OUT_OF_ORDER if redelivered else 0), 0, b""):
+            self.window.count_push(message.size)
         self.session.flush()
 
     def ack_early(self, handle: Handle, message: Message, partition_id: int) -> None:
@@ -315,20 +315,25 @@ class PeerSession(ClientSession):
         drop_handle(handle, False, self.session.wall)
 
     def push_to_broker(self, handle: Handle, sub_id: int, message: Message, flags: int, schema_id: int,
-                       payload: bytes) -> None:
+                       payload: bytes) -> bool:
         outbox = self.outbox
         if handle.queue.broadcast:
             outbox.push_unnamed(handle.q_id, message.guid, flags, message.compression, schema_id, payload)
-            return
+            return True
         if self._advises_quota and not handle.delays_confirms and handle.queue.has_ample_quota:
             self.advise_quota(handle, True)
         attempts = _UNLIMITED
         if message.attempts is not None or handle.queue.domain.max_attempts:
             attempts = _attempts(handle, sub_id, message)
-        if handle.merges:
-            outbox.push_infos(handle.q_id, message, sub_id, attempts, flags, schema_id, payload)
-        else:
-            outbox.push_info(handle.q_id, message, sub_id, attempts, flags, schema_id, payload)
+        if len(handle.substreams) > 1:
+            if not outbox.sends_psns and not self.is_member:
+                if message.order < handle.pushed_order:
+                    flags |= OUT_OF_ORDER  # other apps were ahead
+                elif not flags & OUT_OF_ORDER:
+                    handle.pushed_order = message.order
+            return outbox.push_infos(handle.q_id, message, sub_id, attempts, flags, schema_id, payload)
+        outbox.push_info(handle.q_id, message, sub_id, attempts, flags, schema_id, payload)
+        return True
 
     def on_rejects(self, event: int, buffer: bytes, specific: int, position: int, end: int) -> None:
         """Process a REJECT event: each message used an attempt or, with REJECT_RETURNED, has no consumer downstream."""

@@ -1,9 +1,9 @@
-"""Delivery from a queue, app by app: redelivered messages first, then put-aside messages, then new messages.
+"""Delivery from a queue: redelivered messages first, then put-aside messages, app by app; then new messages, each to all
+apps whose next message it is, so that one PUSH to a client names them all.
 
-One turn delivers at most TURN_MESSAGES_MAX / (number of apps) new messages to an app without subscription expressions. With
+One turn delivers at most TURN_MESSAGES_MAX / (number of apps) new messages to apps without subscription expressions. With
 expressions, and for redeliveries and rechecks of put-aside messages, it examines at most TURN_EVALUATIONS_MAX / (number of
-groups) messages of an app, because each one may evaluate every expression. Delivery continues in the next turn, in the same
-order.
+groups) messages, because each one may evaluate every expression. Delivery continues in the next turn, in the same order.
 
 Called by `RootQueue.deliver` and `RelayQueue.deliver`, when `broker/deliveries.py` runs the deliveries of a turn. The
 choice of a consumer is `Router.choose` in `queue.py`. Limits are in `bmqtwist/limits.py`.
@@ -21,6 +21,7 @@ from bmqtwist.storage.message import Message
 def deliver(queue: Queue, now: float, held_apps: int = 0) -> None:
     """Deliver messages to consumers with room, except for apps in the bit mask `held_apps`."""
     queue.delivery_requested = False
+    apps = list[App]()
     for app in queue.active:
         if app.router_outdated:
             app.current_router()
@@ -39,7 +40,11 @@ def deliver(queue: Queue, now: float, held_apps: int = 0) -> None:
         if app.rechecks and not _recheck(queue, app, now):
             continue
         if app.new_messages:
-            _deliver_new(queue, app, now)
+            apps.append(app)
+    if len(apps) == 1:
+        _deliver_new(queue, apps[0], now)
+    elif apps:
+        _deliver_new_to_all(queue, apps, now)
 
 
 def broadcast(queue: Queue, app: App, message: Message) -> int:
@@ -68,36 +73,70 @@ def _evaluated_messages_max(app: App) -> int:
     return max(1, TURN_EVALUATIONS_MAX // len(app.router.groups))
 
 
+def _new_messages_max(queue: Queue, app: App) -> int:
+    """Return the number of new messages that one turn may deliver to an app."""
+    if app.router.only_group is None:
+        return _evaluated_messages_max(app)
+    return max(1, TURN_MESSAGES_MAX // len(queue.active))
+
+
 def _deliver_new(queue: Queue, app: App, now: float) -> None:
-    """Deliver new messages; fast path for one group without an expression."""
-    new_messages, bit, router = app.new_messages, app.bit, app.router
-    group = router.only_group
-    alone = group.members[0] if group is not None and len(group.members) == 1 else None
-    share = _evaluated_messages_max(app) if group is None else max(1, TURN_MESSAGES_MAX // len(queue.active))
-    for _ in range(min(len(new_messages), share)):
-        message = new_messages[0]
-        if not message.pending & bit:
-            new_messages.popleft()
-            continue
-        if alone is not None:
-            subscription = alone if not alone.full and alone.window.open else None
-        elif group is not None:
-            subscription = group.next_with_room()
-        else:
-            chosen = router.choose(queue.values(message))
-            if chosen is PUT_ASIDE:
-                new_messages.popleft()
-                _put_aside(queue, app, message)
-                continue
-            subscription = chosen if isinstance(chosen, ConsumerSubscription) else None
-        if subscription is None:
-            _log_stop(queue, app, message, now)
+    """Deliver new messages to one app."""
+    new_messages = app.new_messages
+    for _ in range(min(len(new_messages), _new_messages_max(queue, app))):
+        if not _deliver_first(queue, app, now):
             return
-        new_messages.popleft()
-        _push(queue, app, subscription, message, False, now)
     app.stopped_at = b""
     if new_messages:
         queue.context.request_delivery_next_turn(queue)
+
+
+def _deliver_new_to_all(queue: Queue, apps: list[App], now: float) -> None:
+    """Deliver new messages in order of arrival, each to all apps that have it next; an app that must wait falls behind."""
+    for _ in range(min([_new_messages_max(queue, app) for app in apps])):
+        order = min([app.new_messages[0].order for app in apps])
+        going = list[App]()
+        for app in apps:
+            if app.new_messages[0].order != order or _deliver_first(queue, app, now):
+                if app.new_messages:
+                    going.append(app)
+                else:
+                    app.stopped_at = b""
+        apps = going
+        if not apps:
+            return
+    for app in apps:
+        app.stopped_at = b""
+    queue.context.request_delivery_next_turn(queue)
+
+
+def _deliver_first(queue: Queue, app: App, now: float) -> bool:
+    """Deliver the first new message of an app, put it aside, or drop it if it was removed; False if it must wait."""
+    message = app.new_messages[0]
+    if not message.pending & app.bit:
+        app.new_messages.popleft()
+        return True
+    group = app.router.only_group
+    if group is not None:
+        members = group.members
+        if len(members) == 1:
+            alone = members[0]
+            subscription = alone if not alone.full and alone.window.open else None
+        else:
+            subscription = group.next_with_room()
+    else:
+        chosen = app.router.choose(queue.values(message))
+        if chosen is PUT_ASIDE:
+            app.new_messages.popleft()
+            _put_aside(queue, app, message)
+            return True
+        subscription = chosen if isinstance(chosen, ConsumerSubscription) else None
+    if subscription is None:
+        _log_stop(queue, app, message, now)
+        return False
+    app.new_messages.popleft()
+    _push(queue, app, subscription, message, False, now)
+    return True
 
 
 def _put_aside(queue: Queue, app: App, message: Message) -> None:

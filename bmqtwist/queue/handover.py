@@ -124,7 +124,7 @@ def _move_handles(old: Queue, handles: list[Handle], new: Queue, same: Callable[
     moved: dict[App, None] = {}
     for handle in handles:
         del old.handles[handle]
-        handle.queue = new
+        handle.queue, handle.pushed_order = new, -1
         new.handles[handle] = None
         for substream in handle.substreams.values():
             substream.app.substreams.remove(substream)

@@ -245,7 +245,7 @@ class Handle:
     `merges`: one PUSH may name several substreams."""
 
     __slots__ = ("client", "queue", "q_id", "flags", "read_count", "write_count", "substreams", "closing", "merges",
-                 "acks_failed_at", "delays_confirms")
+                 "acks_failed_at", "delays_confirms", "pushed_order")
 
     def __init__(self, client: Client, queue: Queue, q_id: int) -> None:
         self.client, self.queue, self.q_id = client, queue, q_id
@@ -253,6 +253,7 @@ class Handle:
         self.substreams: dict[int, Substream] = {}
         self.closing = self.merges = False
         self.delays_confirms = False  # the downstream broker may delay CONFIRMs
+        self.pushed_order = -1  # arrival order of the newest message that an original proxy has received for any app
         self.acks_failed_at = float("-inf")  # time of the last log record of a NACK, monotonic seconds
 
     def resume(self) -> None:

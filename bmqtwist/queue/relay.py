@@ -210,7 +210,8 @@ class RelayQueue(Queue):
 
     def on_push(self, message: Message, targets: list[tuple[str, int | None]], late: bool) -> None:
         """Deliver a message from the upstream. `targets`: app ids with the remaining delivery attempts, None = unlimited;
-        `late`: a redelivery."""
+        `late`: a redelivery or, from an original upstream, a message to an app that has fallen behind other apps: it must
+        not overtake messages that arrived for its app before."""
         if self.broadcast:
             if DEFAULT_APP_ID in self.apps:
                 delivery.broadcast(self, self.apps[DEFAULT_APP_ID], message)
@@ -224,7 +225,7 @@ class RelayQueue(Queue):
             if attempts is not None:
                 message.attempts = {**(message.attempts or {}), app.ordinal: attempts}
             self.set_order(message)
-            if late or app.is_late(message):
+            if app.is_late(message) or late and (message.lease or not app.new_messages):
                 app.redelivery.add(message)
             else:
                 app.new_messages.append(message)

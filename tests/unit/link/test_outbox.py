@@ -156,7 +156,7 @@ def test_a_push_is_not_merged_into_a_closed_event() -> None:
     big = bytes(OUT_EVENT_BYTES_MAX + 1)
     push(outbox, 1, 10, payload=big, merged=True)
     push(outbox, 1, 20, payload=big, merged=True)
-    assert [event.push.ids for event in events(outbox)] == [[10], [20]]
+    assert [event.push.ids for event in events(outbox)] == [[10, 20]]
 
 
 @pytest.mark.parametrize("place", [(0, 0), (7, 1 << 40)])

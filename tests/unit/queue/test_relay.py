@@ -247,3 +247,20 @@ def test_messages_repeated_for_a_second_app_keep_their_order() -> None:
         upstream.queue.on_push(message_with_psn(b"%d" % number, number), [("bar", None)], True)
     upstream.queue.deliver(START)
     assert guids(bar) == [b"%d" % number for number in numbers]
+
+
+def test_a_message_marked_out_of_order_does_not_overtake_messages_that_arrived_before() -> None:
+    """An original upstream marks messages to an app that has fallen behind other apps."""
+    upstream = FakeUpstream()
+    reader = upstream.open(read=1)
+    upstream.queue.on_push(message(b"1"), [("__default", None)], False)
+    upstream.push(b"2", late=True)
+    assert guids(reader) == [b"1", b"2"]
+    upstream.push(*(b"%d" % number for number in range(3, 10)), late=True)
+    upstream.push(b"a", b"b")
+    upstream.push(b"c", late=True)
+    assert guids(reader) == [*(b"%d" % number for number in range(1, 10)), b"a"], "its limit is 10 messages"
+    for guid in guids(reader)[:3]:
+        upstream.queue.confirm(reader.substreams[0], guid, START, 0)
+        upstream.queue.deliver(START)
+    assert guids(reader)[-2:] == [b"b", b"c"]
