@@ -77,7 +77,7 @@ def publish(broker: Broker, uri: str, payload: bytes, properties: Properties, co
 class LocalProducer:
     """`queue.queue.Client` and `relay.relays.Requester` of one call."""
 
-    is_broker = is_member = False
+    is_broker = is_member = resumes_at_once = False
     kind = None
 
     def __init__(self, broker: Broker, by: str, data: bytes, has_properties: bool, count: int,

@@ -54,13 +54,14 @@ class ClientSession(SessionKind):
     """Kind of a client's session: handles, requests, deliveries."""
 
     is_broker = False
-    __slots__ = ("is_member", "description", "outbox", "stats", "queues", "requests", "puts", "v2_properties", "window",
-                 "_unacked", "_converting", "_converted_bytes", "_ack_batching", "_confirm_batching", "_batches_pushes")
+    __slots__ = ("is_member", "resumes_at_once", "description", "outbox", "stats", "queues", "requests", "puts",
+                 "v2_properties", "window", "_unacked", "_converting", "_converted_bytes", "_ack_batching",
+                 "_confirm_batching", "_batches_pushes")
 
     def __init__(self, session: Session, queues: QueueRequestsContext, lifecycle: LifecycleTable | None = None,
                  unexpected_tag: str = "#CLIENT_UNEXPECTED_EVENT") -> None:
         super().__init__(session, lifecycle or LIFECYCLE, unexpected_tag)
-        self.is_member = False
+        self.is_member = self.resumes_at_once = False
         self.queues = queues
         self.description, self.outbox, self.stats = session.description, session.outbox, session.stats
         self.requests = QueueRequests(self, session, queues, self.handles)

@@ -121,7 +121,7 @@ class PeerSession(ClientSession):
         self._early_acks: dict[int, list[bytes]] = {}  # early acknowledgements of this turn, by partition
         self._newest_acked: dict[int, Message] = {}  # newest message of the early acknowledgements, by partition
         self._advises_quota = QUOTA_ADVISORIES in session.remote.features.get(RELAY_EXTENSION, ())
-        session.remote.sends_at_once = RELAY_EXTENSION in session.remote.features
+        self.resumes_at_once = session.remote.sends_at_once = RELAY_EXTENSION in session.remote.features
         if CONTROL_FIRST in session.remote.features.get(RELAY_EXTENSION, ()):
             self.outbox.lane = DataLane(dialled)
             if session.outgoing is not None:

@@ -111,7 +111,7 @@ def _deliver_new_to_all(queue: Queue, apps: list[App], now: float) -> None:
 
 
 def _deliver_first(queue: Queue, app: App, now: float) -> bool:
-    """Deliver the first new message of an app, put it aside, or drop it if it was removed; False if it must wait."""
+    """Deliver the first new message of an app, if a subscription matches; False if it must wait."""
     message = app.new_messages[0]
     if not message.pending & app.bit:
         app.new_messages.popleft()

@@ -63,6 +63,7 @@ class Client(Protocol):
     description: str
     window: DeliveryWindow
     is_broker: bool  # a downstream broker
+    resumes_at_once: bool  # a downstream broker whose full subscriptions receive a message for each CONFIRM
     is_member: bool  # a downstream broker that is a replica of the queue's partition
 
     def push(self, handle: Handle, sub_id: int, message: Message, redelivered: bool) -> None: ...
@@ -119,10 +120,11 @@ class ConsumerSubscription:
 
     def _set_limits(self, max_messages: int, max_bytes: int) -> None:
         """Set the limits of unconfirmed messages. A full subscription resumes at 80 % of both limits; one of a downstream
-        broker as soon as it is below them, because the downstream broker applies the 80 % to each of its consumers."""
+        broker of this kind as soon as it is below them, because it applies the 80 % to each of its consumers. In an
+        original proxy, messages for a full subscription would remain if its consumer has a second one."""
         self.max_messages, self.max_bytes = max_messages, max_bytes
         self.low_messages, self.low_bytes = max_messages - 1, max_bytes - 1
-        if not self.substream.handle.client.is_broker:
+        if not self.substream.handle.client.resumes_at_once:
             self.low_messages = min(-(-max_messages * 4 // 5), self.low_messages)  # ceil(0.8 M), yet below full
             self.low_bytes = min(-(-max_bytes * 4 // 5), self.low_bytes)
 

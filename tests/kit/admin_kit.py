@@ -105,7 +105,7 @@ class Reader:
     def __init__(self, description: str) -> None:
         self.description, self.got, self.acks = description, [], []  # type: ignore[var-annotated]
         self.window = DeliveryWindow()
-        self.is_broker = self.is_member = False
+        self.is_broker = self.is_member = self.resumes_at_once = False
 
     def push(self, handle: Handle, sub_id: int, message: Message, redelivered: bool) -> None:
         self.got.append(message.guid)

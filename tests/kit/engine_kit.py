@@ -32,7 +32,7 @@ class Client:
     """Client of a handle; records deliveries and ACKs."""
 
     def __init__(self, description: str) -> None:
-        self.is_broker = self.is_member = False
+        self.is_broker = self.is_member = self.resumes_at_once = False
         self.window = DeliveryWindow()
         self.description = description
         self.got: list[tuple[bytes, int, bool]] = []  # payload, subscription id, out of order

@@ -1,9 +1,9 @@
 """Scripted proxy that treats PUSHes as a proxy of the original broker does.
 
-Its *push stream* holds the messages that arrived in order for any of its apps; each is delivered to all of them at the next
-flush. A PUSH in order names the newest message of the stream or a new one. A PUSH that is out of order, by its flag or because
-it names an older message of the stream, is delivered to its apps at once: it overtakes their messages in the stream. Used by
-`test_original_proxies.py`.
+Its *push stream* holds the messages that arrived in order for any of its apps; each is delivered to all of them at the
+next flush. A PUSH in order names the newest message of the stream or a new one. A PUSH that is out of order, by its flag or
+because it names an older message of the stream, is delivered to its apps at once: it overtakes their messages in the stream.
+Used by `test_original_proxies.py`.
 """
 
 from __future__ import annotations
@@ -95,3 +95,65 @@ class OriginalProxy(ScriptedBroker):
         guids, self.unconfirmed[app] = self.unconfirmed[app][:count], self.unconfirmed[app][count:]
         if guids:
             self.link.send(events.encode_confirm([events.ConfirmMessage(Q_ID, guid, self._sub_ids[app]) for guid in guids]))
+
+
+class TwoSubscriptions(ScriptedBroker):
+    """A proxy of the original kind whose consumer has two subscriptions, by the parity of the property `a`.
+
+    A full subscription resumes at 80 % of its limit. Messages for it are put aside; while it is full, an examination of
+    these messages, because the other subscription has resumed, finds no subscription for them: it never repeats that.
+    """
+
+    def __init__(self, world: SimulatedCluster, name: str, uri: str, window: int) -> None:
+        super().__init__(world, name, FEATURES)
+        self.delivered = 0
+        self.held: list[list[bytes]] = [[], []]  # unconfirmed GUIDs of the consumer, by subscription
+        self._window, self._full, self._open = window, [False, False], [True, True]
+        self._aside: dict[bytes, int] = {}
+        self._forgotten: set[bytes] = set()
+        assert self.request("openQueue", OpenQueue(QueueHandleParameters(uri, Q_ID, None, 2, 1, 0, 0))).choice == (
+            "openQueueResponse")
+        wanted = [Subscription(number + 1, Expression(ExpressionVersion.E_VERSION_1, f"a == {number}"),
+                               [ConsumerInfo(window, 1 << 30, 0, 1)]) for number in (0, 1)]
+        assert self.request("configureStream", ConfigureStream(Q_ID, StreamParameters("__default", wanted))).choice == (
+            "configureStreamResponse")
+
+    def on_pushes(self, pushes: list[events.PushMessage]) -> None:
+        for push in pushes:
+            [number] = [item.id - 1 for option in options.decode(push.options)
+                        if isinstance(option, options.SubQueueInfos) for item in option.items]
+            if self._choose(push.guid, number) is not None:
+                self._aside[push.guid] = number
+
+    def _choose(self, guid: bytes, number: int) -> str | None:
+        """Deliver a message; else return why not."""
+        if self._open[number]:
+            if not self._full[number]:
+                self.held[number].append(guid)
+                self.delivered += 1
+                self._full[number] = len(self.held[number]) >= self._window
+                return None
+            self._open[number] = False
+            return "no capacity"
+        return "no subscription" if self._open[1 - number] else "no capacity of all"
+
+    def confirm(self, number: int, count: int) -> None:
+        """Confirm messages of one subscription."""
+        for _ in range(min(count, len(self.held[number]))):
+            guid = self.held[number].pop(0)
+            self.link.send(events.encode_confirm([events.ConfirmMessage(Q_ID, guid, 0)]))
+            if self._full[number] and len(self.held[number]) <= -(-self._window * 4 // 5):
+                self._full[number], self._open[number] = False, True
+                self._examine()
+
+    def _examine(self) -> None:
+        for guid, number in list(self._aside.items()):
+            if guid in self._forgotten:
+                continue
+            why = self._choose(guid, number)
+            if why is None:
+                del self._aside[guid]
+            elif why == "no subscription":
+                self._forgotten.add(guid)
+            elif why == "no capacity of all":
+                return

@@ -13,9 +13,10 @@ import pytest
 from bmqtwist.testing.config import domain_config
 from bmqtwist.wire.fast import OUT_OF_ORDER
 from sim.cluster import SimulatedCluster
-from sim.original_proxy import OriginalProxy
+from sim.original_proxy import OriginalProxy, TwoSubscriptions
 
 FANOUT = "bmq://all/f"
+PRIORITY = "bmq://bmq.test.persistent.priority/q"
 APPS = ("foo", "bar", "baz")
 
 
@@ -69,3 +70,21 @@ def test_apps_with_different_windows_behind_an_original_proxy_receive_all_messag
     assert {app: got == payloads for app, got in proxy.delivered.items()} == dict.fromkeys(APPS, True)
     flagged = sum(bool(push.flags & OUT_OF_ORDER) for push in proxy.pushes)
     assert 0 < flagged, "of apps that had fallen behind"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_message_stays_in_an_original_proxy_whose_consumer_has_two_subscriptions(seed: int) -> None:
+    world, random = SimulatedCluster(seed, 1), Random(seed)
+    proxy = TwoSubscriptions(world, "n1", PRIORITY, 50)
+    producer = world.client("n1").open(PRIORITY, write=1)
+    for _ in range(300):
+        producer.put(b"x", ack=False, properties={"a": random.randrange(2)})
+    for _ in range(400):
+        proxy.receive_for(0.005)
+        proxy.confirm(random.randrange(2), random.randrange(1, 8))
+    for _ in range(100):
+        proxy.receive_for(0.005)
+        for number in (0, 1):
+            proxy.confirm(number, 50)
+    assert proxy.delivered == 300
+    assert not world.node("n1").broker.clusters["c3"].queues[PRIORITY].messages

@@ -15,7 +15,7 @@ from bmqtwist.queue.window import DeliveryWindow
 class Handle:
     """A handle of a client."""
 
-    client = SimpleNamespace(is_member=False, is_broker=False, window=DeliveryWindow())
+    client = SimpleNamespace(is_member=False, resumes_at_once=False, window=DeliveryWindow())
 
 
 class Stream:
@@ -123,8 +123,8 @@ def test_the_resume_thresholds_are_80_percent_and_below_the_limits() -> None:
     assert [subscription(m=m).low_messages for m in (1, 2, 4, 5, 100)] == [0, 1, 3, 4, 80]
 
 
-def test_the_resume_thresholds_of_a_downstream_broker_are_just_below_its_limits() -> None:
-    below = SimpleNamespace(client=SimpleNamespace(is_member=False, is_broker=True, window=DeliveryWindow()))
+def test_the_resume_thresholds_of_a_downstream_broker_of_this_kind_are_just_below_its_limits() -> None:
+    below = SimpleNamespace(client=SimpleNamespace(is_member=False, resumes_at_once=True, window=DeliveryWindow()))
     made = subscription(m=100, b=50, handle=below)
     assert (made.low_messages, made.low_bytes) == (99, 49)
     made.copy_parameters(subscription(m=10, b=5))
