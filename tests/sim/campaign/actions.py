@@ -29,7 +29,7 @@ from bmqtwist.testing.simulated_node import SimulatedNode
 from sim.campaign.clients import CampaignProducer
 from sim.campaign.copies import restore_old_copy
 from sim.campaign.judges import Loss, damaged_messages, durable_vote
-from sim.campaign.membership import change_members, return_removed, stop_removed
+from sim.campaign.membership import change_members, start_removed, stop_removed
 from sim.campaign.messages import APPS as APPS_OF_CLIENTS
 from sim.campaign.messages import EVENTUAL, EXTRA_APP, FANOUT, STRONG, domain_text
 from sim.campaign.operator_mistakes import correct_all, found_alone, misconfigure, swap_directories
@@ -574,7 +574,7 @@ OPERATORS = {
     "founded alone": Action(2, found_alone),
     "old copy": Action(6, restore_old_copy),
     "members": Action(6, change_members),
-    "removed returns": Action(2, return_removed),
+    "removed returns": Action(2, start_removed),
     "release": Action(4, change_release),
 }
 ACTIONS: dict[str, Action] = PROCESSES | NETWORK | DISKS | ELECTIONS | METADATA | OPERATORS

@@ -30,6 +30,7 @@ from sim.campaign.world import CampaignWorld
 MEMBERS_MAX = 6
 STEP_S, LAST_STEPS_S = 4.0, 0.3  # longest time between two steps, and after the end of all faults
 DEPLOYED, CANCELLED = 0.25, 0.2  # shares of the changes: without a command, given up
+RETURNS = 0.5  # share of the removed nodes that return after the change
 RETURN_S = 10.0  # longest time for which a removed node returns
 
 Nodes = tuple[ClusterNode, ...]
@@ -39,7 +40,7 @@ class MembershipChange:
     """A change from the nodes of the committed list to `wanted`. `subject`: the node that is added, removed or replaced."""
 
     def __init__(self, world: CampaignWorld, random: Random, subject: str, wanted: Nodes, command: str) -> None:
-        self._world, self._random, self._subject = world, random, subject
+        self._world, self._random, self.subject = world, random, subject
         self.wanted, self._command = wanted, command
         self._former = definition_nodes(world)
         self._restarted: list[str] = []  # with the wanted list
@@ -49,10 +50,10 @@ class MembershipChange:
         self._steps: list[Callable[[], bool]] = [self._is_intact]
         self._steps += [] if random.random() < DEPLOYED else [partial(send_to_leader, world, command)]
         self._steps += [partial(self._restart, name) for name in names]
-        self._after(0.0)
+        self._after(0.0, self._step)
 
-    def _after(self, seconds: float) -> None:
-        self._world.at(self._world.now + seconds, self._step)
+    def _after(self, seconds: float, action: Callable[[], None]) -> None:
+        self._world.at(self._world.now + seconds, action)
 
     def _step(self) -> None:
         """Perform the next step; a step that has no effect is repeated."""
@@ -61,12 +62,14 @@ class MembershipChange:
             if self._is_complete():
                 world.change = None
                 world.counts["member changes done"] += 1
+                if self._random.random() < RETURNS:
+                    self._after(0.0, partial(return_removed, world, self.subject, self._random.random() * RETURN_S))
                 return
         elif self._steps[0]():
             del self._steps[0]
         if len(self._steps) == self._cancel_at + 1 and self._cancel_at >= 0 and not self._is_committed():
             self._cancel()
-        self._after(LAST_STEPS_S if world.faults_ended else self._random.random() * STEP_S)
+        self._after(LAST_STEPS_S if world.faults_ended else self._random.random() * STEP_S, self._step)
 
     def _cancel(self) -> None:
         """Give up the change, which is not committed yet."""
@@ -92,6 +95,7 @@ class MembershipChange:
         if own.endpoint != f"tcp://{node.address}":
             _move(world, node, own)
         elif name in world.retired:
+            node.crash(power=False, down=None)  # it may have returned
             if all(each.name != name for each in self._former):
                 empty_disk(world, node)
             world.retired.remove(name)
@@ -192,15 +196,22 @@ def _move(world: CampaignWorld, node: SimulatedNode, entry: ClusterNode) -> None
     node.boot()
 
 
-def return_removed(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
-    """Start a removed node with its storage and the files that it had, for some time."""
-    found = sorted(name for name in world.retired - world.foreign if world.node(name).run_number and not world.node(name).up)
-    if not found or world.change is not None or world.faults_ended:
+def start_removed(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
+    """Start a removed node."""
+    found = sorted(world.retired - world.foreign)
+    if found:
+        return_removed(world, found[int(step.dice * len(found))], step.share * RETURN_S)
+
+
+def return_removed(world: CampaignWorld, name: str, seconds: float) -> None:
+    """Start a removed node with its storage and the files that it had, for some seconds."""
+    removed, change = world.node(name), world.change
+    if world.faults_ended or name not in world.retired or not removed.run_number or removed.up or (
+            change is not None and change.subject == name):
         return
-    removed = world.node(found[int(step.dice * len(found))])
     removed.boot()
     world.counts["removed nodes that return"] += 1
-    world.at(world.now + step.share * RETURN_S, partial(stop_removed, world))
+    world.at(world.now + seconds, partial(stop_removed, world))
 
 
 def stop_removed(world: CampaignWorld) -> None:
