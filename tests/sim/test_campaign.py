@@ -159,7 +159,7 @@ def test_a_campaign_detects_each_canary(name: str) -> None:
 
 @pytest.mark.campaign
 def test_campaigns_with_clients_perform_all_actions() -> None:
-    counts = sum((campaign(seed, 3, clients=True).counts for seed in range(7)), start=Counter[str]())
+    counts = sum((campaign(seed, 3, clients=True).counts for seed in range(9)), start=Counter[str]())
     assert not [kind for kind in CLIENT_WEIGHTS if not counts[kind]]
     assert min(counts[each] for each in ("writes torn", "bits flipped", "kills between disk operations", "relayed",
                                          "posted again", "truncations")) > 0
