@@ -75,6 +75,7 @@ class StorageSync(Section):
 class PartitionConfig(Section):
     """partitionConfig"""
 
+    name: str = member("name of the storage", "", ignored="partitions are known by their numbers")
     num_partitions: Positive = member("number of partitions, to which queues are distributed")
     location: str = member("directory of the storage; created if missing")
     archive_location: str = member("directory of the archive; created if missing")
