@@ -162,11 +162,12 @@ class Tunable(Struct, frozen=True):
 
 
 class TunableConfirmation(Struct, frozen=True):
-    """Result of SET: old and new value of a tunable."""
+    """Result of SET: old and new value of a tunable. `note`: reason why the new value has another effect than it says."""
 
     name: str
     old: Value
     new: Value
+    note: str = ""
 
 
 class Transitions(Struct, frozen=True):

@@ -257,4 +257,5 @@ def tunable(one: commands.Tunable) -> Tree:
 
 
 def confirmation(result: commands.TunableConfirmation) -> Tree:
-    return {"name": result.name, "oldValue": _value(result.old), "newValue": _value(result.new)}
+    note = {"note": result.note} if result.note else {}
+    return {"name": result.name, "oldValue": _value(result.old), "newValue": _value(result.new), **note}

@@ -6,7 +6,7 @@ or Refused with a text for the operator. State is read through `view/`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -391,7 +391,10 @@ def set_election_mode(context: AdminContext, name: str, word: str) -> None:
     mode = modes.get(word.upper())
     if mode is None:
         raise LocalError(f"MODE must be one of {', '.join(modes)}, not '{word}'")
-    find_cluster(context, name).leadership.set_mode(mode)
+    cluster = find_cluster(context, name)
+    if cluster.replication is None:
+        raise LocalError(f"Cluster '{name}' has no other nodes: this node always leads")
+    cluster.leadership.set_mode(mode)
     context.broker.report.record_event("config", f"Cluster ({name}): this node {mode.value}", cluster=name, mode=mode.name)
 
 
@@ -419,10 +422,21 @@ def _find_quorum(kind: str, context: AdminContext, name: str) -> Tunables:
 def set_quorum(kind: str, context: AdminContext, cluster: str, scope: str, name: str,
                value: commands.Value) -> commands.TunableConfirmation:
     """Set a quorum at this node, for any `scope`."""
-    changed = _find_quorum(kind, context, cluster).set(name, value)
+    changed = replace(_find_quorum(kind, context, cluster).set(name, value),
+                      note="; ".join(_quorum_notes(find_cluster(context, cluster), scope, value.value)))
     context.broker.report.record_event("config", f"Cluster ({cluster}): {changed.name} is {changed.new}, was {changed.old}",
                                cluster=cluster, tunable=changed.name, value=str(changed.new), before=str(changed.old))
     return changed
+
+
+def _quorum_notes(cluster: Cluster, scope: str, number: object) -> Iterator[str]:
+    """Yield the reasons why a quorum has another effect than its number says."""
+    nodes, majority = len(cluster.definition.nodes), cluster.leadership.elector.electorate.majority
+    if isinstance(number, int) and 0 < number < majority:
+        yield (f"a majority, {majority} of {nodes} nodes, is needed nevertheless: a minority could lose what another one "
+               "has acknowledged")
+    if scope == "SET_ALL" and nodes > 1:
+        yield "it is set at this node alone: run the command at each node"
 
 
 def show_quorum(kind: str, context: AdminContext, cluster: str, scope: str, name: str) -> commands.Tunable:

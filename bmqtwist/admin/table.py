@@ -31,7 +31,8 @@ QUEUE = AnswerKind("queueInternals", text.queue_internals, json.queue_internals)
 STATISTICS = AnswerKind("stats", lambda stats: str(stats[0]), lambda stats: compact_json(stats[1]))
 TUNABLE = AnswerKind("tunable", lambda one: f"{one.name} = {one.value}", json.tunable)
 TUNABLES = AnswerKind("tunables", text.tunables, lambda found: {"tunables": list(map(json.tunable, found))})
-CONFIRMATION = AnswerKind("tunableConfirmation", lambda result: f"{result.name} set to {result.new} from {result.old}",
+CONFIRMATION = AnswerKind("tunableConfirmation", lambda result: (
+    f"{result.name} set to {result.new} from {result.old}" + (f": {result.note}" if result.note else "")),
                       json.confirmation)
 CLUSTERS = AnswerKind("clusterList", text.cluster_list, json.cluster_list)
 CLUSTER = AnswerKind("clusterStatus", text.cluster_status, json.cluster_status)

@@ -6,12 +6,15 @@ from __future__ import annotations
 import os
 import socket
 import ssl
+from collections.abc import Sequence
 from typing import Self
 
 from bmqtwist.addresses import host_and_port
 from bmqtwist.cli.exits import NotAllowed, Unreachable
 from bmqtwist.errors import PeerError
 from bmqtwist.limits import EVENT_BYTES_MAX
+from bmqtwist.sdk._adapters.dialing import connect_first
+from bmqtwist.sdk.options import Address
 from bmqtwist.wire import control
 from bmqtwist.wire.control import AuthenticationMessage, ControlMessage, NegotiationMessage, encoding_of
 from bmqtwist.wire.fast import HEARTBEAT_RSP, EventType
@@ -21,21 +24,30 @@ from bmqtwist.wire.schema import AdminCommand, AuthenticationRequest, ClientIden
 READ_BYTES = 1 << 16
 
 
-class AdminClient:
-    """One admin session; a context manager. `timeout`: seconds for each answer. `context`: TLS, None = plain TCP."""
+def connect(brokers: Sequence[Address], timeout: float) -> tuple[socket.socket, Address]:
+    """Connect to the broker that answers first. Raises Unreachable if none does within `timeout` seconds."""
+    try:
+        return connect_first(brokers, timeout)
+    except OSError as error:
+        places = ", ".join(host_and_port(each.host, each.port) for each in brokers)
+        raise Unreachable(f"no broker at {places}: {error.strerror or error}. Is it running, and is this its host and "
+                          "port?") from None
 
-    def __init__(self, host: str, port: int, timeout: float = 30.0, context: ssl.SSLContext | None = None) -> None:
+
+class AdminClient:
+    """One admin session; a context manager. `timeout`: seconds for each answer. `context`: TLS, None = plain TCP. `made`:
+    the connected socket, None = connect."""
+
+    def __init__(self, host: str, port: int, timeout: float = 30.0, context: ssl.SSLContext | None = None,
+                 made: socket.socket | None = None) -> None:
         self._address = host_and_port(host, port)
         self._timeout = timeout
         self._frames = FrameBuffer(EVENT_BYTES_MAX)
         self._events: list[tuple[int, int, bytes]] = []
         self._requests = 0
         self._accepted = False
-        try:
-            plain = socket.create_connection((host, port), timeout)
-        except OSError as error:
-            raise Unreachable(f"no broker at {self._address}: {error.strerror or error}. Is it running, and is this its "
-                              "host and port?") from None
+        plain = made or connect([Address(host, port)], timeout)[0]
+        plain.settimeout(timeout)
         try:
             self._socket = context.wrap_socket(plain, server_hostname=host) if context is not None else plain
         except (OSError, ssl.SSLError) as error:

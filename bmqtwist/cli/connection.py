@@ -82,14 +82,21 @@ class ConnectionOptions:
             time.sleep(_RETRY_S)
 
     def _open_first_admin(self, as_client: bool) -> AdminClient:
-        from bmqtwist.cli.adminclient import AdminClient
+        from bmqtwist.cli.adminclient import AdminClient, connect
 
         context = self.tls_context()
         last: LocalError = Unreachable("no broker address is given")
-        for broker in self.brokers:
+        left = list(self.brokers)
+        while left:
+            try:
+                made, broker = connect(left, self.timeout)
+            except Unreachable as error:
+                raise last if len(left) < len(self.brokers) else error from None
+            left.remove(broker)
             try:
                 with ExitStack() as stack:
-                    client = AdminClient(broker.host, broker.port, self.timeout, context if broker.tls else None)
+                    stack.callback(made.close)
+                    client = AdminClient(broker.host, broker.port, self.timeout, context if broker.tls else None, made)
                     stack.callback(client.close)
                     if self.user is not None:
                         client.authenticate("BASIC", f"{self.user}:{self.password}".encode())

@@ -172,7 +172,7 @@ class Listener(Section):
 
     name: str = member("name in the log")
     address: str | None = member("address to listen at; absent = loopback, unless the node's endpoint names another "
-                                 "(BlazingMQ: 0.0.0.0)", None)
+                                 "(BlazingMQ: 0.0.0.0); `::` = all addresses of IPv4 and IPv6", None)
     port: Port = member("port to listen at; 0 = a free port")
     tls: bool = member("serve TLS with the certificate of tlsConfig", False)
 
@@ -301,8 +301,8 @@ class Http(Section):
     hosts: tuple[str, ...] = member("further names by which browsers and scrapers reach this port, besides addresses, "
                                     "`localhost`, the name of the machine, `hostName` and the host of `url`: requests with "
                                     "another Host are refused", ())
-    prefix: str = member("path below which a reverse proxy serves the console, as `/bmq`; with it, the header "
-                         "X-Forwarded-Prefix is used", "")
+    prefix: str = member("path below which a reverse proxy serves the console, as `/bmq`; with it, or from "
+                         "trustedProxies, the header X-Forwarded-Prefix is used", "")
     users: tuple[ConsoleUser, ...] = member("users of the console; none = without login, according to localRole", ())
     local_role: Literal["none", "viewer", "operator", "admin"] = member(
         "without users: role of every user of this machine, and of every request that a reverse proxy on it forwards "
@@ -314,8 +314,9 @@ class Http(Section):
                            "node until its process ends, and with users each console shows its own node only", "")
     session_hours: Positive = member("maximum duration of a login", 12, unit="h")
     idle_minutes: Positive = member("idle time after which a login ends", 60, unit="min")
-    metrics_queues_max: Natural = member("number of open queues above which /metrics has no metrics of single queues, "
-                                             "those of a metrics plug-in included; 0 = no limit", 10_000)
+    metrics_queues_max: Natural = member("number of queues above which /metrics has no metrics of single queues "
+                                         "that are not open, and number of open queues above which it has none of single "
+                                         "queues; also of a metrics plug-in; 0 = no limit", 10_000)
     demo_domains: tuple[str, ...] = member("domains in which operators may start demonstration traffic from the console; "
                                            "none = not offered", ())
     report_directory: str = member("output directory of `bmq pipeline report`, to which the console links; empty = no link",

@@ -102,7 +102,8 @@ class ElectorConfig(Section):
     heartbeat_broadcast_period_ms: Natural = member("period of the leader's heartbeats", 2000, unit="ms")
     heartbeat_check_period_ms: Natural = member("period of the followers' check", 1000, unit="ms")
     heartbeat_miss_count: Natural = member("missed heartbeats before the leader is considered lost", 10)
-    quorum: UInt32 = member("number of votes needed; 0 = more than half of the nodes", 0)
+    quorum: UInt32 = member("number of votes needed; 0 = more than half of the nodes, which are needed "
+                            "with a lower number, too", 0)
     leader_sync_delay_ms: Natural = member("wait of a new leader before it synchronises", 80000, unit="ms")
     lease_ms: Natural = member("time without answers of a majority after which a primary becomes inactive; less than "
                                "heartbeatMissCount times heartbeatBroadcastPeriodMs, after which another one may be "

@@ -18,7 +18,7 @@ from bmqtwist.config.clusters import ClusterDefinition, ClusterNode, ClusterProx
 from bmqtwist.config.declare import PORT_MAX, ConfigError, Finding, camel_case
 from bmqtwist.environment import is_service_address
 
-LOOPBACK, EVERYWHERE = "127.0.0.1", "0.0.0.0"
+LOOPBACK, EVERYWHERE = "127.0.0.1", "::"  # `::` = all addresses of both families
 LEASE_MS_MIN = 100  # a primary queries its replicas four times per lease
 STAT_PLUGINS = frozenset({"PrometheusStatConsumer"})
 BUILT_IN_PLUGINS = STAT_PLUGINS | {"BasicAuthenticator", "AnonAuthenticator", "TestAuthenticator", "DefaultAuthorizer",

@@ -293,9 +293,11 @@ def cookies_of(header: str) -> Mapping[str, str]:
 
 
 def cookie_header(name: str, value: str, path: str, secure: bool, lifetime_s: float | None = None) -> str:
-    """Return a Set-Cookie header for an HttpOnly, same-site cookie. `lifetime_s` None = session cookie, 0 = delete it."""
+    """Return a Set-Cookie header for an HttpOnly cookie. `lifetime_s` None = session cookie, 0 = delete it. A link on
+    another site opens a page with the cookie; other requests of other sites arrive without it (SameSite=Lax), and actions
+    need a token besides."""
     age = "" if lifetime_s is None else f"; Max-Age={int(lifetime_s)}"
-    return f"{name}={value}; Path={path or '/'}; HttpOnly; SameSite=Strict{age}{'; Secure' if secure else ''}"
+    return f"{name}={value}; Path={path or '/'}; HttpOnly; SameSite=Lax{age}{'; Secure' if secure else ''}"
 
 
 def read_json(body: bytes) -> dict[str, Any]:

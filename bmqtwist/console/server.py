@@ -71,7 +71,6 @@ class WebConsole(HealthEndpoints):
         self._host, self._collector, self._logins = context.host, context.collector, context.logins
         self._cookies, self._http = self._logins.cookies, self._host.node.broker.configuration.extension.http
         self._limiter, self._checks = LoginLimiter(), DeferredSemaphore(CHECKS_AT_ONCE)
-        self._cookie_path = self._http.prefix or "/"
         self._secure = self._http.url.startswith("https:")
 
     def resource(self) -> Resource:
@@ -126,8 +125,9 @@ class WebConsole(HealthEndpoints):
     def _refuse_page(self, request: Request, refusal: access.Refusal) -> bytes:
         """Redirect to the login, or show the reason of the refusal."""
         if refusal.status == 401:
-            back = quote(request.uri.decode("ascii", "replace")[:NEXT_CHARS_MAX], safe="")
-            return self._redirect(request, f"{self._prefix(request)}/login?next={back}")
+            prefix = self._prefix(request)
+            back = quote(f"{prefix}{self._path_with_query(request)}"[:NEXT_CHARS_MAX], safe="")
+            return self._redirect(request, f"{prefix}/login?next={back}")
         return self._message(request, refusal.status, "Access refused", refusal.reason)
 
     def _page(self, request: Request, status: int, page: str, caller: access.Caller | None = None, **values: str) -> bytes:
@@ -139,8 +139,9 @@ class WebConsole(HealthEndpoints):
         return self._page(request, status, "message", title=title, text=text)
 
     def _prefix(self, request: Request) -> str:
-        """Return the prefix of all paths in the browser."""
-        if not self._http.prefix:
+        """Return the prefix of all paths and cookies in the browser: that of a reverse proxy which removes it from the path,
+        or the configured one."""
+        if not self._http.prefix and request.getClientAddress().host not in self._http.trusted_proxies:
             return ""
         forwarded = request.getHeader("X-Forwarded-Prefix")
         if forwarded is not None and len(forwarded) <= 200 and _PREFIX.fullmatch(forwarded.rstrip("/")):
@@ -172,7 +173,7 @@ class WebConsole(HealthEndpoints):
 
     def _set_session(self, request: Request, login: access.Login) -> None:
         value = self._cookies.write(login)
-        request.cookies.append(access.cookie_header(access.SESSION_COOKIE, value, self._cookie_path, self._secure,
+        request.cookies.append(access.cookie_header(access.SESSION_COOKIE, value, self._prefix(request), self._secure,
                                                     self._cookies.lifetime_s).encode())
 
     def _address(self, request: Request) -> str:
@@ -193,13 +194,16 @@ class WebConsole(HealthEndpoints):
 
     @app.route("/login", methods=["GET"])
     def login_form(self, request: Request) -> bytes:
-        if self._logins.is_open:
-            return self._redirect(request, f"{self._prefix(request)}/")
-        return self._login_page(request, 200, "", _argument(request, "next"))
+        next_path = _argument(request, "next")
+        try:
+            self._identify(request)
+        except access.Refusal:
+            return self._login_page(request, 200, "", next_path)
+        return self._redirect(request, local_path(next_path) or f"{self._prefix(request)}/")
 
     def _login_page(self, request: Request, status: int, error: str, next_path: str) -> bytes:
         nonce = self._nonce()
-        request.cookies.append(access.cookie_header(LOGIN_COOKIE, nonce, self._cookie_path, self._secure).encode())
+        request.cookies.append(access.cookie_header(LOGIN_COOKIE, nonce, self._prefix(request), self._secure).encode())
         return self._page(request, status, "login", csrf=self._cookies.csrf(f"login {nonce}"), next=local_path(next_path),
                           error=error)
 
@@ -235,7 +239,7 @@ class WebConsole(HealthEndpoints):
         proof = access.proof_of(user.password_hash)
         generation = self._cookies.generations.of(user.name)
         self._set_session(request, access.Login(user.name, self._nonce(), int(wall), int(wall), proof, generation))
-        request.cookies.append(access.cookie_header(LOGIN_COOKIE, "", self._cookie_path, self._secure, 0).encode())
+        request.cookies.append(access.cookie_header(LOGIN_COOKIE, "", self._prefix(request), self._secure, 0).encode())
         return self._redirect(request, local_path(next_path) or f"{self._prefix(request)}/")
 
     @app.route("/logout", methods=["POST"])
@@ -254,8 +258,9 @@ class WebConsole(HealthEndpoints):
             sent = self._collector.consoles.request_all(LOGOUTS_PATH, as_body({"generations": generations.numbers}))
             sent.addErrback(self._host.log_failure)
             add_audit_entry(self._context, caller, self._address(request), "logout", "", "ok")
-        request.cookies.append(access.cookie_header(access.SESSION_COOKIE, "", self._cookie_path, self._secure, 0).encode())
-        return self._redirect(request, f"{self._prefix(request)}/login")
+        prefix = self._prefix(request)
+        request.cookies.append(access.cookie_header(access.SESSION_COOKIE, "", prefix, self._secure, 0).encode())
+        return self._redirect(request, f"{prefix}/login")
 
     # -- the API ----------------------------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 
 from bmqtwist import alarms
+from bmqtwist.addresses import host_and_port
 from bmqtwist.config.broker import Configuration
 from bmqtwist.config.load import DomainReader
 from bmqtwist.daemon.assemble import StartFailure, assemble
@@ -200,18 +201,20 @@ class BrokerService(Service):
         factory = ConnectionFactory(self.performer)
         sites = self._sites(self)  # raises an error of their configuration before a client can connect
         for listener in self.configuration.listeners:
-            port = listen(self.reactor, factory, listener.address, listener.port, self._tls if listener.tls else None,
-                          BACKLOG)
-            self._ports.append(port)
-            self.report.info("TCPSessionFactory '%s': successfully listening to '%s:%d'%s", name, listener.address,
-                             port.getHost().port, " with TLS" if listener.tls else "")
+            for port in listen(self.reactor, factory, listener.address, listener.port, self._tls if listener.tls else None,
+                               BACKLOG):
+                self._ports.append(port)
+                at = port.getHost()
+                self.report.info("TCPSessionFactory '%s': successfully listening to '%s'%s", name,
+                                 host_and_port(at.host, at.port), " with TLS" if listener.tls else "")
         for exposure in exposures(self.configuration, self.security, readable_by_others):
             if exposure.weight in START_WEIGHTS:
                 self.report.warn("#SECURITY %s", exposure)
         for what, site, address, number in sites:
-            port = listen(self.reactor, site, address, number, None, BACKLOG)
-            self._sites_ports.append(port)
-            self.report.info("%s: listening to 'http://%s:%d/'", what, address, port.getHost().port)
+            for port in listen(self.reactor, site, address, number, None, BACKLOG):
+                self._sites_ports.append(port)
+                at = port.getHost()
+                self.report.info("%s: listening to 'http://%s/'", what, host_and_port(at.host, at.port))
         self.performer.admission.ports = [*self._ports, *self._sites_ports]
 
     def _run_from_pipe(self, command: str, source: str, done: Callable[[AdminAnswer], None]) -> None:

@@ -9,14 +9,11 @@ running broker has locked a configured directory, neither ports nor storage are 
 
 from __future__ import annotations
 
-import errno
 import os
 import re
-import socket
 from collections.abc import Callable, Iterator
 from typing import cast
 
-from bmqtwist.addresses import host_and_port
 from bmqtwist.config.broker import Configuration
 from bmqtwist.config.declare import Finding
 from bmqtwist.config.load import BROKER_FILE, CLUSTERS_FILE, DomainReader, Loaded, with_lines
@@ -28,7 +25,7 @@ from bmqtwist.daemon.process import MachineClock
 from bmqtwist.errors import LocalError
 from bmqtwist.loop.performer import Performer
 from bmqtwist.peers.handshake import Identity
-from bmqtwist.reactor.listening import listen_reason
+from bmqtwist.reactor.listening import open_sockets
 from bmqtwist.report import ListReport
 from bmqtwist.storage.files import RealDisk, is_locked
 
@@ -67,15 +64,10 @@ def _ports(configuration: Configuration) -> Iterator[Finding]:
 def _listen_error(address: str, port: int) -> str:
     """Return the reason why a process cannot listen at the address now; empty = it can."""
     try:
-        found = socket.getaddrinfo(address or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, place = found[0]
-        with socket.socket(family, kind, protocol) as channel:
-            channel.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            channel.bind(place)
-            channel.listen(1)
-    except OSError as error:
-        why = "the port is in use" if error.errno == errno.EADDRINUSE else listen_reason(error)
-        return f"found {port}, but cannot listen at '{host_and_port(address, port)}': {why}"
+        for channel in open_sockets(address, port, 1):
+            channel.close()
+    except LocalError as error:
+        return f"found {port}: {error}"
     return ""
 
 

@@ -138,7 +138,7 @@ def parse_networks(texts: Iterable[str]) -> list[IPv4Network | IPv6Network]:
 
 def address_of(peer: str) -> str:
     """Return the address of a peer without its port."""
-    return peer.rpartition(":")[0]
+    return peer.rpartition(":")[0].strip("[]")
 
 
 def network_of(address: str) -> str:

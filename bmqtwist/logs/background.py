@@ -11,6 +11,7 @@ number precedes the next line.
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 import threading
@@ -106,6 +107,8 @@ def nonblocking_stream(stream: TextIO | None) -> Stream:
     process that was started with the descriptor closed: a stream that discards."""
     if stream is None:
         return open(os.devnull, "w", encoding="utf-8")
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="backslashreplace")  # a name that is not UTF-8 may be printed
     try:
         descriptor = stream.fileno()
         return BackgroundStream(descriptor) if may_block(descriptor) else stream

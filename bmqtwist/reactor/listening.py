@@ -1,14 +1,17 @@
 """Listening sockets of broker and console, and the errors of those that cannot be opened.
 
-Called by `daemon/service.py`; `daemon/trial_start.py` reports the same errors before a start. Connections are in `tcp.py`.
+A host name listens at all of its addresses, `::` at all addresses of both families. The sockets of IPv6 accept IPv6 only, so
+that the address of an IPv4 peer is an IPv4 address. Called by `daemon/service.py`; `daemon/trial_start.py` opens the same
+sockets for a moment. Connections are in `tcp.py`, attempts to connect in `dialing.py`.
 """
 
 from __future__ import annotations
 
 import errno
+import socket
 from typing import Any
 
-from twisted.internet.error import CannotListenError
+from twisted.protocols.tls import TLSMemoryBIOFactory
 
 from bmqtwist.addresses import host_and_port
 from bmqtwist.errors import LocalError
@@ -17,16 +20,58 @@ _REMEDIES = {
     errno.EADDRINUSE: "Is another broker running?",
     errno.EADDRNOTAVAIL: "No interface of this machine has the address.",
     errno.EACCES: "This user may not listen at the port; ports below 1024 need the capability CAP_NET_BIND_SERVICE."}
+_NO_FAMILY = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)  # of `::`, on a machine without IPv6
 
 
-def listen(reactor: Any, factory: Any, address: str, port: int, context: Any, backlog: int) -> Any:
-    """Open a listening socket, with TLS if `context` is not None; LocalError if the address cannot be bound."""
+def listen(reactor: Any, factory: Any, address: str, port: int, context: Any, backlog: int) -> list[Any]:
+    """Open the listening sockets of an address, with TLS if `context` is not None; return their ports. LocalError if one
+    cannot be opened."""
+    if context is not None:
+        factory = TLSMemoryBIOFactory(context, False, factory)
+    ports = []
+    for channel in open_sockets(address, port, backlog):
+        ports.append(reactor.adoptStreamPort(channel.fileno(), channel.family, factory))
+        channel.close()  # the reactor has a copy
+    return ports
+
+
+def open_sockets(address: str, port: int, backlog: int) -> list[socket.socket]:
+    """Return a listening socket for each address; port 0: one free port for all. LocalError if one cannot be opened."""
+    opened: list[socket.socket] = []
     try:
-        if context is None:
-            return reactor.listenTCP(port, factory, backlog=backlog, interface=address)
-        return reactor.listenSSL(port, factory, context, backlog=backlog, interface=address)
-    except CannotListenError as error:
-        raise LocalError(f"Cannot listen at '{host_and_port(address, port)}': {listen_reason(error.socketError)}") from None
+        for host in ("0.0.0.0", "::") if address in ("::", "") else (address,):
+            for family, kind, protocol, _, place in _resolve(host, port):
+                if opened and not port:
+                    place = (place[0], opened[0].getsockname()[1], *place[2:])
+                try:
+                    opened.append(_open(family, kind, protocol, place, backlog))
+                except OSError as error:
+                    if not (opened and host == "::" and error.errno in _NO_FAMILY):
+                        raise
+    except OSError as error:
+        for each in opened:
+            each.close()
+        raise LocalError(f"Cannot listen at '{host_and_port(address, port)}': {listen_reason(error)}") from None
+    return opened
+
+
+def _resolve(host: str, port: int) -> list[Any]:
+    return list(dict.fromkeys(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)))
+
+
+def _open(family: int, kind: int, protocol: int, place: Any, backlog: int) -> socket.socket:
+    channel = socket.socket(family, kind, protocol)
+    try:
+        channel.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            channel.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        channel.bind(place)
+        channel.listen(backlog)
+        channel.setblocking(False)
+    except OSError:
+        channel.close()
+        raise
+    return channel
 
 
 def listen_reason(error: OSError) -> str:

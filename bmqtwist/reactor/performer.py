@@ -26,17 +26,18 @@ from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
 
 from bmqtwist import alarms
-from bmqtwist.errors import LocalError
+from bmqtwist.addresses import host_and_port
 from bmqtwist.link.authentication import Authenticate, Denied, Outcome, attempt
 from bmqtwist.link.batching import BATCH_MAX_S, BATCH_MIN_S, PAUSED_READ_BYTES_MAX
 from bmqtwist.link.session import Session
 from bmqtwist.link.states import ConnectionState
 from bmqtwist.reactor.admission import Admission
+from bmqtwist.reactor.dialing import Dial
 from bmqtwist.reactor.disk_threads import DiskThreads
 from bmqtwist.reactor.epoll_round import ReactorRounds, Rounds, rounds_of
 from bmqtwist.reactor.loop_lag import LoopLag
 from bmqtwist.reactor.processor_time import ProcessorTime
-from bmqtwist.reactor.tcp import Connection, DialFactory
+from bmqtwist.reactor.tcp import Connection
 from bmqtwist.reactor.watchdog import SLOW_S, Watchdog
 from bmqtwist.report import LineLimiter, Report
 
@@ -324,17 +325,18 @@ class ReactorPerformer:
             self.request_turn()
             return session
 
-        factory = DialFactory(self, opened, lambda reason: self._perform(partial(failed, reason)))
+        def on_failed(reason: str) -> None:
+            self._perform(partial(failed, reason))
+
         context = self.client_context
-        if not tls:
-            self.reactor.connectTCP(host, port, factory, timeout=CONNECT_SECONDS_MAX)
-        elif context is not None:
-            self.reactor.connectSSL(host, port, factory, context.options(host), timeout=CONNECT_SECONDS_MAX)
-        else:
-            why = LocalError(f"the endpoint tls://{host}:{port} requires TLS, and tlsConfig has no certificateAuthority")
+        if tls and context is None:
+            why = f"the endpoint tls://{host_and_port(host, port)} requires TLS, and tlsConfig has no certificateAuthority"
             if self._lines.admits(self._clock()):
                 self.report.error("#TLS %s", why)
-            self.reactor.callLater(0, factory.clientConnectionFailed, None, Failure(why))
+            self.reactor.callLater(0, on_failed, why)
+            return
+        Dial(self.reactor, host, port, context.options(host) if tls and context is not None else None, CONNECT_SECONDS_MAX,
+             lambda: Connection(self, opened), on_failed).start()
 
     def chance(self) -> float:
         return random.random()

@@ -4,7 +4,8 @@ Called by the reactor: makeConnection, dataReceived, connectionLost and the meth
 `write` at the end of a turn, `finish` and `abort` to close, `read` for flow control, `pause_reads` and `poll`.
 
 `performer.py` is its `Driver`; sizes of writes are limited in `bmqtwist/limits.py`; `link/session.py` finds the frames
-in the chunks. Accepted connections come from the listeners of `daemon/service.py`.
+in the chunks. Accepted connections come from the listeners of `daemon/service.py`, others from
+`dialing.py`.
 
 docs/architecture.md, "A message's way", shows when this module is called.
 """
@@ -20,11 +21,12 @@ from typing import Protocol as Interface
 
 from twisted.internet.error import ConnectionClosed
 from twisted.internet.interfaces import IAddress, IPushProducer
-from twisted.internet.protocol import ClientFactory, Factory, Protocol
+from twisted.internet.protocol import Factory, Protocol
 from twisted.protocols.tls import TLSMemoryBIOProtocol
 from twisted.python.failure import Failure
 from zope.interface import implementer  # type: ignore[import-untyped]
 
+from bmqtwist.addresses import host_and_port
 from bmqtwist.limits import TRANSPORT_BYTES_MAX, UNSENT_KERNEL_BYTES
 from bmqtwist.link.batching import PAUSED_READ_BYTES_MAX
 from bmqtwist.link.outgoing import Outgoing
@@ -102,12 +104,13 @@ class Connection(Protocol):
         if channel is not None and _NOTSENT_LOWAT is not None:
             self.outgoing.limit_unsent = partial(channel.setsockopt, socket.IPPROTO_TCP, _NOTSENT_LOWAT, UNSENT_KERNEL_BYTES)
         peer = transport.getPeer()
+        address = host_and_port(peer.host, peer.port)
         # a TLS transport forwards unknown attributes to its TCP transport: check its type
         if channel is None or isinstance(transport, TLSMemoryBIOProtocol):
             transport.registerProducer(self, True)
         else:
             self._send = self.outgoing.send = channel.send
-        self.session = self.incoming.session = self._opened(self, f"{peer.host}:{peer.port}", transport.getHost().port)
+        self.session = self.incoming.session = self._opened(self, address, transport.getHost().port)
         if self.session is None:
             transport.abortConnection()
 
@@ -269,23 +272,3 @@ class ConnectionFactory(Factory):
         connection = Connection(self._driver)
         connection.factory = self
         return connection
-
-
-class DialFactory(ClientFactory):
-    """Builds the connection of one attempt to connect to another node."""
-
-    noisy = False
-
-    def __init__(self, driver: Driver, opened: Callable[[Connection, str, int], Session | None],
-                 failed: Callable[[str], None]) -> None:
-        self._driver, self._connection_opened, self._failed = driver, opened, failed
-
-    def buildProtocol(self, addr: IAddress | None) -> Connection:
-        """From the reactor: the connection is established."""
-        connection = Connection(self._driver, self._connection_opened)
-        connection.factory = self
-        return connection
-
-    def clientConnectionFailed(self, connector: object, reason: Failure) -> None:
-        """From the reactor: the attempt failed."""
-        self._failed(reason.getErrorMessage())

@@ -16,12 +16,14 @@ and `tx.py`; retransmission and reconnection are in `_core/`.
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 import warnings
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Generic, Literal, Unpack, cast, overload
 
+from bmqtwist.dialing import Race, interleave
 from bmqtwist.sdk._adapters.base import Cancel, OnAck, OnEvent
 from bmqtwist.sdk._adapters.event_loop import READ_BYTES, LoopQueue, LoopSession
 from bmqtwist.sdk._adapters.identity import session_options, tls_context
@@ -41,8 +43,50 @@ Connector = Callable[[Callable[[], asyncio.BaseProtocol], Address, ssl.SSLContex
 
 async def connect_tcp(make_protocol: Callable[[], asyncio.BaseProtocol], address: Address,
                       tls: ssl.SSLContext | None) -> tuple[asyncio.BaseTransport, asyncio.BaseProtocol]:
-    """Default connector: TCP, with TLS if a context is given."""
-    return await asyncio.get_running_loop().create_connection(make_protocol, address.host, address.port, ssl=tls)
+    """Default connector: TCP, with TLS if a context is given; a race over all addresses of the host."""
+    loop = asyncio.get_running_loop()
+    made = await _connect_socket(loop, address)
+    try:
+        return await loop.create_connection(make_protocol, sock=made, ssl=tls, server_hostname=address.host if tls else None)
+    except BaseException:
+        made.close()
+        raise
+
+
+async def _connect_socket(loop: asyncio.AbstractEventLoop, broker: Address) -> socket.socket:
+    """Return a socket that is connected to the first address of a broker that answers. OSError if none does."""
+    found = await loop.getaddrinfo(broker.host, broker.port, type=socket.SOCK_STREAM)
+    race, running, error = Race(interleave(found)), dict[asyncio.Future[None], socket.socket](), OSError("no address")
+    try:
+        while not race.is_lost:
+            while (place := race.take(loop.time())) is not None:
+                try:
+                    made = socket.socket(*place[:3])
+                except OSError as failure:  # this machine lacks the family
+                    error = failure
+                    race.on_failed(reason_of(failure))
+                    continue
+                made.setblocking(False)
+                running[loop.create_task(loop.sock_connect(made, place[4]))] = made
+            if not running:
+                continue
+            wait_s = None if race.next_at is None else max(race.next_at - loop.time(), 0.0)
+            done, _ = await asyncio.wait(running, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                made = running.pop(task)
+                try:
+                    task.result()
+                except OSError as failure:
+                    made.close()
+                    error = failure
+                    race.on_failed(reason_of(failure))
+                else:
+                    return made
+    finally:
+        for task, made in running.items():
+            task.cancel()
+            made.close()
+    raise error
 
 
 class _Channel(asyncio.BufferedProtocol):

@@ -137,7 +137,7 @@ class QueueMembers(TypedDict, total=False):
 class SessionOptions:
     """Options of a session. `_s`: seconds, `_bytes`: bytes."""
 
-    brokers: tuple[Address, ...] = (Address("localhost"),)  # tried in turn
+    brokers: tuple[Address, ...] = (Address("localhost"),)  # tried 250 ms apart; the first that answers is used
     connect_timeout_s: float = 60.0  # of the first connection; reconnects have no timeout
     connect_rounds_max: int = 0  # attempts per address for the first connection; 0 = no limit
     attempt_timeout_s: float = 15.0  # one attempt: TCP, TLS, authentication, negotiation

@@ -19,6 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
+from bmqtwist.sdk._adapters.dialing import connect_first
 from bmqtwist.sdk._adapters.identity import make_core, tls_context
 from bmqtwist.sdk._adapters.log import LOG, reason_of
 from bmqtwist.sdk._core.outbox import Close, Connect, WriteLog
@@ -56,7 +57,7 @@ class Pump(ABC):
     @abstractmethod
     def dial(self, effect: Connect) -> None:
         """Start opening a channel to `effect.address`, with the lock held; report the result with
-        `core.on_connected(effect.attempt, now)` or `core.on_connect_failed(effect.attempt, reason, now)`."""
+        `core.on_connected(effect.attempt, now, broker)` or `core.on_connect_failed(effect.attempt, reason, now)`."""
 
     @abstractmethod
     def close_channel(self) -> None:
@@ -179,9 +180,10 @@ class SocketPump(Pump):
 
     def _connect(self, dial: Connect) -> None:
         """Connect without the lock, so that other threads can use the core."""
-        address, made = dial.address, None
+        made = None
         try:
-            made = socket.create_connection((address.host, address.port), dial.timeout_s or None)
+            made, address = connect_first((dial.address, *dial.others), dial.timeout_s or None)
+            made.settimeout(dial.timeout_s or None)  # of the TLS handshake
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             context = tls_context(address, self.tls)
             if context is not None:
@@ -199,7 +201,7 @@ class SocketPump(Pump):
                 made.close()
                 return
             self._socket, self._attempt = made, dial.attempt
-            self.core.on_connected(dial.attempt, self.clock())
+            self.core.on_connected(dial.attempt, self.clock(), address)
             self.perform()
 
     def write(self, chunks: list[bytes]) -> None:

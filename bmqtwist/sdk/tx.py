@@ -29,6 +29,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import classImplements  # type: ignore[import-untyped]
 
+from bmqtwist.dialing import ATTEMPT_DELAY_S
 from bmqtwist.sdk._adapters.base import Cancel, OnAck, OnEvent, check_accepted
 from bmqtwist.sdk._adapters.event_loop import READ_BYTES, LoopQueue, LoopSession
 from bmqtwist.sdk._adapters.identity import session_options
@@ -314,7 +315,8 @@ class Session(LoopSession):
         return _Channel(self, attempt)
 
     def _hostname_endpoint(self, address: Address) -> Endpoint:
-        endpoint: Any = HostnameEndpoint(self.reactor, address.host, address.port, self.options.attempt_timeout_s)
+        endpoint: Any = HostnameEndpoint(self.reactor, address.host, address.port, self.options.attempt_timeout_s,
+                                         attemptDelay=ATTEMPT_DELAY_S)
         if address.tls:
             endpoint = wrapClientTLS(self._tls or optionsForClientTLS(address.host), endpoint)
         return cast(Endpoint, endpoint)

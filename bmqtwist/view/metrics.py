@@ -17,11 +17,12 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from bmqtwist.ids import parse_uri
 from bmqtwist.queue.counters import latency_bounds
 from bmqtwist.queue.mode import QueueMode
 from bmqtwist.steps import Steps, drain, in_steps
 from bmqtwist.textformat import grouped, pretty_bytes, timestamp_text
-from bmqtwist.view.snapshot import AppState, BrokerState, DomainState, ProcessState, QueueState
+from bmqtwist.view.snapshot import AppState, BrokerState, DomainState, NodeRole, ProcessState, QueueState, StorageState
 from bmqtwist.view.statistics import INVALID_QUEUE, Record, Statistics
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"  # of the result of `exposition_in_steps`
@@ -128,6 +129,10 @@ METRICS = (
     _gauge("role", lambda seen: int(seen.queue.role)),
     _gauge("history_abs", lambda seen: seen.queue.history, exported="history"),
 )
+# Metrics of a stored queue that is not open; the others would be 0.
+_OF_STORED: Mapping[str, Callable[[StorageState], int]] = {
+    "queue_msgs_current": lambda stored: stored.messages, "queue_bytes_current": lambda stored: stored.bytes,
+    "queue_content_msgs_max": lambda stored: stored.messages, "queue_content_bytes_max": lambda stored: stored.bytes}
 _EXPORTED = (_gauge("heartbeat", lambda seen: 0), *METRICS)  # in Prometheus
 _PROMETHEUS_ONLY = {"queue_wrong_crc_msgs_abs"}  # not in STAT SHOW, whose members are those of BlazingMQ
 QUEUE_METRICS = tuple(sorted({metric.name for metric in METRICS} - _PROMETHEUS_ONLY))
@@ -154,10 +159,16 @@ def exposition_in_steps(state: BrokerState, statistics: Statistics, write: Write
                         queues_max: int = 0) -> Steps[None]:
     """Write every metric of the broker for Prometheus, one metric after the other; the statistics must have been sampled for
     this state. `prefix` is prepended to every name, `instance` replaces the label Instance unless it is empty. With more
-    than `queues_max` queues (0 = no limit) there are no metrics of single queues."""
+    than `queues_max` queues (0 = no limit) those that are not open have no metrics of their own, with more open ones none
+    has."""
     prefix, families = _NOT_IN_A_NAME.sub("_", prefix), dict[str, list[str]]()
     common = (("Instance", instance or state.instance), ("DataType", "host-data"))
-    omitted = 0 if not queues_max or len(state.queues) <= queues_max else len(state.queues)
+    stored = yield from in_steps(_stored(state, common), lambda row: row)
+    shows_open = not queues_max or len(state.queues) <= queues_max
+    omitted = 0 if shows_open else len(state.queues)
+    if queues_max and len(state.queues) + len(stored) > queues_max:
+        omitted += len(stored)
+        stored.clear()
 
     def add(point: Point) -> None:
         name, kind, labels, value = point
@@ -166,9 +177,9 @@ def exposition_in_steps(state: BrokerState, statistics: Statistics, write: Write
     yield from in_steps(chain(_broker(state, common, omitted), _domains(state, common), _clusters(state, common),
                               _sessions(state, common)), add, _POINTS_AT_ONCE)
     rows: list[tuple[str, Sampled]] = []
-    if not omitted:
+    if shows_open:
         rows = yield from in_steps(_queues(state, statistics, common), lambda row: row)
-    for metric in _EXPORTED if rows else ():
+    for metric in _EXPORTED if rows or stored else ():
         name = prefix + metric.exported
         write(_type_line(name, metric.kind))
         for start in range(0, len(rows), _POINTS_AT_ONCE):
@@ -176,12 +187,20 @@ def exposition_in_steps(state: BrokerState, statistics: Statistics, write: Write
                            for labels, seen in rows[start:start + _POINTS_AT_ONCE]
                            if metric.of_apps or seen.stored is seen.queue]))
             yield
+        if (read := _OF_STORED.get(metric.exported)) is not None:
+            for start in range(0, len(stored), _POINTS_AT_ONCE):
+                write("".join([f"{name}{{{labels}}} {read(queue)}\n"
+                               for labels, queue in stored[start:start + _POINTS_AT_ONCE]]))
+                yield
         write("".join(families.pop(metric.exported, [])[1:]))  # of PUTs to unknown queues
     for lines in families.values():
         for start in range(0, len(lines), _POINTS_AT_ONCE):
             write("".join(lines[start:start + _POINTS_AT_ONCE]))
             yield
-    for number, _ in enumerate(drain(rows), 1):
+    parts: list[Any] = [*rows, *stored]
+    rows.clear()
+    stored.clear()
+    for number, _ in enumerate(drain(parts), 1):
         if not number % _POINTS_AT_ONCE:
             yield
 
@@ -252,6 +271,19 @@ def _domains(state: BrokerState, common: Labels) -> Iterator[Point]:
         yield "domain_bytes_current", "gauge", labels, domain.meter.bytes
         yield "domain_queue_count", "gauge", labels, max(len(domain.storages), len(domain.queues))
         yield "domain_queue_count_open", "gauge", labels, sum(1 for queue in domain.queues if queue.handles)
+
+
+def _stored(state: BrokerState, common: Labels) -> Iterator[tuple[str, StorageState]]:
+    """Yield the stored queues that are not open at this node, with their labels. Their domain may not be loaded."""
+    known = {queue.uri for queue in state.queues}
+    for cluster in state.clusters:
+        for partition in cluster.partitions:
+            role = NodeRole.PRIMARY if partition.primary == cluster.self_node else NodeRole.REPLICA
+            for stored in partition.storages:
+                if stored.uri not in known:
+                    uri = parse_uri(stored.uri)
+                    yield labels_text((("Cluster", cluster.name), ("Domain", uri.domain), ("Tier", uri.tier), *common,
+                                       ("Queue", uri.queue), ("Role", role.name))), stored
 
 
 def _queues(state: BrokerState, statistics: Statistics, common: Labels) -> Iterator[tuple[str, Sampled]]:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
 from random import Random
@@ -53,15 +55,21 @@ class Configurations:
     def run(self, count: int) -> dict[str, int]:
         """Check `count` mutated directories."""
         for _ in range(count):
-            name = self.random.choice(_FILES)
-            changed = self._tree(self.texts[name]) if self.random.random() < 0.7 else self._bytes(self.texts[name])
-            (self.etc / name).write_bytes(changed)
-            try:
-                self._check(name, changed)
-            finally:
-                (self.etc / name).write_text(self.texts[name])
+            with self.changed() as (name, data):
+                self._check(name, data)
             self.counts["cases"] += 1
         return self.counts
+
+    @contextmanager
+    def changed(self) -> Iterator[tuple[str, bytes]]:
+        """Mutate one file for a moment; yield its name and content."""
+        name = self.random.choice(_FILES)
+        data = self._tree(self.texts[name]) if self.random.random() < 0.7 else self._bytes(self.texts[name])
+        (self.etc / name).write_bytes(data)
+        try:
+            yield name, data
+        finally:
+            (self.etc / name).write_text(self.texts[name])
 
     def _bytes(self, text: str) -> bytes:
         return self.mutator.mutate(text.encode())

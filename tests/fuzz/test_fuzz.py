@@ -12,6 +12,7 @@ from fuzz import codecs, corpus, sessions
 from fuzz.command_lines import CommandLines
 from fuzz.configurations import Configurations
 from fuzz.findings import Finding
+from fuzz.starts import Starts
 from fuzz.storage_tails import Tails
 
 SEED = 20261121
@@ -61,6 +62,17 @@ def test_mutated_command_lines_end_without_a_traceback_or_a_credential() -> None
         command_lines.close()
     assert counted["cases"] == 150
     assert counted["exit 0"] > 0 and counted["exit 2"] > 0
+
+
+@pytest.mark.process
+def test_mutated_starts_of_the_broker_end_with_an_exit_code_and_a_sentence() -> None:
+    """Files, arguments and environment of a start come from templates and scripts."""
+    starts = Starts(SEED)
+    try:
+        counted = starts.run(20)
+    finally:
+        starts.close()
+    assert counted["cases"] == 20 and counted["started"] > 0 and counted["refused"] + counted["usage"] > 0
 
 
 def test_a_traceback_of_a_command_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -197,6 +197,7 @@ class ConsoleWorld:
 
     def log_in(self, name: str, password: str | None = None) -> Answer:
         """Log in with the form of the login page, and keep the cookies."""
+        self.cookies.clear()  # a user who is logged in is redirected
         form = self.page("/login")
         self.cookies.update(form.cookies)
         csrf = between(form.text, 'name="csrf" value="', '"')

@@ -17,21 +17,19 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 # A module imports only from modules of the same or a lower rank.
 RANKS: dict[str, float] = {
     "limits": 0, "alarms": 0, "errors": 0, "ids": 0, "report": 0, "compiled": 0, "textformat": 0, "steps": 0, "machine": 0,
-    "versions": 0, "environment": 0, "addresses": 0, "wire": 1, "storage": 2,
+    "versions": 0, "environment": 0, "addresses": 0, "dialing": 0, "wire": 1, "storage": 2,
     "queue": 3, "cluster": 4, "config": 4.5, "link": 5, "sdk": 5.5, "security": 5.6, "logs": 5.7, "loop": 5.8, "peers": 5.9,
     "relay": 6, "member": 6.1, "broker": 6.2, "storagetool": 6.25, "view": 6.3, "admin": 6.4, "reactor": 6.7,
     "daemon": 6.8, "console": 7, "cli": 7, "kombu": 7, "spark": 7, "testing": 8, "tap": 8}
 # Modules that perform input and output. All other modules are pure.
 IO_MODULES = {"storage.files", "reactor.tcp", "reactor.incoming", "config.load", "security.tls", "security.key_file",
               "logs.observer", "logs.background", "daemon.service", "daemon.directories", "reactor.performer",
-              "reactor.epoll_round",
-              "daemon.control_pipe", "reactor.disk_threads", "daemon.process", "daemon.statistics_log", "daemon.systemd",
-              "daemon.trial_start",
-              "reactor.listening", "reactor.watchdog", "storagetool.inputs", "sdk._adapters.forks", "sdk._adapters.identity",
-              "sdk.pump", "sdk.simple", "sdk.aio", "sdk.rpc", "sdk.tx", "tap", "console.http",
-              "console.site", "console.scrapes", "console.answers",
-              "console.pages", "console.audit", "console.live", "console.collector",
-              "console.demonstration", "console.stops", "console.server", "console.service",
+              "reactor.epoll_round", "daemon.control_pipe", "reactor.disk_threads", "daemon.process",
+              "daemon.statistics_log", "daemon.systemd", "daemon.trial_start", "reactor.dialing", "reactor.listening",
+              "reactor.watchdog", "storagetool.inputs", "sdk._adapters.forks", "sdk._adapters.dialing",
+              "sdk._adapters.identity", "sdk.pump", "sdk.simple", "sdk.aio", "sdk.rpc", "sdk.tx", "tap", "console.http",
+              "console.site", "console.scrapes", "console.answers", "console.pages", "console.audit", "console.live",
+              "console.collector", "console.demonstration", "console.stops", "console.server", "console.service",
               "console.consoles", "console.exchange", "console.generations", "console.local_queues", "console.proxies",
               "console.operation", "console.documents_api", "console.actions", "console.routes"}
 IO_PACKAGES = {"cli", "kombu", "spark", "testing"}

@@ -150,3 +150,16 @@ def test_an_alarm_of_a_partition_that_repeats_is_logged_once_a_minute_with_a_cou
         nodes.run(0.5)
     alarms = [text for severity, text in nodes.primary().report.lines if "No space left" in text and severity == "ALARM"]
     assert len(alarms) == 2 and "No space left (119 more times in the last 60 s). Before:\n" in alarms[1], alarms
+
+
+@pytest.mark.parametrize("where", ["STATE ELECTOR", "STORAGE REPLICATION"])
+def test_a_quorum_below_a_majority_is_answered_with_the_number_that_counts(where: str) -> None:
+    """A minority must not elect a leader or commit; an operator must not believe that it does."""
+    head, node = f"CLUSTERS CLUSTER {CLUSTER} {where}", start_cluster().machines[0]
+    answer = run_command(node, f"{head} SET QUORUM 1")
+    assert answer.startswith("Quorum set to 1 from ") and "a majority, 2 of 3 nodes, is needed nevertheless" in answer
+    assert "2 of 3" in run_json_command(node, f"{head} SET QUORUM 1")["note"]
+    assert run_command(node, f"{head} SET QUORUM 2").startswith("Quorum set to 2 from 1")
+    for enough in (3, 0, 99):
+        assert "nevertheless" not in run_command(node, f"{head} SET QUORUM {enough}")
+    assert "it is set at this node alone" in run_command(node, f"{head} SET_ALL QUORUM 3")

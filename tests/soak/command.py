@@ -4,6 +4,7 @@
     python -m tests.soak frames --count N     mutated frames and control messages through sessions and decoders
     python -m tests.soak storage --count N    damaged file sets through recovery
     python -m tests.soak configs --count N    mutated configuration directories
+    python -m tests.soak starts --count N     mutated files, arguments and environments of starts of `bmqbrkr`
     python -m tests.soak commands --count N   mutated command lines, environments and inputs of `bmq`
     python -m tests.soak damage --count N     damaged storage directories, each opened by a broker and consumed
     python -m tests.soak kill9 --count N      kill -9 under load (more options: `kill9 --help`)
@@ -18,8 +19,8 @@
     python -m tests.soak coverage --minutes N the coverage-guided fuzzer (needs the extra `fuzz`)
 
 `--seed N` repeats a run; the default is taken from the clock. The seed is printed. Each run is a module of this package; the
-first four are in `tests/fuzz/` (`codecs.py`, `storage_tails.py`, `configurations.py`, `command_lines.py`). `make soak` calls
-it.
+first five are in `tests/fuzz/` (`codecs.py`, `storage_tails.py`, `configurations.py`, `starts.py`, `command_lines.py`).
+`make soak` calls it.
 """
 
 from __future__ import annotations
@@ -37,12 +38,13 @@ from fuzz import codecs, sessions
 from fuzz.command_lines import CommandLines
 from fuzz.configurations import Configurations
 from fuzz.findings import Finding
+from fuzz.starts import Starts
 from fuzz.storage_tails import Tails
 
 from soak import damage, failover, hostile, kill9, metadata, restarts, spark, spread, upgrade
 from soak.security import campaign as security
 
-FRAMES, STORAGE_TAILS, CONFIGS, COMMAND_LINES, KILLS, MINUTES = 1_000_000, 10_000, 10_000, 10_000, 300, 10
+FRAMES, STORAGE_TAILS, CONFIGS, STARTS, COMMAND_LINES, KILLS, MINUTES = 1_000_000, 10_000, 10_000, 10_000, 10_000, 300, 10
 
 
 def frames(count: int, seed: int) -> dict[str, Any]:
@@ -68,6 +70,15 @@ def configs(count: int, seed: int) -> dict[str, Any]:
         configurations.close()
 
 
+def starts(count: int, seed: int) -> dict[str, Any]:
+    """Run `count` mutated starts of the broker; return counts."""
+    cases = Starts(seed)
+    try:
+        return {"tracebacks": 0, **cases.run(count)}
+    finally:
+        cases.close()
+
+
 def commands(count: int, seed: int) -> dict[str, Any]:
     """Run `count` mutated command lines; return counts."""
     command_lines = CommandLines(seed)
@@ -90,7 +101,7 @@ def coverage(minutes: int) -> int | None:
 
 _RUNS: dict[str, tuple[Callable[[int, int], dict[str, Any]], int]] = {
     "frames": (frames, FRAMES), "storage": (storage, STORAGE_TAILS), "configs": (configs, CONFIGS),
-    "commands": (commands, COMMAND_LINES)}
+    "starts": (starts, STARTS), "commands": (commands, COMMAND_LINES)}
 _COMMANDS: dict[str, Callable[[list[str]], int]] = {  # runs with other options
     "kill9": kill9.main, "restarts": restarts.main, "failover": failover.main, "spread": spread.main,
     "upgrade": upgrade.main, "hostile": hostile.main, "metadata": metadata.main, "damage": damage.main,

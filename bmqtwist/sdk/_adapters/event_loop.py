@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Generic, Self, cast
 
+from bmqtwist.dialing import Race
 from bmqtwist.sdk._adapters import forks
 from bmqtwist.sdk._adapters.base import BaseQueue, BaseSession, Cancel, OnAck, OnEvent
 from bmqtwist.sdk._adapters.identity import make_core
@@ -43,7 +44,7 @@ class LoopSession(BaseSession):
         self.options, self.clock = options, clock
         self._scheduled = self._performing = self._flush = False
         self._channel: Any = None
-        self._cancel_dial: Cancel | None = None
+        self._attempt: _Attempt | None = None
         self._timer: Cancel | None = None
         self._timer_due = 0.0
         self.core = make_core(options, clock(), self._schedule_turn)
@@ -132,35 +133,26 @@ class LoopSession(BaseSession):
     # -- the channel ------------------------------------------------------------------------------------------------
 
     def _on_connect(self, effect: Connect) -> None:
-        self._cancel_dial = self.run_concurrently(self._connect(effect))
+        self._attempt = _Attempt(self, effect)
+        self._attempt.advance()
 
-    async def _connect(self, effect: Connect) -> None:
-        core, channel, reason = self.core, self.make_channel(effect.attempt), ""
-        try:
-            await self.dial(effect.address, channel)
-        except Exception as error:  # noqa: BLE001 - any error is a failed attempt
-            reason = reason_of(error)
-        except BaseException:
-            channel.abort()
-            raise
-        if effect.attempt != core.attempt:
-            channel.abort()
-            return
-        self._cancel_dial = None
-        if reason or not channel.is_connected():
-            core.on_connect_failed(effect.attempt, reason or "closed by the broker", self.clock())
+    def on_attempt_ended(self, effect: Connect, broker: Address | None, channel: Any, reason: str) -> None:
+        """Called by the attempt: a channel is connected, or none could be (`broker` None)."""
+        self._attempt = None
+        if broker is None:
+            self.core.on_connect_failed(effect.attempt, reason, self.clock())
         else:
             self._channel = channel
-            core.on_connected(effect.attempt, self.clock())
+            self.core.on_connected(effect.attempt, self.clock(), broker)
         self.turn()
 
     def _on_close(self, effect: Close) -> None:
         channel, self._channel = self._channel, None
         if channel is not None:
             channel.abort()
-        cancel_dial, self._cancel_dial = self._cancel_dial, None
-        if cancel_dial is not None:
-            cancel_dial()
+        attempt, self._attempt = self._attempt, None
+        if attempt is not None:
+            attempt.cancel()
         super()._on_close(effect)
 
     def on_data(self, channel: Any, data: bytes) -> None:
@@ -190,6 +182,64 @@ class LoopSession(BaseSession):
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
                         trace: TracebackType | None) -> None:
         await self._stop(kind is None)
+
+
+class _Attempt:
+    """One attempt of a session: a race over the brokers of a Connect effect, each with a channel of its own."""
+
+    def __init__(self, session: LoopSession, effect: Connect) -> None:
+        self._session, self._effect = session, effect
+        self._race = Race((effect.address, *effect.others))
+        self._running: dict[Any, Cancel | None] = {}  # by channel
+        self._timer: Cancel | None = None
+        self._over = False
+
+    def advance(self) -> None:
+        """Start the connections that are due, and set the timer of the next one."""
+        race, session = self._race, self._session
+        if self._timer is not None:
+            self._timer()
+            self._timer = None
+        while not self._over and (broker := race.take(session.clock())) is not None:
+            channel = session.make_channel(self._effect.attempt)
+            self._running[channel] = None
+            cancel = session.run_concurrently(self._connect(broker, channel))
+            if channel in self._running:  # else it has ended already
+                self._running[channel] = cancel
+        if not self._over and race.next_at is not None:
+            self._timer = session.call_at(race.next_at, self.advance)
+
+    async def _connect(self, broker: Address, channel: Any) -> None:
+        reason = ""
+        try:
+            await self._session.dial(broker, channel)
+        except Exception as error:  # noqa: BLE001 - any error is a failed attempt
+            reason = reason_of(error)
+        except BaseException:
+            channel.abort()
+            raise
+        self._running.pop(channel, None)
+        if self._over or self._effect.attempt != self._session.core.attempt:
+            channel.abort()
+        elif not reason and channel.is_connected():
+            self.cancel()
+            self._session.on_attempt_ended(self._effect, broker, channel, "")
+        else:
+            self._race.on_failed(reason or "closed by the broker")
+            if self._race.is_lost:
+                self.cancel()
+                self._session.on_attempt_ended(self._effect, None, None, self._race.reason)
+            else:
+                self.advance()
+
+    def cancel(self) -> None:
+        """End all connections of the attempt that are not established."""
+        self._over = True
+        if self._timer is not None:
+            self._timer()
+        for cancel in list(self._running.values()):
+            if cancel is not None:
+                cancel()
 
 
 class LoopQueue(BaseQueue[ValueT], Generic[ValueT]):

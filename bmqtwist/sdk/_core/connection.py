@@ -50,6 +50,17 @@ class Backoff:
         self._tried += 1
         return found
 
+    def others(self) -> tuple[Address, ...]:
+        """Return the addresses that follow the last returned one in this round."""
+        count = len(self._addresses)
+        return tuple(self._addresses[(self._next + i) % count] for i in range(self.addresses_left - 1))
+
+    def skip_to(self, address: Address) -> None:
+        """Continue after an address of `others`, which has answered first."""
+        while address in self.others():
+            if self.next_address() == address:
+                return
+
     @property
     def rounds(self) -> int:
         """Number of rounds over all addresses since the last success."""
@@ -173,7 +184,12 @@ class Connection:
         if end is not None:  # the attempts of the first connection share one timeout
             seconds = min(seconds, max(end - self._deadlines.now, 0.0) / self._backoff.addresses_left)
         self._deadlines.set_after(Input.ATTEMPT_DUE, seconds)
-        self._outbox.add(Connect(self.attempt, self.address, seconds))
+        self._outbox.add(Connect(self.attempt, self.address, seconds, self._backoff.others()))
+
+    def set_broker(self, broker: Address | None) -> None:
+        if broker is not None and broker != self.address:
+            self._backoff.skip_to(broker)
+            self.address = broker
 
     # -- failed attempts --------------------------------------------------------------------------------------------
 

@@ -31,11 +31,13 @@ FAILED_KEPT_MAX = 100  # acknowledgements of failed posts that a group stores; a
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """Open a channel, then call `on_connected(attempt)` or `on_connect_failed(attempt, reason)`."""
+    """Open a channel to `address` or, if it does not answer at once, to one of the `others`. Then call
+    `on_connected(attempt)` with the broker that has answered first, or `on_connect_failed(attempt, reason)`."""
 
     attempt: int
     address: Address
     timeout_s: float
+    others: tuple[Address, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

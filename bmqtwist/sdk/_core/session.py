@@ -172,9 +172,11 @@ class SessionCore:
 
     # -- the channel ------------------------------------------------------------------------------------------------
 
-    def on_connected(self, attempt: int, now: float) -> None:
+    def on_connected(self, attempt: int, now: float, broker: Address | None = None) -> None:
+        """`broker`: the one that has answered, if it is not the first of the attempt."""
         self._deadlines.now = now
         if attempt == self._connection.attempt:
+            self._connection.set_broker(broker)
             self._state.feed(Input.CONNECTED)
 
     def on_connect_failed(self, attempt: int, reason: str, now: float) -> None:

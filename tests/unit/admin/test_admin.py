@@ -314,3 +314,8 @@ def test_stat_show_more_than_four_times_in_an_interval_is_an_error(bench: Bench)
     answers = [bench.run("STAT SHOW") for _ in range(5)]
     assert [":::::::::: :::::::::: DOMAINQUEUES >>" in answer for answer in answers] == [True] * 4 + [False]
     assert answers[4] == "Cannot save the recent snapshot, trying to make snapshots too often"
+
+
+def test_an_election_mode_is_refused_where_it_has_no_effect(bench: Bench) -> None:
+    answer = bench.run(C + "STATE ELECTOR MODE NEVER")
+    assert "has no other nodes: this node always leads" in answer

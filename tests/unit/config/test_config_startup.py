@@ -129,7 +129,7 @@ def test_the_listener_address_overrides_the_option_and_the_option_overrides_the_
     result = compose_from(app(listeners), cluster("tcp://ourhost:1"), overrides=Overrides(listen_address="10.1.1.1"))
     assert [each.address for each in result.listeners] == ["0.0.0.0", "10.1.1.1"]
     result = compose_from(app(listeners), cluster("tcp://ourhost:1"))
-    assert [each.address for each in result.listeners] == ["0.0.0.0", "0.0.0.0"]
+    assert [each.address for each in result.listeners] == ["0.0.0.0", "::"]
 
 
 def test_the_port_option_does_not_change_the_listen_address():
@@ -141,7 +141,7 @@ def test_the_port_option_does_not_change_the_listen_address():
 @pytest.mark.parametrize("endpoints, address", [
     ([], "127.0.0.1"), (["tcp://localhost:1"], "127.0.0.1"), (["tcp://127.0.0.1:1"], "127.0.0.1"),
     (["tcp://127.0.0.2:1"], "127.0.0.2"), (["tcp://[::1]:1"], "::1"), (["tcp://10.0.0.5:1"], "10.0.0.5"),
-    (["tcp://somehost:1"], "0.0.0.0"), (["tcp://10.0.0.5:1", "tcp://10.0.0.6:1"], "0.0.0.0"),
+    (["tcp://somehost:1"], "::"), (["tcp://10.0.0.5:1", "tcp://10.0.0.6:1"], "::"),
     (["tcp://10.0.0.5:1", "tcp://localhost:1"], "10.0.0.5"), (["tcp://LOCALHOST:1"], "127.0.0.1")])
 def test_the_endpoint_of_the_own_node_determines_the_listen_address(endpoints, address):
     nodes = [ClusterNode(id=i, name="n", transport=_transport(endpoint))

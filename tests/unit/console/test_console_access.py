@@ -274,8 +274,8 @@ def test_the_page_policy_allows_connections_to_known_consoles_only() -> None:
 
 def test_cookie_headers_are_parsed_and_formatted() -> None:
     assert cookies_of("a=1; b=2=3; c; a=4") == {"a": "1", "b": "2=3"} and cookies_of("") == {}
-    assert cookie_header("n", "v", "/bmq", True, 60.5) == "n=v; Path=/bmq; HttpOnly; SameSite=Strict; Max-Age=60; Secure"
-    assert cookie_header("n", "v", "", False) == "n=v; Path=/; HttpOnly; SameSite=Strict"
+    assert cookie_header("n", "v", "/bmq", True, 60.5) == "n=v; Path=/bmq; HttpOnly; SameSite=Lax; Max-Age=60; Secure"
+    assert cookie_header("n", "v", "", False) == "n=v; Path=/; HttpOnly; SameSite=Lax"
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"1", b"{", b"[" * 100_000, b"\xff"])

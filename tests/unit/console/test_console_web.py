@@ -571,7 +571,7 @@ def test_a_node_that_was_down_accepts_earlier_logins_when_all_other_nodes_have_a
 
 def test_session_cookies_are_httponly_and_samesite(guarded: ConsoleWorld) -> None:
     raw = guarded.log_in("ada").headers["set-cookie"]
-    assert "HttpOnly" in raw and "SameSite=Strict" in raw
+    assert "HttpOnly" in raw and "SameSite=Lax" in raw
 
 
 @pytest.mark.parametrize("host", ["console.example", "evil.example:1"])
@@ -710,6 +710,39 @@ def test_with_a_prefix_pages_are_served_with_and_without_it(tmp_path: Path) -> N
     for hostile in ("//evil.example", '/"><script>', "/a b", "http://evil.example"):
         answer = console.page("/partitions", headers={"X-Forwarded-Prefix": hostile})
         assert 'href="/ops/bmq/static/style.css"' in answer.text
+
+
+@pytest.mark.parametrize("configured", [True, False])
+def test_behind_a_proxy_that_removes_the_prefix_a_login_returns_to_the_page(tmp_path: Path, configured: bool) -> None:
+    """The prefix is configured, or a trusted proxy reports it; the path arrives without it."""
+    settings: dict[str, Any] = {"prefix": "/bmq"} if configured else {"trustedProxies": ["127.0.0.1"]}
+    console = filled(ConsoleWorld(tmp_path, {"users": list(users()), **settings}))
+    sent = {} if configured else {"X-Forwarded-Prefix": "/bmq"}
+    if not configured:
+        own = ConsoleWorld(tmp_path / "own", {"users": list(users())})
+        own.log_in("ada", "wrong")
+        settings["trustedProxies"] = [own.service._context.audit.entries[-1]["from"]]
+        console = filled(ConsoleWorld(tmp_path / "trusted", {"users": list(users()), **settings}))
+    refused = console.page("/queues?sort=name", headers=sent)
+    assert refused.status == 303
+    location = refused.headers["location"]
+    assert location == "/bmq/login?next=%2Fbmq%2Fqueues%3Fsort%3Dname"
+    form = console.page(location.removeprefix("/bmq"), headers=sent)
+    assert 'action="/bmq/login"' in form.text and "Path=/bmq;" in form.headers["set-cookie"]
+    console.cookies.update(form.cookies)
+    body = f"user=ada&password={PASSWORDS['ada'].replace(' ', '+')}&next=%2Fbmq%2Fqueues%3Fsort%3Dname&csrf=" + between(
+        form.text, 'name="csrf" value="', '"')
+    done = console.ask("/login", "POST", body.encode(), {"Content-Type": "application/x-www-form-urlencoded", **sent})
+    assert (done.status, done.headers["location"]) == (303, "/bmq/queues?sort=name")
+    assert "Path=/bmq;" in done.headers["set-cookie"]
+
+
+def test_a_user_who_is_logged_in_sees_no_login_form(guarded: ConsoleWorld) -> None:
+    """Another tab has logged in meanwhile."""
+    guarded.log_in("ada")
+    answer = guarded.page("/login?next=%2Fqueues%3Fsort%3Dname")
+    assert (answer.status, answer.headers["location"]) == (303, "/queues?sort=name")
+    assert guarded.page("/login?next=https%3A%2F%2Fevil.example").headers["location"] == "/"
 
 
 def test_without_a_configured_prefix_the_forwarded_prefix_is_ignored(console: ConsoleWorld) -> None:

@@ -179,6 +179,29 @@ def test_above_the_limit_of_queues_only_totals_remain() -> None:
     assert any('Queue="q"' in name for name in samples(exposition(state, Statistics(0.0))))
 
 
+def test_a_stored_queue_that_no_client_has_opened_has_the_metrics_of_its_contents() -> None:
+    """After a restart an alert about a growing queue must not wait for its first client."""
+    stored = tuple(StorageState(f"bmq://t.fan.~lab/{name}", "AABBCCDDEE", 1, 5, 70) for name in ("q", "idle"))
+    cluster = STATE.clusters[0]
+    cluster = replace(cluster, partitions=(replace(cluster.partitions[0], storages=stored),
+                                           PartitionSnapshot(2, "n2", 1, 1, storages=(
+                                               StorageState("bmq://other/r", "BBBBCCDDEE", 2, 3, 9),))))
+    state = replace(STATE, clusters=(cluster,))
+    found = samples(exposition(state, Statistics(0.0)))
+    idle = {name.partition("{")[0]: value for name, value in found.items() if 'Queue="idle"' in name}
+    assert idle == {"queue_msgs_current": 5, "queue_bytes_current": 70, "queue_content_msgs_max": 5,
+                    "queue_content_bytes_max": 70}
+    assert [value for name, value in found.items() if name.startswith("queue_msgs_current{") and 'Queue="q"' in name
+            and "AppId" not in name] == [21], "an open queue has one series"
+    label, = (name for name in found if 'Queue="r"' in name and name.startswith("queue_msgs_current"))
+    assert 'Domain="other"' in label and 'Role="REPLICA"' in label and 'Cluster="c1"' in label
+    parts: list[str] = []
+    at_once(exposition_in_steps(state, Statistics(0.0), parts.append, queues_max=2))
+    limited = samples("".join(parts))
+    assert not any('Queue="idle"' in name for name in limited) and any('Queue="q"' in name for name in limited)
+    assert [value for name, value in limited.items() if name.startswith("brkr_summary_queues_omitted")] == [2]
+
+
 # -- responses of /metrics --------------------------------------------------------------------------------------------
 
 

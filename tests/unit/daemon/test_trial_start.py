@@ -138,7 +138,7 @@ def test_a_used_port_is_reported_with_its_line(world: DiskWorld, listener: int) 
     world._set("etc/bmqbrkrcfg.json", lambda tree: world._listen(tree, listener))
     found = errors(world)
     lines = (world.config.etc / "bmqbrkrcfg.json").read_text().splitlines()
-    assert found and all("the port is in use" in each["text"] for each in found)
+    assert found and all("Address already in use" in each["text"] for each in found)
     assert all(str(listener) in lines[each["line"] - 1] for each in found)
 
 
@@ -153,7 +153,7 @@ def test_an_address_of_another_machine_is_reported(world: DiskWorld) -> None:
     world._set("etc/bmqbrkrcfg.json", lambda tree: tree["appConfig"].setdefault("bmqtwist", {}).update(
         http={"port": 1, "address": "192.0.2.1"}))
     found, = errors(world)
-    assert "cannot listen at '192.0.2.1:1'" in found["text"]
+    assert "Cannot listen at '192.0.2.1:1'" in found["text"]
 
 
 def test_storage_and_ports_of_a_running_broker_are_not_checked(world: DiskWorld, listener: int) -> None:
