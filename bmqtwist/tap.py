@@ -25,6 +25,7 @@ from twisted.python.usage import Options as UsageOptions
 from twisted.python.usage import UsageError
 
 from bmqtwist import __version__
+from bmqtwist.addresses import host_and_port
 from bmqtwist.cli.bmqbrkr import EXIT_CONFIG, EXIT_START, main, start_panic
 from bmqtwist.cli.check import run_check
 from bmqtwist.config.compose import Overrides
@@ -116,7 +117,7 @@ def make_sites(service: BrokerService) -> list[tuple[str, Any, str, int]]:
             continue
         if prometheus.mode != "E_PULL":
             service.report.warn("Metrics plug-in '%s': E_PUSH is not offered; configure E_PULL and scrape "
-                                "http://%s:%d/metrics", plugin.name, prometheus.host, prometheus.port)
+                                "http://%s/metrics", plugin.name, host_and_port(prometheus.host, prometheus.port))
             continue
         site = make_site(HealthEndpoints(service, service.log_failure, plugin).resource(), service)
         sites.append((f"Metrics plug-in '{plugin.name}'", site, prometheus.host, prometheus.port))

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from kit.layers import MODULES, PACKAGE, RANKS, ROOT, circles, dotted, graph, imports, is_pure, rank, summary
 
-CLIENT_MAY_IMPORT = ("sdk", "wire", "ids", "addresses", "dialing", "errors", "limits", "machine", "queue.expression", "__version__")
+CLIENT_MAY_IMPORT = ("sdk", "wire", "ids", "addresses", "dialing", "errors", "limits", "machine", "queue.expression",
+                     "__version__")
 FORBIDDEN_IN_PURE = ("twisted.internet.", "time.", "random.", "os.", "socket.", "klein.")
 
 

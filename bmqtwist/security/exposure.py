@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from ipaddress import ip_address
 
+from bmqtwist.addresses import host_and_port
 from bmqtwist.config.broker import Configuration
 from bmqtwist.config.load import BROKER_FILE
 from bmqtwist.security.authenticators import BasicAuthenticator, Security
@@ -77,7 +78,7 @@ def _listeners(configuration: Configuration, security: Security) -> Iterator[Exp
     administers = _rights(configuration, security, several)
     uses = _uses_queues(configuration, security)
     for listener in configuration.listeners:
-        place = f"Listener '{listener.name}' at {listener.address}:{listener.port}"
+        place = f"Listener '{listener.name}' at {host_and_port(listener.address, listener.port)}"
         local = is_loopback(listener.address)
         who = "every user of this machine" if local else "an unauthenticated peer on the network"
         if administers:
@@ -144,7 +145,7 @@ def _secret_files(configuration: Configuration, security: Security, is_readable:
 
 def _console(configuration: Configuration) -> Iterator[Exposure]:
     http = configuration.extension.http
-    place, local = f"The console at {http.address}:{http.port}", is_loopback(http.address)
+    place, local = f"The console at {host_and_port(http.address, http.port)}", is_loopback(http.address)
     if http.port and not local:
         if http.users:
             yield Exposure(Weight.UNENCRYPTED, f"{place}: passwords cross the network without TLS",
@@ -157,5 +158,6 @@ def _console(configuration: Configuration) -> Iterator[Exposure]:
     for plugin in configuration.app.stats.plugins:
         target = plugin.prometheus_specific
         if target is not None and target.mode == "E_PULL" and plugin.publish_interval and not is_loopback(target.host):
-            yield Exposure(Weight.NETWORK_READS_STATUS, f"Metrics plug-in '{plugin.name}' at {target.host}:{target.port}: "
+            place = host_and_port(target.host, target.port)
+            yield Exposure(Weight.NETWORK_READS_STATUS, f"Metrics plug-in '{plugin.name}' at {place}: "
                            "the network can read metrics", "set its host to 127.0.0.1")
