@@ -1,8 +1,9 @@
 """Listening sockets of broker and console, and the errors of those that cannot be opened.
 
-A host name listens at all of its addresses, `::` at all addresses of both families. The sockets of IPv6 accept IPv6 only, so
-that the address of an IPv4 peer is an IPv4 address. Called by `daemon/service.py`; `daemon/trial_start.py` opens the same
-sockets for a moment. Connections are in `tcp.py`, attempts to connect in `dialing.py`.
+A host name listens at all of its addresses that this machine has, `::` at all addresses of both families. The sockets of
+IPv6 accept IPv6 only, so that the address of an IPv4 peer is an IPv4 address. Called by `daemon/service.py`;
+`daemon/trial_start.py` opens the same sockets for a moment. Connections are in `tcp.py`, attempts to connect in
+`dialing.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _REMEDIES = {
     errno.EADDRINUSE: "Is another broker running?",
     errno.EADDRNOTAVAIL: "No interface of this machine has the address.",
     errno.EACCES: "This user may not listen at the port; ports below 1024 need the capability CAP_NET_BIND_SERVICE."}
-_NO_FAMILY = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)  # of `::`, on a machine without IPv6
+_NOT_HERE = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)  # an address of another machine, or IPv6 on a machine without it
 
 
 def listen(reactor: Any, factory: Any, address: str, port: int, context: Any, backlog: int) -> list[Any]:
@@ -38,6 +39,7 @@ def listen(reactor: Any, factory: Any, address: str, port: int, context: Any, ba
 def open_sockets(address: str, port: int, backlog: int) -> list[socket.socket]:
     """Return a listening socket for each address; port 0: one free port for all. LocalError if one cannot be opened."""
     opened: list[socket.socket] = []
+    missing: OSError | None = None
     try:
         for host in ("0.0.0.0", "::") if address in ("::", "") else (address,):
             for family, kind, protocol, _, place in _resolve(host, port):
@@ -46,8 +48,11 @@ def open_sockets(address: str, port: int, backlog: int) -> list[socket.socket]:
                 try:
                     opened.append(_open(family, kind, protocol, place, backlog))
                 except OSError as error:
-                    if not (opened and host == "::" and error.errno in _NO_FAMILY):
+                    if error.errno not in _NOT_HERE:
                         raise
+                    missing = missing or error
+        if missing is not None and not opened:
+            raise missing
     except OSError as error:
         for each in opened:
             each.close()

@@ -65,6 +65,16 @@ def test_a_machine_without_ipv6_listens_at_ipv4(monkeypatch: pytest.MonkeyPatch)
         addresses("::1")
 
 
+def test_a_name_with_an_address_of_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name of a cluster has the addresses of all nodes."""
+    places = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, 0)) for host in ("192.0.2.1", "127.0.0.1")]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *arguments, **more: places)
+    assert [host for host, _ in addresses("mq.example")] == ["127.0.0.1"]
+    del places[1]
+    with pytest.raises(LocalError, match="No interface of this machine has the address"):
+        addresses("mq.example")
+
+
 def test_a_name_is_listened_to_at_all_of_its_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Peers connect to any of them."""
     places = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0)),
