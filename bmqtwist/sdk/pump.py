@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
-from bmqtwist.sdk._adapters.dialing import connect_first
+from bmqtwist.sdk._adapters.dialing import ConnectFailed, connect_first
 from bmqtwist.sdk._adapters.identity import make_core, tls_context
 from bmqtwist.sdk._adapters.log import LOG, reason_of
 from bmqtwist.sdk._core.outbox import Close, Connect, WriteLog
@@ -192,8 +192,10 @@ class SocketPump(Pump):
         except Exception as error:  # noqa: BLE001 - any error, such as an invalid host name, is a failed attempt
             if made is not None:
                 made.close()
+            causes = {broker: reason_of(each) for broker, each in error.causes.items()} if isinstance(
+                error, ConnectFailed) else None
             with self.lock:
-                self.core.on_connect_failed(dial.attempt, reason_of(error), self.clock())
+                self.core.on_connect_failed(dial.attempt, reason_of(error), self.clock(), causes)
                 self.perform()
             return
         with self.lock:

@@ -23,9 +23,17 @@ _Found = tuple[Address, list[Any], OSError | None]  # broker, results of getaddr
 _Place = tuple[Address, Any]
 
 
+class ConnectFailed(OSError):
+    """No broker has accepted; `causes`: the error of each."""
+
+    def __init__(self, causes: dict[Address, OSError]) -> None:
+        super().__init__("; ".join(dict.fromkeys(each.strerror or str(each) for each in causes.values())))
+        self.causes = causes
+
+
 def connect_first(brokers: Sequence[Address], timeout_s: float | None) -> tuple[socket.socket, Address]:
-    """Connect to the first address that accepts; return the blocking socket and the broker. OSError if none does within
-    `timeout_s` seconds (None = no limit)."""
+    """Connect to the first address that accepts; return the blocking socket and the broker. ConnectFailed if all
+    refuse, TimeoutError after `timeout_s` seconds (None = no limit)."""
     end = None if timeout_s is None else time.monotonic() + timeout_s
     with _Dialer(brokers) as dialer:
         return dialer.run(end)
@@ -41,7 +49,7 @@ class _Dialer:
         self._resolved: deque[_Found] = deque()
         self._reader, self._writer = socket.socketpair()
         self._lock, self._closed = threading.Lock(), False
-        self._errors: list[OSError] = []
+        self._causes: dict[Address, OSError] = {}
 
     def __enter__(self) -> _Dialer:
         return self
@@ -69,7 +77,7 @@ class _Dialer:
             while (place := self._race.take(now)) is not None:
                 self._start(*place)
             if self._race.is_lost:
-                raise self._errors[0] if len({str(each) for each in self._errors}) == 1 else OSError(self._race.reason)
+                raise ConnectFailed(self._causes)
             if end is not None and now >= end:
                 raise TimeoutError("timed out")
             due = [each for each in (self._race.next_at, end) if each is not None]
@@ -95,10 +103,11 @@ class _Dialer:
     def _add_resolved(self) -> None:
         while self._resolved:
             broker, found, error = self._resolved.popleft()
-            self._race.add([(broker, place) for place in interleave(found)], self._note(error) if error else "")
+            self._race.add([(broker, place) for place in interleave(found)], self._note(broker, error) if error else "")
 
-    def _note(self, error: OSError) -> str:
-        self._errors.append(error)
+    def _note(self, broker: Address, error: OSError) -> str:
+        """Keep the last error of a broker."""
+        self._causes[broker] = error
         return error.strerror or str(error)
 
     def _start(self, broker: Address, place: Any) -> None:
@@ -106,7 +115,7 @@ class _Dialer:
         try:
             made = socket.socket(family, kind, protocol)
         except OSError as error:  # this machine lacks the family
-            self._race.on_failed(self._note(error))
+            self._race.on_failed(self._note(broker, error))
             return
         made.setblocking(False)
         try:
@@ -115,7 +124,7 @@ class _Dialer:
             code = error.errno or errno.EINVAL
         if code not in (0, errno.EINPROGRESS):
             made.close()
-            self._race.on_failed(self._note(OSError(code, os.strerror(code))))
+            self._race.on_failed(self._note(broker, OSError(code, os.strerror(code))))
             return
         self._selector.register(made, selectors.EVENT_WRITE, broker)
 
@@ -126,7 +135,7 @@ class _Dialer:
         code = made.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
             made.close()
-            self._race.on_failed(self._note(OSError(code, os.strerror(code))))
+            self._race.on_failed(self._note(key.data, OSError(code, os.strerror(code))))
             return None
         made.setblocking(True)
         return made  # type: ignore[no-any-return]

@@ -136,11 +136,11 @@ class LoopSession(BaseSession):
         self._attempt = _Attempt(self, effect)
         self._attempt.advance()
 
-    def on_attempt_ended(self, effect: Connect, broker: Address | None, channel: Any, reason: str) -> None:
-        """Called by the attempt: a channel is connected, or none could be (`broker` None)."""
+    def on_attempt_ended(self, effect: Connect, broker: Address | None, channel: Any, causes: Mapping[Address, str]) -> None:
+        """Called by the attempt: a channel is connected, or none could be (`broker` None); `causes`: the reason of each."""
         self._attempt = None
         if broker is None:
-            self.core.on_connect_failed(effect.attempt, reason, self.clock())
+            self.core.on_connect_failed(effect.attempt, "", self.clock(), causes)
         else:
             self._channel = channel
             self.core.on_connected(effect.attempt, self.clock(), broker)
@@ -193,6 +193,7 @@ class _Attempt:
         self._running: dict[Any, Cancel | None] = {}  # by channel
         self._timer: Cancel | None = None
         self._over = False
+        self._causes: dict[Address, str] = {}
 
     def advance(self) -> None:
         """Start the connections that are due, and set the timer of the next one."""
@@ -223,12 +224,13 @@ class _Attempt:
             channel.abort()
         elif not reason and channel.is_connected():
             self.cancel()
-            self._session.on_attempt_ended(self._effect, broker, channel, "")
+            self._session.on_attempt_ended(self._effect, broker, channel, {})
         else:
-            self._race.on_failed(reason or "closed by the broker")
+            self._causes[broker] = reason or "closed by the broker"
+            self._race.on_failed(self._causes[broker])
             if self._race.is_lost:
                 self.cancel()
-                self._session.on_attempt_ended(self._effect, None, None, self._race.reason)
+                self._session.on_attempt_ended(self._effect, None, None, self._causes)
             else:
                 self.advance()
 

@@ -8,7 +8,7 @@ sends the heartbeat limits.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from logging import INFO, WARNING
 from typing import Any
 
@@ -185,6 +185,15 @@ class Connection:
             seconds = min(seconds, max(end - self._deadlines.now, 0.0) / self._backoff.addresses_left)
         self._deadlines.set_after(Input.ATTEMPT_DUE, seconds)
         self._outbox.add(Connect(self.attempt, self.address, seconds, self._backoff.others()))
+
+    def end_round(self, causes: Mapping[Address, str]) -> str:
+        """Record that all brokers of an attempt have failed; return the reason of the last one."""
+        for broker in (self.address, *self._backoff.others()):
+            if broker != self.address:
+                self._outbox.log(INFO, f"no session with {self.address}: {self._causes[self.address]}")
+                self.address = self._backoff.next_address()
+            self._causes[broker] = causes.get(broker, "no reason given")
+        return self._causes[self.address]
 
     def set_broker(self, broker: Address | None) -> None:
         if broker is not None and broker != self.address:

@@ -179,10 +179,11 @@ class SessionCore:
             self._connection.set_broker(broker)
             self._state.feed(Input.CONNECTED)
 
-    def on_connect_failed(self, attempt: int, reason: str, now: float) -> None:
+    def on_connect_failed(self, attempt: int, reason: str, now: float, causes: Mapping[Address, str] | None = None) -> None:
+        """`causes`: the reason of each broker, if all of the attempt have failed."""
         self._deadlines.now = now
         if attempt == self._connection.attempt:
-            self._state.feed(Input.FAILED, reason)
+            self._state.feed(Input.FAILED, self._connection.end_round(causes) if causes else reason)
 
     def on_data(self, chunk: bytes, now: float) -> None:
         self._deadlines.now = now

@@ -22,7 +22,7 @@ import bmqtwist.kombu  # noqa: F401 - registers the transport
 from bmqtwist.cli.main import main
 from bmqtwist.dialing import ATTEMPT_DELAY_S, CANDIDATES_MAX, Race, interleave
 from bmqtwist.sdk import aio, blazingmq, simple
-from bmqtwist.sdk._adapters.dialing import connect_first
+from bmqtwist.sdk._adapters.dialing import ConnectFailed, connect_first
 from bmqtwist.sdk.options import Address
 from bmqtwist.testing import Broker
 
@@ -192,8 +192,10 @@ def test_a_name_with_an_ipv6_address_alone(monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_error_names_each_reason_once() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         free = listener.getsockname()[1]
-    with pytest.raises(ConnectionRefusedError):
-        connect_first([Address("127.0.0.1", free), Address("127.0.0.3", free)], 5.0)
+    brokers = [Address("127.0.0.1", free), Address("127.0.0.3", free)]
+    with pytest.raises(ConnectFailed, match="^Connection refused$") as raised:
+        connect_first(brokers, 5.0)
+    assert list(raised.value.causes) == brokers
 
 
 # -- the race -----------------------------------------------------------------------------------------------------------

@@ -145,7 +145,7 @@ def test_any_failure_of_a_connect_hook_is_a_failed_attempt(mistake: str) -> None
     async def scenario() -> None:
         session = session_of(front, connect=connect)
         await session.start()
-        assert session.counters().attempts == 3 == len(calls)
+        assert session.counters().attempts == 2 and len(calls) == 3, "an attempt tries both brokers"
         await session.stop()
     front.run(scenario)
     assert not front.unhandled
@@ -172,7 +172,7 @@ def test_any_failure_of_a_twisted_endpoint_is_a_failed_attempt(mistake: str) -> 
     async def scenario() -> None:
         session = session_of(front, endpoint=endpoint)
         await session.start()
-        assert session.counters().attempts == 3 == len(calls)
+        assert session.counters().attempts == 2 and len(calls) == 3, "an attempt tries both brokers"
         await session.stop()
     front.run(scenario)
     assert len(cancelled) == (2 if mistake == "is silent" else 0)
@@ -195,7 +195,7 @@ def test_stop_cancels_a_pending_connection_attempt() -> None:
         await session.stop()
         with pytest.raises(SdkError) as caught:
             await starting
-        assert caught.value.result is Result.CANCELED and given_up == [True]
+        assert caught.value.result is Result.CANCELED and given_up == [True, True]
     front.run(scenario)
 
 
