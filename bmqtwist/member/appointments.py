@@ -131,11 +131,11 @@ class Appointments:
         self._continue_moves(now)
 
     def _replace_early(self, index: int, primary: Primary, now: float) -> bool:
-        """Replace a primary that reports why it is passive, or that reaches no majority, by the nodes with the most
+        """Replace a primary that reports why it is passive, cannot write, or reaches no majority, by the nodes with the most
         connections; return False if no node has a majority and as many connections as the primary, or a pause lasts."""
         statuses, majority = self._statuses, self._statuses.majority
         reach = statuses.reach_of(primary.node_id)
-        reason = self._known.obstacle(index, primary) or (
+        reason = self._known.obstacle(index, primary) or statuses.unable.get(primary.node_id) or (
             f"it is connected to {reach - 1} of {len(statuses.members) - 1} members" if reach < majority else "")
         fit = self._prefer_fit(self._candidates_but(primary.node_id))
         most = max(map(statuses.reach_of, fit), default=0)

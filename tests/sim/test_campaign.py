@@ -126,6 +126,11 @@ def test_an_image_contains_all_records_that_a_replica_shares_with_its_primary() 
         Step("syncs fail primary", 0, 2, 0.408, 0.2406, 0.0005), Step("one way primary", 2, 2, 0.1979, 0.223, 0.1928)))))
 
 
+def test_a_node_that_cannot_store_its_appointment_as_primary_is_replaced() -> None:
+    """Its ledger is full, so that it does not know that it is the primary, and does not decline."""
+    assert_no_violation(campaign(5007, 5))
+
+
 @pytest.mark.spec("cluster", 118)
 def test_a_campaign_without_clients_is_determined_by_its_seed() -> None:
     assert campaign(3, 3, 20).digest == campaign(3, 3, 20).digest != campaign(4, 3, 20).digest
