@@ -206,7 +206,6 @@ CANARIES: dict[str, list[tuple[Any, str, Any]]] = {
     "prev check off": [(MetadataLog, "_append_entries", _previous_not_checked)],
     "conflicts kept": [(RecordLog, "truncate", _conflict_not_removed)],
     "quorum check off": [(Elector, "quorum_until", property(lambda self: float("inf")))],
-    "lost storage counted": [(Electorate, "_is_intact", lambda self, node_id, voters: node_id in voters)],
     "lost metadata not noticed": [(storage_start, "assess", _lost_metadata_not_noticed)],
     "lost partitions not noticed": [(storage_start, "assess", _lost_partitions_not_noticed)],
     "old copy not noticed": [(storage_standing, "without_storage", _regression_not_noticed)],
