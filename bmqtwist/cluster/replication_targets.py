@@ -95,7 +95,8 @@ class ReplicationTargets:
     def keepalive(self, target: Target) -> Keepalive:
         """Return the message that requests a receipt."""
         standing = self._standing
-        return Keepalive(standing.node_id, standing.lease, None if target.image else target.sent, target.parts_sent,
+        parts = target.parts_sent + (target.image and target.send_pending)  # the pending part leaves before this message
+        return Keepalive(standing.node_id, standing.lease, None if target.image else target.sent, parts,
                          standing.committed, standing.stamp)
 
     def send_next(self, node_id: int, target: Target) -> None:
