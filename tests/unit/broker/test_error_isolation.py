@@ -527,14 +527,14 @@ def test_the_pid_file_of_a_running_broker_is_not_changed(tmp_path: Path, monkeyp
     try:
         assert other.stdout is not None and other.stdout.readline()
         file.write_text(f"{other.pid}\n")
-        bmqbrkr._write_pid(os.getpid(), report)
-        bmqbrkr._remove_pid(os.getpid())
+        bmqbrkr._write_pid(bmqbrkr.PID_FILE, os.getpid(), report)
+        bmqbrkr._remove_pid(bmqbrkr.PID_FILE, os.getpid())
         assert file.read_text() == f"{other.pid}\n" and f"pid {other.pid}" in report.texts("WARN")[0]
     finally:
         other.communicate(b"")
-    bmqbrkr._write_pid(os.getpid(), report)
+    bmqbrkr._write_pid(bmqbrkr.PID_FILE, os.getpid(), report)
     assert file.read_text() == f"{os.getpid()}\n"
-    bmqbrkr._remove_pid(os.getpid())
+    bmqbrkr._remove_pid(bmqbrkr.PID_FILE, os.getpid())
     assert not file.exists()
 
 
@@ -672,6 +672,6 @@ def test_the_pid_file_is_not_written_through_a_link_of_another_user(tmp_path: Pa
     victim.write_text("precious")
     for name in (f"{bmqbrkr.PID_FILE}.new", bmqbrkr.PID_FILE):
         os.symlink(victim, name)
-    bmqbrkr._write_pid(os.getpid(), report)
+    bmqbrkr._write_pid(bmqbrkr.PID_FILE, os.getpid(), report)
     assert victim.read_text() == "precious" and not os.path.islink(bmqbrkr.PID_FILE)
     assert Path(bmqbrkr.PID_FILE).read_text() == f"{os.getpid()}\n" and not report.lines
