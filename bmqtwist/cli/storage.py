@@ -67,6 +67,14 @@ class PsnType(click.ParamType):  # type: ignore[type-arg]
         return int(first), int(second)
 
 
+class RecordType(click.Choice):  # type: ignore[type-arg]
+    """Type of a journal record; `-r=TYPE` is the same as `-r TYPE`, as with the original tool."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the name of the type."""
+        return super().convert(str(value).removeprefix("="), param, ctx)
+
+
 class HexType(click.ParamType):  # type: ignore[type-arg]
     """A fixed number of bytes in hexadecimal digits."""
 
@@ -130,7 +138,7 @@ def storage() -> None:
 @click.option("--data-file", help="DATA file of the JOURNAL, for payloads.")
 @click.option("--csl-file", help="Ledger, for queue and app names.")
 @click.option("--partition", type=click.IntRange(0), help="Partition of a directory.")
-@click.option("-r", "--record-type", multiple=True, type=click.Choice([*RECORD_TYPES, "all"]),
+@click.option("-r", "--record-type", multiple=True, type=RecordType([*RECORD_TYPES, "all"]),
               help="Only records of this type. Repeatable.")
 @click.option("--guid", multiple=True, type=GUID, help="The message with this GUID. Repeatable; excludes other filters.")
 @_filters

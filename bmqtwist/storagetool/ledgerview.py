@@ -28,6 +28,7 @@ from bmqtwist.wire.fields import fields_of
 
 TYPES = ("snapshot", "update", "commit", "ack")
 _DELIMITER = "=" * 27  # followed by one for each letter of the record's type
+_KEY_DEPTH = -2  # of the lines of keys in `outline`
 _COLUMN = 21
 _UPDATES = ("partitionPrimaryAdvisory", "queueUnAssignmentAdvisory", "queueUpdateAdvisory", "queueAssignmentAdvisory",
             "leaderAdvisory")  # in the order of the output
@@ -103,10 +104,10 @@ def plain(value: Any) -> Any:
 
 
 def outline(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[int, str]]:
-    """Format a message as indented lines: (depth, text)."""
+    """Format a message as indented lines: (depth, text). Keys have no indentation, as in the original."""
     head = f"{name} = " if name else ""
     if isinstance(value, bytes):
-        yield depth, f"{head}[ {value.hex().upper()} ]"
+        yield _KEY_DEPTH, f"{head}[ {value.hex().upper()} ]"
     elif isinstance(value, str):
         yield depth, f'{head}"{value}"'
     elif isinstance(value, int):
@@ -192,7 +193,7 @@ class LedgerPrinter:
                 f"offset = {entry.offset} ]\n")
 
     def _detailed_text(self, entry: LedgerEntry) -> str:
-        body = [f"{'  ' * (depth + 2)}{text}" for depth, text in outline(entry.record.message)]
+        body = [f"{'  ' * (depth - _KEY_DEPTH)}{text}" for depth, text in outline(entry.record.message)]
         return (f"{_DELIMITER}{'=' * len(entry.record.type.name)}\n\n" + aligned(self._fields(entry), _COLUMN)
                 + f"    {'Record':<{_COLUMN}}: " + "\n".join(body) + "\n\n")
 
@@ -220,5 +221,5 @@ class LedgerPrinter:
         lines = [f"\n{len(queues)} {title} found:"] if queues else []
         if len(queues) > limit:
             lines.append(f"Only first {limit} queues are displayed.")
-        lines += [" ".join(text for _, text in outline(info)) for info in infos]
+        lines += [" ".join(f" {text}" if text.startswith("key") else text for _, text in outline(info)) for info in infos]
         self.output.write_members("".join(f"{line}\n" for line in lines), {member: [plain(info) for info in infos]})
