@@ -425,7 +425,8 @@ def _send_newer_records(node: MetadataLog, event: CatchUp) -> None:
         node._out.append(ev.Send(event.sender, Snapshot(node.node_id, node.term, snapshot_record(
             node.state, known, node._wall))))
     records = tuple(each.record for each in log.records[log.count_up_to(known):])
-    node._out.append(ev.Send(event.sender, Entries(node.node_id, node.term, known, records)))
+    if records:
+        node._out.append(ev.Send(event.sender, Entries(node.node_id, node.term, known, records)))
 
 
 def _adopt_newer_records(node: MetadataLog, event: Entries) -> None:

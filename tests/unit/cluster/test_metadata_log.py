@@ -735,6 +735,20 @@ def test_a_follower_that_lacks_dropped_records_receives_a_snapshot(monkeypatch):
     assert node.step(snapshot) == [] and disk.calls == ["replace"]  # a second one is not needed
 
 
+def test_a_node_without_records_after_its_snapshot_sends_only_the_snapshot(monkeypatch):
+    """A message without records would be reported as corrupted by its receiver."""
+    monkeypatch.setattr(metadata_log, "RETAINED_BYTES", 0)
+    leader, _ = leader_of_three()
+    for name in "abc":
+        leader.propose(AssignQueue(f"bmq://d/{name}", ["x"], 7))
+        leader.flush()
+        leader.step(Acknowledged(2, 1, leader.log.log.last))
+        leader.flush()
+    leader.step(StepDown())
+    sent = [each.message for each in leader.step(CatchUp(3, 1, (0, 0))) if isinstance(each, Send)]
+    assert [type(each) for each in sent] == [Snapshot]
+
+
 def test_a_snapshot_older_than_the_log_of_a_follower_removes_no_record():
     leader, _ = leader_of_three()
     node, disk = opened(node_id=2, members=(1, 2, 3))
