@@ -17,6 +17,7 @@ from bmqtwist.wire.fast import ACK_EARLY, ACK_MESSAGE, ITEMS_HEADER, RECEIPT, Ev
 from sim.replicated import FANOUT, STRONG, ReplicatingCluster
 
 WAY_BACK_S = 0.4  # delay from a replica to the primary
+AMPLE = "bmq://bmq.test.persistent.priority.large/q"  # with quotas beyond any use in tests
 
 
 def start(seed: int, count: int = 3, uri: str = STRONG) -> tuple[ReplicatingCluster, SimulatedNode, SimulatedNode]:
@@ -173,12 +174,12 @@ def test_an_early_ack_event_names_its_newest_record_and_has_a_limited_size(
 
 @pytest.mark.parametrize("window, waits", [(10, False), (1000, True)])
 def test_confirms_are_delayed_unless_the_window_of_the_consumer_is_small(window: int, waits: bool) -> None:
-    nodes, node, primary = start(2)
-    reader = nodes.client(node.name).consume(STRONG, m=window)
-    nodes.post(1)
+    nodes, node, primary = start(2, uri=AMPLE)
+    reader = nodes.client(node.name).consume(AMPLE, m=window)
+    nodes.post(1, AMPLE)
     first, second = reader.take(2)
     nodes.run(1.0)
-    queue = nodes.cluster(primary.name).queues[STRONG]
+    queue = nodes.cluster(primary.name).queues[AMPLE]
     taken: list[float] = []
     for push in first, second:
         begun, left = nodes.now, len(queue.messages)
