@@ -114,7 +114,8 @@ def _run_child(root: Path, output: Path, arguments: list[str], environment: Mapp
         descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(descriptor, 1)
         os.dup2(descriptor, 2)
-        sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+        sys.stderr = open(2, "w", closefd=False, errors="backslashreplace")  # noqa: SIM115  as that of the interpreter
         for name in ENVIRONMENT:
             os.environ.pop(name, None)
         os.environ.update(environment)
