@@ -146,7 +146,7 @@ def in_child(*calls):
             print(f"{type(error).__name__}: {error}", file=sys.stderr)
     for fd in os.listdir("/proc/self/fd"):
         try:
-            if socket.socket(fileno=os.dup(int(fd))).getpeername()[1] == urllib.parse.urlsplit(sys.argv[1]).port:
+            if socket.socket(fileno=os.dup(int(fd))).getpeername()[1:2] == (urllib.parse.urlsplit(sys.argv[1]).port,):
                 print("the child is still connected", file=sys.stderr)
         except OSError:
             pass
