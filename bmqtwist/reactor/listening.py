@@ -1,4 +1,4 @@
-"""Listening sockets of broker and console, and the errors of those that cannot be opened.
+"""Listening sockets of broker and console, and the error text of a socket that cannot be opened.
 
 A host name listens at all of its addresses that this machine has, `::` at all addresses of both families. The sockets of
 IPv6 accept IPv6 only, so that the address of an IPv4 peer is an IPv4 address. Called by `daemon/service.py`;

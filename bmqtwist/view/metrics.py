@@ -158,9 +158,9 @@ def published_apps(domain: DomainState, queue: QueueState) -> bool:
 def exposition_in_steps(state: BrokerState, statistics: Statistics, write: WriteText, prefix: str = "", instance: str = "",
                         queues_max: int = 0) -> Steps[None]:
     """Write every metric of the broker for Prometheus, one metric after the other; the statistics must have been sampled for
-    this state. `prefix` is prepended to every name, `instance` replaces the label Instance unless it is empty. With more
-    than `queues_max` queues (0 = no limit) those that are not open have no metrics of their own, with more open ones none
-    has."""
+    this state. `prefix` is prepended to every name, `instance` replaces the label Instance unless it is empty. `queues_max`
+    (0 = no limit): with more stored queues, metrics are written for open queues only; with more open queues, for no single
+    queue."""
     prefix, families = _NOT_IN_A_NAME.sub("_", prefix), dict[str, list[str]]()
     common = (("Instance", instance or state.instance), ("DataType", "host-data"))
     stored = yield from in_steps(_stored(state, common), lambda row: row)

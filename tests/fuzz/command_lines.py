@@ -1,7 +1,7 @@
 """Mutated command lines, environments and inputs of `bmq`: no traceback, and no credential in the output.
 
-Each case runs a command in this process, in a temporary directory without a broker. Programs that it would start are not
-started. Options, arguments and variables are those that the commands declare. Run by `test_fuzz.py` and by
+Each case runs a command in this process, in a temporary directory without a broker. It starts no further program. Options,
+arguments and environment variables are taken from the declarations of the commands. Run by `test_fuzz.py` and by
 `tests/soak/command.py` (`commands`). It tests `bmqtwist/cli/`.
 """
 

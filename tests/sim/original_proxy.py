@@ -100,8 +100,9 @@ class OriginalProxy(ScriptedBroker):
 class TwoSubscriptions(ScriptedBroker):
     """A proxy of the original kind whose consumer has two subscriptions, by the parity of the property `a`.
 
-    A full subscription resumes at 80 % of its limit. Messages for it are put aside; while it is full, an examination of
-    these messages, because the other subscription has resumed, finds no subscription for them: it never repeats that.
+    A full subscription resumes at 80 % of its limit; until then the proxy keeps its messages in the put-aside list. When the
+    other subscription resumes, the proxy evaluates that list; a message whose subscription is still full matches none, and
+    the proxy never evaluates it again.
     """
 
     def __init__(self, world: SimulatedCluster, name: str, uri: str, window: int) -> None:

@@ -715,7 +715,8 @@ def test_a_member_of_several_nodes_applies_only_committed_records_of_its_file():
     assert list(again.log.head.queues) == ["bmq://d/a", "bmq://d/b"]
 
 
-def test_a_follower_that_lacks_dropped_records_receives_a_snapshot(monkeypatch):
+def leader_without_records(monkeypatch):
+    """Return a leader that has dropped the records of three queues from memory."""
     monkeypatch.setattr(metadata_log, "RETAINED_BYTES", 0)
     leader, _ = leader_of_three()
     for name in "abc":
@@ -723,6 +724,11 @@ def test_a_follower_that_lacks_dropped_records_receives_a_snapshot(monkeypatch):
         leader.flush()
         leader.step(Acknowledged(2, 1, leader.log.log.last))
         leader.flush()
+    return leader
+
+
+def test_a_follower_that_lacks_dropped_records_receives_a_snapshot(monkeypatch):
+    leader = leader_without_records(monkeypatch)
     node, disk = opened(node_id=3, members=(1, 2, 3))
     node.step(Follow(1, 1))
     leader.step(CatchUp(3, 1, (0, 0)))
@@ -737,13 +743,7 @@ def test_a_follower_that_lacks_dropped_records_receives_a_snapshot(monkeypatch):
 
 def test_a_node_without_records_after_its_snapshot_sends_only_the_snapshot(monkeypatch):
     """A message without records would be reported as corrupted by its receiver."""
-    monkeypatch.setattr(metadata_log, "RETAINED_BYTES", 0)
-    leader, _ = leader_of_three()
-    for name in "abc":
-        leader.propose(AssignQueue(f"bmq://d/{name}", ["x"], 7))
-        leader.flush()
-        leader.step(Acknowledged(2, 1, leader.log.log.last))
-        leader.flush()
+    leader = leader_without_records(monkeypatch)
     leader.step(StepDown())
     sent = [each.message for each in leader.step(CatchUp(3, 1, (0, 0))) if isinstance(each, Send)]
     assert [type(each) for each in sent] == [Snapshot]
