@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -28,6 +26,7 @@ from kit.profiles import FAST_APP
 from bmqtwist.cli.cluster.processes import free_ports
 from bmqtwist.config.sample import ELECTORS
 from bmqtwist.testing import BrokerProcess, ClusterProcess
+from soak.client_processes import ClientProcesses
 from soak.cutting import CuttingRelays
 
 LIVE, FAN, LATE = "bmq://p/live", "bmq://f/fan", "bmq://p/late"
@@ -40,8 +39,6 @@ AVAILABLE_SECONDS_MAX = 120.0  # probes of a disk that failed twice within two m
 FINISH_SECONDS_MAX = 240.0
 SPARE_PORTS = 2  # for added nodes, and for new endpoints; clients know all ports
 NO_ANSWER = "no answer"  # the process starts or stops, or is not scheduled
-_TESTS = Path(__file__).resolve().parent.parent
-_POLL_S = 0.05
 _REASON = re.compile(r"\((?:this node )?([^:;)[]+)")  # in "partitions not available: c3 (RECOVERING: waits for ...)"
 
 
@@ -73,7 +70,7 @@ class LoadedCluster:
         self.proxy_restarts = 0
         if relays is not None:
             relays.insert(self.cluster)
-        self.clients: dict[str, subprocess.Popen[bytes]] = {}
+        self.clients = ClientProcesses(root, FINISH_SECONDS_MAX)
         self.spans: list[Span] = []
         self.reasons: dict[str, Counter[str]] = {}  # of nodes that were not ready, by kind of fault
         self.silent: list[str] = []  # nodes that were not ready without a reason
@@ -89,31 +86,10 @@ class LoadedCluster:
 
     # -- clients ----------------------------------------------------------------------------------------------------
 
-    def client(self, name: str, module: str, /, **spec: Any) -> None:
-        """Start a client process."""
-        spec["out"] = str(self.root / f"{name}.json")
-        with (self.root / f"{name}.log").open("wb") as log:
-            self.clients[name] = subprocess.Popen([sys.executable, "-m", module, json.dumps(spec)], cwd=_TESTS,
-                                                  stdin=subprocess.PIPE, stdout=log, stderr=log)
-
     def worker(self, name: str, role: str, broker: str, queues: list[str]) -> None:
         """Start a producer or a consumer."""
-        self.client(name, "soak.restart_clients", front="aio", role=role, broker=broker, name=name, queues=queues,
+        self.clients.start(name, "soak.restart_clients", front="aio", role=role, broker=broker, name=name, queues=queues,
                     seed=self.random.randrange(1 << 30), pause=0.05)
-
-    def finish(self, *names: str) -> None:
-        """End the standard input of clients and wait for their end."""
-        for name in names:
-            pipe = self.clients[name].stdin
-            assert pipe is not None
-            pipe.close()
-        for name in names:
-            if self.clients[name].wait(FINISH_SECONDS_MAX):
-                raise RuntimeError(f"{name} failed: {(self.root / f'{name}.log').read_text()[-3000:]}")
-
-    def record(self, name: str) -> Any:
-        """Return the record of a client."""
-        return json.loads((self.root / f"{name}.json").read_text(encoding="utf-8"))
 
     def stored(self, uri: str) -> int:
         """Return the number of messages in a queue from the leader; -1 if it gives no answer."""
@@ -146,15 +122,7 @@ class LoadedCluster:
 
     def until(self, done: Callable[[], object], what: str, seconds: float = AVAILABLE_SECONDS_MAX) -> None:
         """Wait for a condition; raises RuntimeError after `seconds`, or if a client fails."""
-        end = time.monotonic() + seconds
-        while not done():
-            for name, process in self.clients.items():
-                if process.poll():
-                    raise RuntimeError(f"{name} failed: {(self.root / f'{name}.log').read_text()[-3000:]}")
-            if time.monotonic() > end:
-                raise RuntimeError(f"timeout after {seconds:g} s while waiting for {what}: "
-                                   f"{({name: self.reason(name) for name in self.cluster.names})}")
-            time.sleep(_POLL_S)
+        self.clients.until(done, what, seconds, lambda: {name: self.reason(name) for name in self.cluster.names})
 
     def wait_available(self) -> None:
         """Wait until every node is ready."""
@@ -188,28 +156,23 @@ class LoadedCluster:
         self.worker("producer1", "produce", anywhere, [LIVE, FAN, LATE])
         self.worker("live", "consume", proxy, [LIVE])
         self.worker("fan", "consume", anywhere, [f"{FAN}?id={app}" for app in APPS])
-        self.client("probe", "soak.probe", broker=proxy, queues=PROBES)
-        self.until(lambda: all((self.root / f"{name}.open").exists() for name in (*PRODUCERS.values(), "live", "fan")),
+        self.clients.start("probe", "soak.probe", broker=proxy, queues=PROBES)
+        self.until(lambda: self.clients.is_open(*PRODUCERS.values(), "live", "fan"),
                    "clients to open their queues")
         self.until(lambda: all(self.stored(uri) > 0 for uri in (FAN, LATE)), "the first messages")
         act()
-        self.finish("probe", *PRODUCERS.values())
+        self.clients.finish("probe", *PRODUCERS.values())
         self.until(lambda: self.stored(LIVE) == 0 == self.stored(FAN), "the consumers", FINISH_SECONDS_MAX)
-        self.finish("live", "fan")
+        self.clients.finish("live", "fan")
         self.late_stored = self.stored(LATE)
         self.worker("late", "consume", proxy, [LATE])
         self.until(lambda: self.stored(LATE) == 0, "the late consumer", FINISH_SECONDS_MAX)
-        self.finish("late")
+        self.clients.finish("late")
         self.wait_available()
 
     def close(self) -> None:
         """Kill the clients and end the cluster."""
-        for process in self.clients.values():
-            if process.poll() is None:
-                process.kill()
-            process.wait()
-            if process.stdin is not None:
-                process.stdin.close()
+        self.clients.close()
         for broker in self.former.values():
             broker.close()
         self.cluster.close()

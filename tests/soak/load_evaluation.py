@@ -28,7 +28,7 @@ _COMPARE = "from bmqtwist.cli.main import main; main()"
 def evaluate(load: LoadedCluster, without_majority: Collection[str] = ()) -> tuple[Verdict, dict[str, dict[str, Any]]]:
     """Return the verdict, and the times without acknowledgements by fault, in s. `without_majority`: faults during which no
     majority of the nodes serves."""
-    records = [load.record(name) for name in PRODUCERS.values()]
+    records = [load.clients.record(name) for name in PRODUCERS.values()]
     verdict = _judge(load, records)
     posted = sum(each["posts"][LATE] for each in records)
     if load.late_stored != posted:
@@ -49,7 +49,7 @@ def evaluate(load: LoadedCluster, without_majority: Collection[str] = ()) -> tup
 def _judge(load: LoadedCluster, records: list[dict[str, Any]]) -> Verdict:
     produced = [Produced(each["name"], uri, each["posts"][uri], [tuple(ack) for ack in acks])
                 for each in records for uri, acks in each["acks"].items()]
-    consumers = [load.record(name) for name in CONSUMERS]
+    consumers = [load.clients.record(name) for name in CONSUMERS]
     consumed = []
     for each in consumers:
         for uri, deliveries in each["deliveries"].items():
@@ -64,7 +64,7 @@ def _judge(load: LoadedCluster, records: list[dict[str, Any]]) -> Verdict:
 
 
 def _waits(load: LoadedCluster, verdict: Verdict, without_majority: Collection[str]) -> dict[str, dict[str, Any]]:
-    posts = [tuple(post) for taken in load.record("probe").values() for post in taken]
+    posts = [tuple(post) for taken in load.clients.record("probe").values() for post in taken]
     verdict.numbers["probes"] += len(posts)
     for _, _, status in posts:
         if status != "SUCCESS":

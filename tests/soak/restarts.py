@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -27,6 +26,7 @@ from typing import Any
 
 from kit.process import ProcessWorld
 
+from soak.client_processes import ClientProcesses
 from soak.restart_clients import FRONTS
 from soak.restart_judge import Consumed, Produced, Verdict, judge
 
@@ -35,19 +35,18 @@ APPS = ("foo", "bar")
 PRODUCERS = 3
 WAIT_SECONDS_MAX = 180
 _RUN_SECONDS = {"blazingmq": 4.0}  # its pauses between attempts are fixed, and longer
-_TESTS = Path(__file__).resolve().parent.parent
 
 
 class Run:
     """A broker and its client processes."""
 
     def __init__(self, root: Path, front: str, durability: str, seed: int) -> None:
-        self.root, self.front, self.random = root, front, Random(seed)
+        self.front, self.random = front, Random(seed)
         self.world = ProcessWorld(root, app={"bmqtwist": {"durability": durability}}, start=False,
                                   cluster={"partition": {"maxJournalFileSize": 16 << 20}})
         self.world.domain("p")
         self.world.domain("f", "fanout", apps=APPS)
-        self.clients: dict[str, subprocess.Popen[bytes]] = {}
+        self.clients = ClientProcesses(root, WAIT_SECONDS_MAX)
         self.numbers: dict[str, Any] = {"killed": 0, "stopped": 0, "killed while starting": 0, "slowest start s": 0.0}
 
     # -- the broker -------------------------------------------------------------------------------------------------
@@ -79,36 +78,12 @@ class Run:
 
     def client(self, name: str, role: str, queues: list[str], **more: Any) -> None:
         """Start a client process."""
-        spec = {"front": self.front, "role": role, "broker": self.world.broker.uri, "name": name, "queues": queues,
-                "seed": self.random.randrange(1 << 30), "out": str(self.root / f"{name}.json"), **more}
-        with (self.root / f"{name}.log").open("wb") as log:
-            self.clients[name] = subprocess.Popen([sys.executable, "-m", "soak.restart_clients", json.dumps(spec)],
-                                                  cwd=_TESTS, stdin=subprocess.PIPE, stdout=log, stderr=log)
-
-    def finish(self, *names: str) -> None:
-        """End the standard input of clients and wait for their end."""
-        for name in names:
-            pipe = self.clients[name].stdin
-            assert pipe is not None
-            pipe.close()
-        for name in names:
-            if self.clients[name].wait(WAIT_SECONDS_MAX):
-                raise RuntimeError(f"{name} failed: {(self.root / f'{name}.log').read_text()[-3000:]}")
+        self.clients.start(name, "soak.restart_clients", front=self.front, role=role, broker=self.world.broker.uri,
+                           name=name, queues=queues, seed=self.random.randrange(1 << 30), **more)
 
     def until(self, done: Callable[[], bool], what: str) -> None:
         """Wait for a condition; raises RuntimeError after WAIT_SECONDS_MAX, or if a client fails."""
-        end = time.monotonic() + WAIT_SECONDS_MAX
-        while not done():
-            for name, process in self.clients.items():
-                if process.poll():
-                    raise RuntimeError(f"{name} failed: {(self.root / f'{name}.log').read_text()[-3000:]}")
-            if time.monotonic() > end:
-                raise RuntimeError(f"timeout while waiting for {what}")
-            time.sleep(0.05)
-
-    def record(self, name: str) -> dict[str, Any]:
-        """Return the record of a client."""
-        return json.loads((self.root / f"{name}.json").read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+        self.clients.until(done, what, WAIT_SECONDS_MAX)
 
     # -- the test ---------------------------------------------------------------------------------------------------
 
@@ -120,21 +95,21 @@ class Run:
             self.client(name, "produce", [LIVE, FAN, LATE], pause=pause)
         self.client("live", "consume", [LIVE])
         self.client("fan", "consume", [f"{FAN}?id={app}" for app in APPS])
-        self.until(lambda: all((self.root / f"{name}.open").exists() for name in self.clients), "the first opens")
+        self.until(self.clients.is_open, "the first opens")
         self.until(lambda: all(self.world.stored(uri) for uri in (FAN, LATE)), "the first messages")
         for number in range(count):
             time.sleep(self.random.choice((0.1, 0.4, 1.0)) * self.random.uniform(0.2, 1.8) * run_seconds)
             self.restart(away or (self.random.random() if self.random.random() < 0.1 else 0.0))
             if number % 10 == 9:
                 print(f"{number + 1} restarts, {self.numbers}", file=sys.stderr, flush=True)
-        self.finish(*producers)
-        records = [self.record(name) for name in producers]
+        self.clients.finish(*producers)
+        records = [self.clients.record(name) for name in producers]
         self.until(lambda: not self.world.stored(LIVE) and not self.world.stored(FAN), "the consumers")
-        self.finish("live", "fan")
+        self.clients.finish("live", "fan")
         stored = self.world.stored(LATE)
         self.client("late", "consume", [LATE])
         self.until(lambda: not self.world.stored(LATE), "the late consumer")
-        self.finish("late")
+        self.clients.finish("late")
         verdict = self._judge(records)
         if stored != (posted := sum(each["posts"][LATE] for each in records)):
             verdict.report("duplicated" if stored > posted else "lost", f"{LATE} holds {stored} messages of {posted} posts")
@@ -146,7 +121,7 @@ class Run:
     def _judge(self, records: list[dict[str, Any]]) -> Verdict:
         produced = [Produced(each["name"], uri, each["posts"][uri], [tuple(ack) for ack in acks])
                     for each in records for uri, acks in each["acks"].items()]
-        consumers = [self.record(name) for name in ("live", "fan", "late")]
+        consumers = [self.clients.record(name) for name in ("live", "fan", "late")]
         consumed = [Consumed(*_split(uri), [tuple(delivery) for delivery in deliveries])
                     for each in consumers for uri, deliveries in each["deliveries"].items()]
         return judge(produced, consumed, [(each["name"], each["letters"], each["queues"]) for each in
@@ -154,12 +129,7 @@ class Run:
 
     def close(self) -> None:
         """Kill the clients and end the broker."""
-        for process in self.clients.values():
-            if process.poll() is None:
-                process.kill()
-            process.wait()
-            if process.stdin is not None:
-                process.stdin.close()
+        self.clients.close()
         self.world.cleanup()
 
 
