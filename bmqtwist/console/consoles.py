@@ -30,9 +30,19 @@ from bmqtwist.view import cluster_facts
 PEER_SECONDS_MAX = 1.0
 ACTION_SECONDS_MAX = 30.0
 RETRY_S = 2.0  # between requests to a node that did not answer
+IDLE_SECONDS_MAX = 3  # of a connection: nodes and proxies are requested once per second
 ANSWER_BYTES_MAX = 16 << 20
 TOKEN_HEADER = "X-Bmqtwist-Node"
 NO_KEY = "http.keyFile is not configured: consoles with users need it to authenticate each other"
+
+
+_Factory: Any = HTTPConnectionPool._factory
+
+
+class _ConnectionFactory(_Factory):  # type: ignore[misc]
+    """Factory of connections to other consoles, without a line of the log for each."""
+
+    noisy = False
 
 
 class PeerClient:
@@ -45,7 +55,8 @@ class PeerClient:
         self._parsing = DeferredLock()  # one answer at a time
         self._proxies = RequestBudget(wall(), PROXY_ANSWERS_WEIGHT_PER_SECOND, 2 * PROXY_ANSWERS_WEIGHT_PER_SECOND)
         self._pool: Any = HTTPConnectionPool(reactor, persistent=True)
-        self._pool.maxPersistentPerHost = 4
+        self._pool.maxPersistentPerHost, self._pool.cachedConnectionTimeout = 4, IDLE_SECONDS_MAX
+        self._pool._factory = _ConnectionFactory
         self._pool.retryAutomatically = False
         agent: Any = Agent(reactor, connectTimeout=PEER_SECONDS_MAX, pool=self._pool)
         self._client: Any = HTTPClient(UndecodedAgent(agent))  # type: ignore[arg-type]
@@ -72,6 +83,8 @@ class PeerClient:
     def _send(self, content: NodeRequest, url: str, seconds: float, to_proxy: bool = False) -> Any:
         if self._tokens is None:
             raise Refusal(502, NO_KEY)
+        if to_proxy:
+            yield self._run(_pause())
         headers = {TOKEN_HEADER: self._tokens.make(content, self._wall(), os.urandom(12).hex()),
                    "Content-Type": "application/json"}
         sent = self._client.request(content.method, (url + content.path).encode(), headers=headers,
@@ -89,6 +102,11 @@ class PeerClient:
             raise
         except Exception as error:
             raise Refusal(502, f"{content.receiver} does not answer: {_reason(error)}.") from None
+
+
+def _pause() -> Steps[None]:
+    """Wait for a share of a turn: up to PROXIES_ASKED_MAX requests begin at a time, and each takes 1 ms or more."""
+    yield
 
 
 def _reason(error: Exception) -> str:

@@ -9,10 +9,12 @@ dropped. Called by `collector.py` for documents; requests to nodes are in `conso
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
-from twisted.internet.defer import Deferred, DeferredList, DeferredSemaphore, inlineCallbacks
+from twisted.internet.defer import Deferred, DeferredList, inlineCallbacks
 
 from bmqtwist.console.access import Refusal, origin_of
 from bmqtwist.console.documents import Document
@@ -55,13 +57,44 @@ class RequestBudget:
         return True
 
 
+class RequestSlots:
+    """At most `most` calls in progress; further ones wait in order. Calls that end at once do not nest, as they would with a
+    DeferredSemaphore."""
+
+    def __init__(self, most: int) -> None:
+        self._free, self._is_starting = most, False
+        self._waiting: deque[tuple[Deferred[Any], Callable[[], Deferred[Any]]]] = deque()
+
+    def run(self, call: Callable[[], Deferred[Any]]) -> Deferred[Any]:
+        """Call when a slot is free; fires with the result."""
+        done: Deferred[Any] = Deferred()
+        self._waiting.append((done, call))
+        self._start_next()
+        return done
+
+    def _start_next(self) -> None:
+        if self._is_starting:
+            return
+        self._is_starting = True
+        while self._waiting and self._free:
+            done, call = self._waiting.popleft()
+            self._free -= 1
+            call().addBoth(self._on_ended, done)
+        self._is_starting = False
+
+    def _on_ended(self, result: object, done: Deferred[Any]) -> None:
+        self._free += 1
+        done.callback(result)
+        self._start_next()
+
+
 class ProxyConsoles:
     """Consoles of proxies. `now` returns monotonic seconds."""
 
     def __init__(self, client: ConsoleClient, now: Callable[[], float]) -> None:
         self.client, self._now = client, now
         self._budget = RequestBudget(now(), PROXY_REQUESTS_PER_SECOND, PROXIES_ASKED_MAX)
-        self._slots = DeferredSemaphore(PROXY_REQUESTS_AT_ONCE)
+        self._slots = RequestSlots(PROXY_REQUESTS_AT_ONCE)
         self._unresponsive: dict[str, float] = {}  # time of the next request, by ident
         self._answers: dict[tuple[str, str, str], tuple[float, Document]] = {}  # by origin, name and path
 
@@ -88,7 +121,7 @@ class ProxyConsoles:
                     continue
                 origins.add(proxy["url"])
                 requested.append(proxy)
-            answers = yield DeferredList([self._slots.run(self._ask, proxy, path, begin + INSPECTION_SECONDS_MAX)
+            answers = yield DeferredList([self._slots.run(partial(self._ask, proxy, path, begin + INSPECTION_SECONDS_MAX))
                                           for proxy in requested], consumeErrors=True)
             documents = []
             for proxy, (good, answer) in zip(requested, answers, strict=True):

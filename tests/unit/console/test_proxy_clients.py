@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from twisted.internet.defer import Deferred, fail, succeed
 
 from bmqtwist.console import proxies as module
 from bmqtwist.console.access import Refusal
-from bmqtwist.console.proxies import ANSWER_AGE_S_MAX, RETRY_S
+from bmqtwist.console.proxies import ANSWER_AGE_S_MAX, RETRY_S, ProxyConsoles
 from bmqtwist.limits import PROXIES_ASKED_MAX, PROXY_REQUESTS_AT_ONCE, PROXY_REQUESTS_PER_SECOND
 from bmqtwist.view import node_facts
 
@@ -110,7 +111,7 @@ def test_each_origin_is_asked_once(tmp_path: Path) -> None:
     assert len(consoles.asked) == len(found) == 1 and missing == dict.fromkeys(("p2", "p3"), module.SAME_CONSOLE)
 
 
-def test_open_requests_are_limited(tmp_path: Path) -> None:
+def test_open_requests_are_limited_and_the_inspection_of_the_most_proxies_ends(tmp_path: Path) -> None:
     console, waiting = ConsoleWorld(tmp_path), list[Deferred[Any]]()
 
     class SilentConsoles:
@@ -120,14 +121,37 @@ def test_open_requests_are_limited(tmp_path: Path) -> None:
 
     console.service.collector.consoles.proxies.client = SilentConsoles()  # type: ignore[assignment]
     done: list[Any] = []
-    known = [proxy(f"p{at}", f"h{at}") for at in range(100)]
+    known = [proxy(f"p{at}", f"h{at}") for at in range(PROXIES_ASKED_MAX)]
     console.service.collector.consoles.request_proxies("/x", [{"proxies": known}]).addBoth(done.append)
     assert len(waiting) == PROXY_REQUESTS_AT_ONCE
     console.advance(module.INSPECTION_SECONDS_MAX)
     for each in list(waiting):
-        each.errback(Refusal(502, "no answer in time"))
+        each.callback((200, {}))
     assert len(waiting) == PROXY_REQUESTS_AT_ONCE, "the time of the inspection is over"
-    assert len(done) == 1 and len(done[0][1]) == 100
+    [(found, missing)] = done
+    assert len(found) == PROXY_REQUESTS_AT_ONCE and len(missing) == PROXIES_ASKED_MAX - PROXY_REQUESTS_AT_ONCE
+
+
+def test_requests_that_end_at_once_do_not_nest(tmp_path: Path) -> None:
+    """They would exceed the stack, and the inspection would never end."""
+    depths, waiting, times = list[int](), list[Deferred[Any]](), [0.0]
+
+    class SilentConsoles:
+        def request_proxy(self, *given: Any) -> Deferred[Any]:
+            waiting.append(Deferred())
+            return waiting[-1]
+
+    def now() -> float:
+        depths.append(len(inspect.stack(0)))
+        return times[0]
+
+    known = [proxy(f"p{at}", f"h{at}") for at in range(PROXIES_ASKED_MAX)]
+    done: list[Any] = []
+    ProxyConsoles(SilentConsoles(), now).request("/x", [{"proxies": known}], "", []).addBoth(done.append)
+    times[0] = module.INSPECTION_SECONDS_MAX
+    waiting[0].callback((200, {}))
+    assert len(depths) > PROXIES_ASKED_MAX and max(depths) - min(depths) < 50
+    assert len(waiting) == PROXY_REQUESTS_AT_ONCE and not done
 
 
 def test_a_watched_page_sends_a_limited_number_of_requests_per_second(tmp_path: Path) -> None:
