@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import http.client
 import json
-import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote
 
 import pytest
-from kit.console import PASSWORDS, users
-from kit.merge_patch import apply_patch
+from kit.console import users
+from kit.console_client import Tab
 from kit.sdk import application
-from kit.websocket import CLOSE, Frames, request, text_frame
 
 from bmqtwist.testing import ClusterProcess
 
@@ -23,85 +20,6 @@ STRONG = "bmq://bmq.test.persistent.priority.sc/q"
 WAIT_S = 30.0
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
-
-
-class Tab:
-    """Client of one console: requests, and the updates on its WebSocket."""
-
-    def __init__(self, url: str) -> None:
-        self.host = urlsplit(url).netloc
-        self.socket: socket.socket | None = None
-        self.document: dict[str, Any] = {}
-        self.cookie = ""  # of a login
-        self._frames = Frames()
-
-    def ask(self, path: str, method: str = "GET", body: Any = None,
-            headers: dict[str, str] | None = None) -> tuple[int, Any]:
-        connection = http.client.HTTPConnection(self.host, timeout=WAIT_S)
-        try:
-            connection.request(method, path, None if body is None else json.dumps(body),
-                               {**(headers or {}), "Cookie": self.cookie})
-            answer = connection.getresponse()
-            text = answer.read().decode()
-            return answer.status, json.loads(text) if answer.headers["Content-Type"] == "application/json" else text
-        finally:
-            connection.close()
-
-    def post(self, path: str, body: Any) -> tuple[int, Any]:
-        """Request an action with the token of the page."""
-        _, page = self.ask("/", headers={"Accept": "text/html"})
-        csrf = page.partition('<meta name="csrf" content="')[2].partition('"')[0]
-        return self.ask(path, "POST", body, {"X-CSRF-Token": csrf, "Content-Type": "application/json"})
-
-    def log_in(self, name: str) -> None:
-        """Log in as a user of the kit; later requests are those of this user."""
-        host, _, port = self.host.partition(":")
-        connection = http.client.HTTPConnection(host, int(port), timeout=WAIT_S)
-        try:
-            connection.request("GET", "/login", headers={"Accept": "text/html"})
-            answer = connection.getresponse()
-            self.cookie = (answer.headers["Set-Cookie"] or "").partition(";")[0]
-            csrf = answer.read().decode().partition('name="csrf" value="')[2].partition('"')[0]
-            form = urlencode({"user": name, "password": PASSWORDS[name], "csrf": csrf, "next": "/"})
-            connection.request("POST", "/login", form, {"Content-Type": "application/x-www-form-urlencoded",
-                                                        "Cookie": self.cookie})
-            answer = connection.getresponse()
-            answer.read()
-            assert answer.status == 303, answer.status
-            self.cookie = answer.headers["Set-Cookie"].partition(";")[0]
-        finally:
-            connection.close()
-
-    def cluster(self) -> Any:
-        return self.ask("/api/v1/cluster")[1]
-
-    def open_websocket(self) -> None:
-        """Open the WebSocket and subscribe to the cluster."""
-        name, _, port = self.host.partition(":")
-        self.socket = socket.create_connection((name, int(port)), timeout=WAIT_S)
-        self.socket.sendall(request("/api/v1/live", {"Host": self.host, "Origin": f"http://{self.host}"}))
-        head = b""
-        while not head.endswith(b"\r\n\r\n"):
-            head += self.socket.recv(1)
-        assert head.startswith(b"HTTP/1.1 101 "), head
-        self.socket.sendall(text_frame(id=1, subscribe="cluster"))
-
-    def read_frames(self) -> bool:
-        """Read the next frames; return False at the end of the connection."""
-        assert self.socket is not None
-        data = self.socket.recv(1 << 16)
-        for opcode, payload in self._frames.feed(data):
-            if opcode == CLOSE:
-                return False
-            if opcode == 1:
-                message = json.loads(payload)
-                self.document = message["snapshot"] if "snapshot" in message else apply_patch(self.document,
-                                                                                              message["patch"])
-        return bool(data)
-
-    def close(self) -> None:
-        if self.socket is not None:
-            self.socket.close()
 
 
 def until(look: Callable[[], Any], what: Callable[[Any], bool]) -> Any:
@@ -251,14 +169,14 @@ def test_permissions_at_the_console_of_a_proxy_are_those_of_the_cluster(tmp_path
         anonymous, viewer, operator, admin = (Tab(cluster.consoles["p1"]) for _ in range(4))
         assert anonymous.post(*purge)[0] == 401
         for tab, name in ((viewer, "vera"), (operator, "olaf"), (admin, "ada")):
-            tab.log_in(name)
+            assert tab.log_in(name) == 303
         until(viewer.cluster, is_complete)
         for tab in (viewer, operator):
             status, answer = tab.post(*purge)
             assert status == 403 and "admin" in answer["error"]
         assert [admin.post(*purge)[1]["messages"] for _ in range(2)] == [3, 0]
         leader = Tab(cluster.consoles[cluster.leader])
-        leader.log_in("ada")
+        assert leader.log_in("ada") == 303
         entries = leader.ask("/api/v1/audit")[1]["entries"]
         assert [(each["action"], each["user"], each["role"]) for each in entries] == [
             ("login", "ada", "admin"), ("purge", "ada", "admin"), ("purge", "ada", "admin")]

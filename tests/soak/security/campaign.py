@@ -2,11 +2,12 @@
 
     python -m tests.soak security [--attack NAME] [--seconds N]
 
-Each attack runs for `--seconds` against its own broker or cluster. A producer posts a message every 5 ms, first without
-the attack, then during it. Limits: the 99th percentile of its ACK times is at most P99_RATIO_MAX times that without the
-attack and below P99_MS_MAX, memory grows by at most GROWTH_BYTES_MAX, the log by LOG_BYTES_PER_S_MAX, and no leader is
-elected. An attack returns its own violations, too. Called by `soak/command.py`; the short forms are in
-tests/unit/console and tests/integration/test_http_attacks.py.
+Each attack runs for `--seconds` against its own broker or cluster. A producer posts a message every 5 ms, first without the
+attack, then during it. Limits: the 99th percentile of its ACK times is at most P99_RATIO_MAX times that without the attack
+and below P99_MS_MAX, memory grows by at most GROWTH_BYTES_MAX, the log by LOG_BYTES_PER_S_MAX, and no leader is elected. An
+attack returns its own violations, too; one that is no load (`is_load`) returns no others, and is not measured. The list of
+attacks is in docs/testing.md. Called by `soak/command.py`; the short forms are in tests/integration/test_http_attacks.py
+and test_security_attacks.py.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from typing import Any, NamedTuple
 
 from soak.hostile import NICE, ReferenceClient, summary
 from soak.security import (
+    administration,
+    federation,
     guessed_passwords,
     http_burst,
     http_flood,
@@ -35,7 +38,7 @@ from soak.security import (
     slow_connections,
     unread_responses,
 )
-from soak.security.target import Target
+from soak.security.target import Access, Target
 
 SECONDS = 10
 P99_RATIO_MAX, P99_MS_MAX = 3.0, 100.0
@@ -48,32 +51,36 @@ SAMPLE_PERIOD_S = 0.1
 
 class Attack(NamedTuple):
     """One attack: `run(target, seconds)` returns counts, and violations as "violations". `queues`: open queues;
-    `is_open`: without users of the console; `seconds_min`: duration; `log_bytes_per_s_max`: growth of the log."""
+    `seconds_min`: duration; `log_bytes_per_s_max`: growth of the log; `is_load`: the producer is measured."""
 
     run: Callable[[Target, float], dict[str, Any]]
     nodes: int = 1
     queues: int = 0
-    is_open: bool = False
+    access: Access = "users"
     seconds_min: int = 0
     log_bytes_per_s_max: int = LOG_BYTES_PER_S_MAX
+    is_load: bool = True
 
 
 ATTACKS = {
     "flood": Attack(http_flood.run, 3), "flood of many queues": Attack(http_flood.run, 1, 14_000),
     "burst": Attack(http_burst.run, 3), "unread responses": Attack(unread_responses.run, 1, 14_000, seconds_min=60),
     "slow connections": Attack(slow_connections.run), "malformed requests": Attack(malformed_requests.run),
-    "large answers": Attack(large_answers.run, is_open=True), "silent connections": Attack(silent_connections.run),
+    "large answers": Attack(large_answers.run, access="open"), "silent connections": Attack(silent_connections.run),
     "many queues": Attack(many_queues.run, log_bytes_per_s_max=CLIENT_LOG_BYTES_PER_S_MAX),
-    "guessed passwords": Attack(guessed_passwords.run)}
+    "guessed passwords": Attack(guessed_passwords.run),
+    "administration": Attack(administration.run, 3, access="locked", is_load=False),
+    "federation": Attack(federation.run, access="locked")}
 
 
 def run(name: str, seconds: int) -> dict[str, Any]:
     """Run one attack; return its measurements."""
     attack = ATTACKS[name]
     with tempfile.TemporaryDirectory(prefix="bmq-security-") as root:
-        target = Target(Path(root), attack.nodes, attack.queues, attack.is_open)
+        target = Target(Path(root), attack.nodes, attack.queues, attack.access)
         try:
-            return {"run": "security", "attack": name, **_measure(target, attack, max(seconds, attack.seconds_min))}
+            run_it = _measure if attack.is_load else _run_only
+            return {"run": "security", "attack": name, **run_it(target, attack, max(seconds, attack.seconds_min))}
         finally:
             target.close()
 
@@ -94,6 +101,10 @@ def _measure(target: Target, attack: Attack, seconds: int) -> dict[str, Any]:
               "log_bytes": target.log_bytes() - logged, "leader": [leader, target.leader()]}
     found = violations(result, attack.log_bytes_per_s_max * seconds)
     return {**result, "violations": [*counts.get("violations", ()), *found]}
+
+
+def _run_only(target: Target, attack: Attack, seconds: int) -> dict[str, Any]:
+    return attack.run(target, float(seconds))
 
 
 def _acks(reference: ReferenceClient) -> dict[str, float]:
