@@ -23,6 +23,7 @@ from bmqtwist.broker.output import Output
 from bmqtwist.cluster.membership import PROXY
 from bmqtwist.config.broker import Configuration
 from bmqtwist.config.clusters import node_addresses
+from bmqtwist.errors import Category
 from bmqtwist.limits import UNAUTHENTICATED_BYTES_MAX
 from bmqtwist.link import negotiation
 from bmqtwist.link.authentication import Authenticate, Outcome
@@ -215,7 +216,7 @@ class Sessions:
             self.report.warn(f"#CLIENT_SDKVERSION_DEPRECATED {session.description}: version {identity.sdk_version}")
         interface = self.configuration.app.network_interfaces.tcp_interface
         name = interface.name if interface is not None else "TCPInterface"
-        if not response.result.category:
+        if response.result.category != Category.E_REFUSED:
             self.report.info(f"TCPSessionFactory '{name}': successfully authenticated and negotiated a session [session: "
                              f"'{session.description}', channel: '{session.peer}', maxMissedHeartbeat: "
                              f"{response.max_missed_heartbeats}, userAgent: '{identity.user_agent}']")

@@ -106,7 +106,7 @@ class ExpressionConfig(Section):
 class SubscriptionConfig(Section):
     """subscriptions[]"""
 
-    app_id: str = member("the app; empty = the only one of a priority or broadcast domain", "")
+    app_id: str = member("the app of a fanout domain; without effect in a priority or broadcast domain", "")
     expression: ExpressionConfig = member("condition of its messages")
 
 

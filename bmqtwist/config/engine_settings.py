@@ -31,7 +31,8 @@ def domain_settings(config: DomainConfig, queues_max: int) -> DomainSettings:
         deduplication_ms=config.deduplication_time_ms,
         copies=Copies[config.copies.upper()],
         publish_app_metrics=mode.fanout.publish_app_id_metrics if mode.fanout is not None else True,
-        conditions={each.app_id: each.expression.text for each in config.subscriptions})
+        conditions={each.app_id if mode.kind == QueueMode.FANOUT else "": each.expression.text
+                    for each in config.subscriptions})
 
 
 def relayed_settings(mode: QueueMode, deduplication_ms: int) -> DomainSettings:

@@ -305,10 +305,10 @@ def _check_subscriptions(config: DomainConfig, compile_text: Compile) -> str:
                 complaints.append(f"Expression validation failed: [ expression: {bracketed(expression)}, rc: "
                                   f'{error.code}, reason: "{error.message}" ]')
     app_ids = [subscription.app_id for subscription in config.subscriptions]
-    if len(set(app_ids)) != len(app_ids):
+    if config.mode.kind != QueueMode.FANOUT and len(app_ids) > 1:  # the only one applies, whatever its appId
+        complaints.append(f"A {config.mode.kind} domain has at most one subscription, found {len(app_ids)}")
+    elif len(set(app_ids)) != len(app_ids):
         complaints.append("Two subscriptions have the same appId")
-    if config.mode.kind != QueueMode.FANOUT and any(app_ids):
-        complaints.append(f"A subscription of a {config.mode.kind} domain must have an empty appId")
     return "\n".join(complaints)
 
 

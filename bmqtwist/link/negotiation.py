@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from bmqtwist.errors import PeerError
+from bmqtwist.errors import Category, PeerError
 from bmqtwist.limits import NEGOTIATION_VALUES_MAX
 from bmqtwist.link.admin import AdminSession, CommandContext
 from bmqtwist.link.authentication import Authentication, Credential, Effect
@@ -121,7 +121,7 @@ class IncomingNegotiation(NegotiationKind):
             session.close("#SESSION_NEGOTIATION %s: refused", session.description)
             return
         session.send(NegotiationMessage("brokerResponse", response))
-        if response.result.category:
+        if response.result.category == Category.E_REFUSED:  # E_NOT_SUPPORTED is advice: the client decides
             session.close("#SESSION_NEGOTIATION %s: %s", session.description, response.result.message)
             return
         session.on_negotiated()

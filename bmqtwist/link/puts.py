@@ -20,7 +20,6 @@ from bmqtwist.errors import AckStatus, PeerError
 from bmqtwist.ids import NULL_GUID
 from bmqtwist.limits import (
     APPLICATION_DATA_BYTES_MAX,
-    EARLY_PUT_BYTES_MAX,
     INFLATE_STEP_BYTES,
     PUT_OPTIONS_BYTES_MAX,
     REACH_MAX,
@@ -95,8 +94,7 @@ class PutReader:
             begin, start = start, stop
             handle = handles.get(q_id)
             if handle is None or not handle.flags & FLAG_WRITE:
-                if not self._refuse_unopened(handle, q_id, guid, len(payload), buffer, begin, stop):
-                    return end
+                self._refuse_unopened(handle, q_id, guid, len(payload), buffer, begin, stop)
                 continue
             wants_ack, correlation_id = bool(flags & ACK_REQUESTED), 0
             if self.makes_guids:
@@ -194,18 +192,13 @@ class PutReader:
     # -- refusals -----------------------------------------------------------------------------------------------------
 
     def _refuse_unopened(self, handle: Handle | None, q_id: int, guid: bytes, size: int, buffer: bytes, begin: int,
-                         stop: int) -> bool:
-        """Defer a PUT for a queue whose open is pending, refuse one for a queue that is not open for writing. False: the
-        session is closed."""
+                         stop: int) -> None:
+        """Defer a PUT for a queue whose open is pending, as far as the limit allows. Refuse any other PUT for a queue that is
+        not open for writing."""
         session, requests = self._session, self._requests
-        if requests.pending.count and not self._posting_deferred and requests.pending.has_pending(q_id):
-            if requests.defer_put(q_id, buffer[begin:stop]):
-                return True
-            session.close("#CLIENT_IMPROPER_BEHAVIOR %s: too many PUTs before their open was answered (limit: %d bytes)",
-                          session.description, EARLY_PUT_BYTES_MAX)
-            return False
-        if handle is None and self.ignores_unknown:
-            return True
+        if (requests.pending.count and not self._posting_deferred and requests.pending.has_pending(q_id)
+                and requests.defer_put(q_id, buffer[begin:stop]) or handle is None and self.ignores_unknown):
+            return
         self._queues.count_invalid_put(size)
         self._log_invalid("PUT message for queue with unknown Id" if handle is None else
                           "PUT message for queue not opened in WRITE mode by the client", q_id)
@@ -216,7 +209,6 @@ class PutReader:
                 correlation_id, guid = int.from_bytes(guid[1:4], "big"), NULL_GUID
             session.outbox.ack(q_id, guid, correlation_id, AckStatus.UNKNOWN)
             session.flush()
-        return True
 
     def _refuse(self, handle: Handle, guid: bytes, correlation_id: int, what: str) -> None:
         self._log_invalid(what, handle.q_id)

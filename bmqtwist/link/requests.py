@@ -319,10 +319,10 @@ class QueueRequests:
         self.pending.finish(request, self._context.now)
 
     def defer_put(self, q_id: int, message: bytes) -> bool:
-        """Defer a PUT message until the open of its queue id is answered. False: the limit is exceeded."""
-        self._deferred_put_bytes += len(message)
-        if self.pending.is_full or self._deferred_put_bytes > EARLY_PUT_BYTES_MAX:
+        """Defer a PUT message until the open of its queue id is answered. False: the limit is reached."""
+        if self.pending.is_full or self._deferred_put_bytes + len(message) > EARLY_PUT_BYTES_MAX:
             return False
+        self._deferred_put_bytes += len(message)
         self.pending.add(QueueRequest(0, DEFERRED_PUT, message, q_id, self._session.now))
         return True
 

@@ -127,7 +127,7 @@ class LinkHost(Protocol):
 
 
 def broker_response(identity: Identity, app: AppConfig, session_number: int, client: ClientIdentity) -> BrokerResponse:
-    """Return the response to a client's identity; SDKs older than OLDEST_SDK are refused in it."""
+    """Return the response to a client's identity; it advises SDKs older than OLDEST_SDK to give up."""
     interface = app.network_interfaces.tcp_interface
     admin = client.client_type == ClientType.E_TCPADMIN
     response = BrokerResponse(

@@ -251,9 +251,6 @@ def masked(text: str) -> set[str] | str:
 KNOWN: dict[tuple[str, Any], str] = {
     **{("configure_errors", number): "an expression that does not compile is refused; the original matches everything"
        for number in (*range(19, 28), *range(29, 32))},
-    ("negotiation_refused", 1): "an SDK that is too old is refused and closed; the original serves it",
-    ("negotiation_refused", 2): "as above",
-    ("negotiation_refused", "closed"): "as above",
     ("open_limits", "ACKs"): "no ACK names a queue id that the client has given up: it would crash an official client",
 }
 # Recordings in which two producers posted at the same moment: the order between them is chance.

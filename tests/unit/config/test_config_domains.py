@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from bmqtwist.config.engine_settings import domain_settings
 from bmqtwist.config.load import DomainReader
 from bmqtwist.config.provider import (
     STAMP_PERIOD_S,
@@ -246,9 +247,10 @@ def test_a_domain_with_an_invalid_first_definition_is_loaded_after_a_correction(
      "'messages' must not be negative, got: -1"),
     ({"subscriptions": [expression("x > 1", "E_UNDEFINED")]},
      'Unsupported version: [ expression: [ version = E_UNDEFINED text = "x > 1" ] ]'),
-    ({"subscriptions": [expression("x > 1"), expression("x < 1")]}, "Two subscriptions have the same appId"),
-    ({"subscriptions": [expression("x > 1", app_id="foo")]},
-     "A subscription of a priority domain must have an empty appId"),
+    ({"subscriptions": [expression("x > 1"), expression("x < 1", app_id="foo")]},
+     "A priority domain has at most one subscription, found 2"),
+    ({"subscriptions": [expression("x > 1", app_id="foo"), expression("x < 1", app_id="foo")],
+      "mode": {"fanout": {"appIDs": ["foo"]}}}, "Two subscriptions have the same appId"),
     ({"mode": {"broadcast": {}}, "storage": {"config": {"fileBacked": {}}, "domainLimits": limits(),
                                              "queueLimits": limits()}},
      "A broadcast domain must have its storage in memory"),
@@ -259,6 +261,14 @@ def test_an_invalid_domain_definition_is_refused_with_its_cause(changes, complai
     config = domains.definition("d", 0).parameters
     assert validate_definition(config) == complaint
     assert refusal(domains.load, "d", 0).code == -10
+
+
+def test_the_subscription_of_a_priority_domain_applies_whatever_its_app_id():
+    """As in BlazingMQ; in a fanout domain it belongs to the app of that name."""
+    for mode, key in (("priority", ""), ("broadcast", ""), ({"fanout": {"appIDs": ["foo"]}}, "foo")):
+        domains, _, _ = provider(d=definition(mode, "inMemory", subscriptions=[expression("x > 1", app_id="foo")]))
+        config = domains.load("d", 0).config
+        assert domain_settings(config, 0).conditions == {key: "x > 1"}
 
 
 @pytest.mark.parametrize("changes", [

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from crc32c import crc32c
 from kit.storage_kit import (
     DEFAULT,
     KEY,
@@ -279,6 +280,21 @@ def test_a_message_with_damaged_data_is_not_delivered(where: str, offset: int, d
     alarms = restart_twice(disk, [3, 5, 6, 7, 8])
     assert any("not delivered: " + message.guid.hex().upper() in text for text in alarms)
     assert len([path for path in disk.paths() if "/damaged." in path]) == 3
+
+
+def test_checksums_that_include_the_padding_of_the_message_are_accepted() -> None:
+    """Some clients compute them so, and BlazingMQ stores them as received: the messages in its files are delivered."""
+    disk = build_disk()
+    for number in ALL:
+        payload = b"x" * (40 + number)
+        pad = 4 - len(payload) % 4
+        overwrite(disk, "journal", record_offset("first") + 60 * (number - 1) + 52,
+                  crc32c(payload + bytes([pad]) * pad).to_bytes(4, "big"))
+    partition, recovered = start(disk, lease=None)
+    assert not recovered.alarms and not recovered.to_repair and guids(recovered) == guids(reread(build_disk()))
+    assert [partition.payloads.read(message) for message in stored(recovered)] == [b"x" * (40 + each) for each in ALL]
+    partition.stop(WALL + 20)
+    restart_twice(disk, ALL, silent=True)
 
 
 def test_a_quarantined_message_may_be_posted_again() -> None:
