@@ -8,20 +8,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from kombu import Connection
+from twisted.internet.address import IPv4Address
+from twisted.internet.defer import Deferred
+from twisted.internet.epollreactor import EPollReactor
+from twisted.internet.interfaces import IHostnameResolver
+from zope.interface import implementer  # type: ignore[import-untyped]
 
 import bmqtwist.kombu  # noqa: F401 - registers the transport
 from bmqtwist.cli.main import main
 from bmqtwist.dialing import ATTEMPT_DELAY_S, CANDIDATES_MAX, Race, interleave
-from bmqtwist.sdk import aio, blazingmq, simple
+from bmqtwist.sdk import aio, blazingmq, simple, tx
 from bmqtwist.sdk._adapters.dialing import ConnectFailed, connect_first
 from bmqtwist.sdk.options import Address
 from bmqtwist.testing import Broker
@@ -142,44 +145,68 @@ def test_a_running_session_reconnects_past_a_dead_address(monkeypatch: pytest.Mo
             assert names.calls > before and time.monotonic() - begun < PROMPT_S
 
 
-TWISTED = """
-import socket, sys
-from twisted.internet import reactor
-from twisted.internet.address import IPv4Address
-from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IHostnameResolver
-from zope.interface import implementer
-from bmqtwist.sdk.tx import Session
-port = int(sys.argv[1])
-
 @implementer(IHostnameResolver)
-class Names:
-    def resolveHostName(self, receiver, name, portNumber=0, addressTypes=None, transportSemantics="TCP"):
+class TwistedNames:
+    """A resolver of Twisted with the names of these tests."""
+
+    def __init__(self, port: int) -> None:
+        self.places, self.calls = Names(port).places, 0
+
+    def resolveHostName(self, receiver: Any, name: str, portNumber: int = 0, **more: Any) -> Any:
+        self.calls += 1
         receiver.resolutionBegan(None)
-        for host in {"dead-first.test": ["127.0.0.2", "127.0.0.1"], "dead.test": ["127.0.0.2"]}.get(name, ["127.0.0.1"]):
+        for host in self.places[name]:
             receiver.addressResolved(IPv4Address("TCP", host, portNumber))
         receiver.resolutionComplete()
         return receiver
 
-async def main():
-    for names in ("dead-first.test", "dead.test,live.test"):
-        session = Session(reactor, ",".join(f"tcp://{name}:{port}" for name in names.split(",")))
+
+def on_reactor(scenario: Callable[[Any, TwistedNames], Coroutine[Deferred[Any], Any, None]], port: int) -> None:
+    """Run a scenario on a reactor with the names of these tests."""
+    reactor: Any = EPollReactor()
+    names, outcome = TwistedNames(port), list[Any]()
+
+    def begin() -> None:
+        deferred = Deferred.fromCoroutine(scenario(reactor, names)).addTimeout(60.0, reactor)
+        deferred.addBoth(outcome.append).addBoth(lambda _: reactor.stop())
+    reactor.installNameResolver(names)
+    reactor.callWhenRunning(begin)
+    reactor.run(installSignalHandlers=False)
+    if outcome[0] is not None:
+        outcome[0].raiseException()
+
+
+@pytest.mark.parametrize("names", ["dead-first.test", "dead.test,live.test"])
+def test_a_dead_address_does_not_delay_the_front_for_twisted(port: int, names: str) -> None:
+    async def scenario(reactor: Any, _: TwistedNames) -> None:
+        session = tx.Session(reactor, ",".join(f"tcp://{name}:{port}" for name in names.split(",")))
         await session.start()
         await session.stop()
-    print("connected")
-
-reactor.installNameResolver(Names())
-reactor.callWhenRunning(lambda: Deferred.fromCoroutine(main()).addErrback(print).addBoth(lambda _: reactor.stop()))
-reactor.run()
-"""
-
-
-@pytest.mark.process
-def test_a_dead_address_does_not_delay_the_front_for_twisted(port: int) -> None:
     begun = time.monotonic()
-    run = subprocess.run([sys.executable, "-c", TWISTED, str(port)], capture_output=True, text=True, timeout=60)
-    assert run.stdout == "connected\n", run.stdout + run.stderr
-    assert time.monotonic() - begun < 2 * PROMPT_S
+    on_reactor(scenario, port)
+    assert time.monotonic() - begun < PROMPT_S
+
+
+def test_a_running_session_for_twisted_reconnects_past_a_dead_address() -> None:
+    """As with the blocking front above."""
+    async def scenario(reactor: Any, names: TwistedNames) -> None:
+        session = tx.Session(reactor, f"tcp://live.test:{number}")
+        await session.start()
+        queue = await session.open(URI, write=True)
+        assert (await queue.post(b"first")).ok
+        names.places["live.test"] = ["127.0.0.2", "127.0.0.1"]
+        before, begun = names.calls, time.monotonic()
+        assert broker.disconnect()
+        assert (await queue.post(b"second")).ok
+        assert names.calls > before and time.monotonic() - begun < PROMPT_S
+        await session.stop()
+
+    with Broker() as broker:
+        broker.domain("d")
+        number = int(broker.listen().rpartition(":")[2])
+        with dead_address(number):
+            on_reactor(scenario, number)
+        broker.assert_posted(URI, b"second")
 
 
 def test_a_name_with_an_ipv6_address_alone(monkeypatch: pytest.MonkeyPatch) -> None:
