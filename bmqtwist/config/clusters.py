@@ -10,7 +10,7 @@ from ipaddress import ip_address
 from typing import Literal
 
 from bmqtwist.addresses import is_host
-from bmqtwist.config.declare import Int32, Natural, Positive, Section, UInt32, UInt64, member
+from bmqtwist.config.declare import Int32, Natural, PartitionCount, Section, UInt32, UInt64, member
 from bmqtwist.wire.cluster_schema import MemberInfo
 
 _TLS = "tls://"
@@ -76,7 +76,8 @@ class PartitionConfig(Section):
     """partitionConfig"""
 
     name: str = member("name of the storage", "", ignored="partitions are known by their numbers")
-    num_partitions: Positive = member("number of partitions, to which queues are distributed")
+    num_partitions: PartitionCount = member("number of partitions, to which queues are distributed, at most 1000; each has "
+                                            "three open files")
     location: str = member("directory of the storage; created if missing")
     archive_location: str = member("directory of the archive; created if missing")
     max_data_file_size: UInt64 = member("size of a DATA file", unit="B")

@@ -55,6 +55,7 @@ def _integer(name: str, low: int, high: int) -> Scalar:
 Int32: TypeAlias = Annotated[int, _integer("int", -(1 << 31), (1 << 31) - 1)]
 Natural: TypeAlias = Annotated[int, _integer("int >= 0", 0, (1 << 31) - 1)]
 Positive: TypeAlias = Annotated[int, _integer("int >= 1", 1, (1 << 31) - 1)]
+PartitionCount: TypeAlias = Annotated[int, _integer("int >= 1", 1, 1000)]
 UInt32: TypeAlias = Annotated[int, _integer("uint32", 0, (1 << 32) - 1)]
 Int64: TypeAlias = Annotated[int, _integer("int64", -(1 << 63), (1 << 63) - 1)]
 Natural64: TypeAlias = Annotated[int, _integer("int64 >= 0", 0, (1 << 63) - 1)]

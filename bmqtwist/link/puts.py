@@ -193,8 +193,8 @@ class PutReader:
 
     def _refuse_unopened(self, handle: Handle | None, q_id: int, guid: bytes, size: int, buffer: bytes, begin: int,
                          stop: int) -> None:
-        """Defer a PUT for a queue whose open is pending, as far as the limit allows. Refuse any other PUT for a queue that is
-        not open for writing."""
+        """Defer a PUT for a queue whose open is pending, up to a limit; refuse other PUTs for a queue that is not open for
+        writing."""
         session, requests = self._session, self._requests
         if (requests.pending.count and not self._posting_deferred and requests.pending.has_pending(q_id)
                 and requests.defer_put(q_id, buffer[begin:stop]) or handle is None and self.ignores_unknown):

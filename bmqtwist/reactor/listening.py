@@ -61,7 +61,10 @@ def open_sockets(address: str, port: int, backlog: int) -> list[socket.socket]:
 
 
 def _resolve(host: str, port: int) -> list[Any]:
-    return list(dict.fromkeys(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)))
+    try:
+        return list(dict.fromkeys(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)))
+    except UnicodeError:
+        raise OSError(errno.EINVAL, "It is neither an address nor a host name") from None
 
 
 def _open(family: int, kind: int, protocol: int, place: Any, backlog: int) -> socket.socket:

@@ -147,7 +147,9 @@ def test_strict_validation_refuses_unknown_members(directory):
 
 @pytest.mark.parametrize("change, path, words", [
     (lambda d: d["myClusters"][0]["partitionConfig"].update(numPartitions="x"),
-     "myClusters[0].partitionConfig.numPartitions", 'found string "x", expected an integer from 1 to 2147483647'),
+     "myClusters[0].partitionConfig.numPartitions", 'found string "x", expected an integer from 1 to 1000'),
+    (lambda d: d["myClusters"][0]["partitionConfig"].update(numPartitions=1001),
+     "myClusters[0].partitionConfig.numPartitions", "found number 1001, expected an integer from 1 to 1000"),
     (lambda d: d["myClusters"][0]["partitionConfig"].update(numPartitions=0),
      "myClusters[0].partitionConfig.numPartitions", "found number 0, expected an integer from 1"),
     (lambda d: d["myClusters"][0]["partitionConfig"].update(preallocate=1),

@@ -65,6 +65,13 @@ def test_a_machine_without_ipv6_listens_at_ipv4(monkeypatch: pytest.MonkeyPatch)
         addresses("::1")
 
 
+@pytest.mark.parametrize("address", ["\udcff", "a..b", "x" * 64, "." * 300])
+def test_a_text_that_no_resolver_accepts_is_refused_with_its_reason(address: str) -> None:
+    """It may come from the environment, which may hold any bytes."""
+    with pytest.raises(LocalError, match="Cannot listen at .*: It is neither an address nor a host name"):
+        addresses(address)
+
+
 def test_a_name_with_an_address_of_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """The name of a cluster has the addresses of all nodes."""
     places = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, 0)) for host in ("192.0.2.1", "127.0.0.1")]
