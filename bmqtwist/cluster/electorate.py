@@ -79,12 +79,8 @@ class Electorate:
         self._voters: list[Mapping[int, int]] = [dict.fromkeys(sorted(self.configured), 0)]
 
     def set_lists(self, lists: Sequence[MemberList]) -> None:
-        """Set the lists that count. The storage of a registered node is complete."""
+        """Set the lists that count; none if the first one was not committed."""
         self.lists = tuple(lists)
-        for each in lists[0].nodes if lists else ():
-            storage = self.storage(each.node_id)
-            if each.node_id != self.node_id and each.incarnation and storage.incarnation == each.incarnation:
-                self.announced[each.node_id] = replace(storage, state=StorageState.COMPLETE)
         self._voters = ([voters_of(each) for each in lists]
                         or [dict.fromkeys(sorted(self.configured), 0)])
 
@@ -118,8 +114,12 @@ class Electorate:
         return len(self.voters) - self.majority + 1
 
     def storage(self, node_id: int) -> MemberStorage:
-        """Return the storage that a node has announced."""
-        return self.announced.get(node_id, _UNKNOWN)
+        """Return the storage that a node has announced. That of another node is complete once the list has it."""
+        storage = self.announced.get(node_id, _UNKNOWN)
+        if self.lists and node_id != self.node_id and storage.incarnation and any(
+                each.node_id == node_id and each.incarnation == storage.incarnation for each in self.lists[0].nodes):
+            return replace(storage, state=StorageState.COMPLETE)
+        return storage
 
     def is_intact(self, node_id: int) -> bool:
         """True if the storage of a node is the one in all lists that count."""
@@ -131,7 +131,7 @@ class Electorate:
         return self.is_intact(node_id) or self.storage(node_id).state is not StorageState.COMPLETE
 
     def _is_intact(self, node_id: int, voters: Mapping[int, int]) -> bool:
-        storage = self.storage(node_id)
+        storage = self.announced.get(node_id, _UNKNOWN)
         if self.lists:
             return node_id in voters and storage.incarnation == voters[node_id] != 0
         return storage.state is StorageState.COMPLETE

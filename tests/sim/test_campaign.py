@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sim.campaign.actions import CLIENT_WEIGHTS, WEIGHTS
-from sim.campaign.canaries import PARTITION_CANARIES, inject
+from sim.campaign.canaries import CANARIES, PARTITION_CANARIES, inject
 from sim.campaign.endurance import Endurance
 from sim.campaign.play import Run, campaign, play
 from sim.campaign.schedule import LEADER, Schedule, Step, draw
@@ -30,7 +30,19 @@ CANARY_RUNS: dict[str, tuple[Any, ...]] = {
     "cluster id not compared": ("M1 R5", 5, 3, {"founded alone": 1, "assign": 3}), "versions not compared": ("V1", 3, 3),
     "promise not persisted": ("A7", 0, 3), "older leases counted": ("R5", 0, 3), "lease expiry ignored": ("A8", 2, 3),
     "generation check off": ("P2", 0, 1), "deduplication lost": ("D2", 16, 3), "old set deleted first": ("R3 R7", 15, 3),
-    "own copy ignored": ("D6", 0, 3), "two copies of five": ("D1 D6", 0, 5)}
+    "own copy ignored": ("D6", 0, 3), "two copies of five": ("D1 D6", 0, 5),
+    "damage not repaired": ("R11", 0, 3, {"bit rot": 4, "burst": 1}),
+    "previous record not checked": ("R2 R1", 5, 3, {"full": 3, "writes fail": 2, "mend": 4, "burst": 4,
+                                                    "isolate busy primary": 2, "heal": 2, "reset": 2})}
+# n3 misses records that n1 and n2 commit, n2 loses its files, and n1 is down when n2 and n3 take over
+LOST_RECORDS = Schedule(1, 3, 1 << 18, 1 << 20, 1 << 20, 8.0, clients=True, steps=(
+    Step("kill", 3, 1, 0.99, 0.5, 3.0), Step("burst", LEADER, 1, 0.5, 0.5, 0.5),
+    Step("storage lost", 2, 1, 0.1, 0.55, 0.05), Step("kill", 1, 1, 0.99, 0.5, 8.0)))
+# Data of stored messages are damaged at each node in turn, and consumers that reconnect receive stored messages again
+DAMAGED_DATA = Schedule(1, 3, 1 << 18, 1 << 20, 1, 6.0, clients=True, journal_bytes=1 << 18, steps=tuple(
+    step for node, share, dice in ((2, 0.81, 0.05), (3, 0.9, 0.15), (1, 0.99, 0.25)) for step in (
+        Step("burst", LEADER, 1, 0.5, 0.5, 0.3), Step("bit rot", node, 1, share, dice, 0.3),
+        *(Step("disconnect", LEADER, 1, 0.5, number / 14 + 0.01, 0.05) for number in range(14)))))
 CANARY_STEPS = 24
 SHORT_RUNS, SHORT_STEPS, SHORT_SIZES = 50, 10, (1, 2, 3, 3, 5)  # per seed: many short runs, to cover starts of clusters
 SUITE_RUNS = 20  # short runs per seed without --seeds
@@ -131,6 +143,13 @@ def test_a_node_that_cannot_store_its_appointment_as_primary_is_replaced() -> No
     assert_no_violation(campaign(5007, 5))
 
 
+@pytest.mark.spec("cluster", 27)
+def test_two_nodes_that_cannot_store_their_first_list_elect_a_leader_later() -> None:
+    assert_no_violation(play(Schedule(90000021, 2, 2000, 0, 1, 1.4464, steps=(
+        Step("full", LEADER, 1, 0.5708, 0.5338, 0.0), Step("full", 2, 2, 0.4479, 0.0768, 0.0),
+        Step("members", 2, 2, 0.3133, 0.9036, 3.7114)))))
+
+
 @pytest.mark.spec("cluster", 118)
 def test_a_campaign_without_clients_is_determined_by_its_seed() -> None:
     assert campaign(3, 3, 20).digest == campaign(3, 3, 20).digest != campaign(4, 3, 20).digest
@@ -160,6 +179,21 @@ def test_a_campaign_detects_each_canary(name: str) -> None:
                 assert run.rule in rules.split()
                 return
     raise AssertionError(f"{CANARY_SEEDS} campaigns have not detected it")
+
+
+@pytest.mark.spec("cluster", 117)
+@pytest.mark.parametrize("name, rule, schedule", [
+    ("doubts ignored", "R6", LOST_RECORDS), ("checksum not verified", "D10", DAMAGED_DATA),
+    ("promise not checked", "A7", draw(0, 3, 12, {"pause primary": 4, "pause": 2, "burst": 3}, True))])
+def test_a_schedule_detects_each_rare_canary(name: str, rule: str, schedule: Schedule) -> None:
+    assert_no_violation(play(schedule))
+    with inject(name):
+        assert play(schedule).rule == rule
+
+
+def test_every_canary_has_a_test() -> None:
+    assert {*CANARIES, *PARTITION_CANARIES} == {
+        *CANARY_RUNS, "doubts ignored", "checksum not verified", "promise not checked"}
 
 
 @pytest.mark.campaign

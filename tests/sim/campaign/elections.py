@@ -14,9 +14,10 @@ One of the judges that `play.py` creates (`judges.py` has the interface). It che
 from __future__ import annotations
 
 from collections import defaultdict
+from math import inf
 
 from bmqtwist.cluster.election_events import ElectionInput, ElectionOutput, ElectionState, Received, Start
-from bmqtwist.cluster.log_events import Send
+from bmqtwist.cluster.log_events import Input, Output, Send
 from bmqtwist.testing.config import CLUSTER
 from bmqtwist.testing.simulated_node import SimulatedNode
 from sim.campaign.judges import Judge, Loss, Violation, durable_vote
@@ -36,6 +37,7 @@ class ElectionJudge(Judge):
         self._scouting: dict[str, tuple[int, set[int]]] = {}  # node -> term of its scouting, ids of nodes that granted it
         self._received_at: dict[str, dict[int, float]] = defaultdict(dict)  # node -> sender -> time of its last message
         self._leading: dict[str, SimulatedNode] = {}  # by name
+        self._supported_until: dict[str, float] = {}  # leader -> time until which E5 holds if nothing changes
 
     def on_boot(self, node: SimulatedNode) -> None:
         elector = node.broker.clusters[CLUSTER].leadership.elector
@@ -57,8 +59,13 @@ class ElectionJudge(Judge):
         for key in [key for key in self._votes if key[0] == node.name]:
             del self._votes[key]
 
+    def on_log_step(self, node: SimulatedNode, event: Input, outputs: list[Output]) -> None:
+        """Check E5 again: the voters may have changed."""
+        self._supported_until.pop(node.name, None)
+
     def on_elector_step(self, node: SimulatedNode, now: float, event: ElectionInput,
                         outputs: list[ElectionOutput]) -> None:
+        self._supported_until.pop(node.name, None)
         elector = node.broker.clusters[CLUSTER].leadership.elector
         if not elector.other_nodes:
             return
@@ -115,16 +122,18 @@ class ElectionJudge(Judge):
     def check_after_event(self) -> None:
         world = self.world
         for node in self._leading.values():
-            if not node.up or node.paused:
+            if node.local_now <= self._supported_until.get(node.name, 0.0) or not node.up or node.paused:
                 continue
             voters = world.voters_at(node)
             needed = len(voters) // 2 + 1 - (node.name in voters)
-            oldest = node.local_now - world.inactivity - ROUNDING_S
-            recent = [number for number, moment in self._received_at[node.name].items()
-                      if moment >= oldest and f"n{number}" in voters]
-            if len(recent) >= needed:
+            received = sorted((moment for number, moment in self._received_at[node.name].items() if f"n{number}" in voters),
+                              reverse=True)
+            until = inf if needed <= 0 else received[needed - 1] + world.inactivity + ROUNDING_S if len(
+                received) >= needed else 0.0
+            if node.local_now <= until:
+                self._supported_until[node.name] = until
                 continue
             deadline = node.next_deadline()
             if deadline is None or deadline > world.now:  # else its timer, which is due now, will end the leadership
-                raise Violation("E5", f"{node.name} leads, but has received messages only from {recent} within the last "
-                                      f"{world.inactivity} s")
+                raise Violation("E5", f"{node.name} leads, but has received its last messages at {received}, "
+                                      f"{world.inactivity} s before {node.local_now} or earlier")

@@ -26,7 +26,9 @@ The judge stores each record that any node ever had, with the PSN of the record 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 
+from bmqtwist.cluster.log_events import Input, Output
 from bmqtwist.cluster.partition_events import (
     BeginLease,
     Committed,
@@ -97,6 +99,7 @@ class PartitionJudge(Judge):
         self._stamps: dict[tuple[str, int], tuple[int, dict[int, float]]] = {}  # lease, replica -> newest stamp it answered
         self._images: dict[tuple[str, int], tuple[SimulatedNode, HostedPartition]] = {}  # image transfers in progress
         self._active: dict[tuple[str, int], tuple[SimulatedNode, HostedPartition]] = {}  # active primaries
+        self._supported_until: dict[tuple[str, int], float] = {}  # primary -> time until which A8 holds if nothing changes
         self._doubtful: dict[str, Sequence[int]] = {}  # node -> partitions of which it has lost data since its last run
         self._lease_owners: dict[tuple[int, int], tuple[str, int]] = {}  # (partition, lease) -> node, number of its run
 
@@ -203,9 +206,15 @@ class PartitionJudge(Judge):
 
     # -- machines -----------------------------------------------------------------------------------------------------
 
+    def on_log_step(self, node: SimulatedNode, event: Input, outputs: list[Output]) -> None:
+        """Check A8 again: the voters may have changed."""
+        for key in [key for key in self._supported_until if key[0] == node.name]:
+            del self._supported_until[key]
+
     def on_partition_step(self, node: SimulatedNode, hosted: HostedPartition, now: float, event: PartitionInput,
                           outputs: list[PartitionOutput]) -> None:
         key, machine = (node.name, hosted.index), hosted.machine
+        self._supported_until.pop(key, None)
         self._inspect_log(node, hosted)
         if isinstance(event, ReplicaReceipt) and event.lease == machine.lease and machine.leads:
             self._add_stamp(key, event, now)
@@ -338,19 +347,22 @@ class PartitionJudge(Judge):
                     raise Violation("R7", f"{name}, partition {index}: {durable} was durable, and is lost before the "
                                           "image is complete")
         for key, (node, hosted) in self._active.items():
-            if not node.up or node.paused:
+            if node.local_now <= self._supported_until.get(key, 0.0) or not node.up or node.paused:
                 continue
             voters = self.world.voters_at(node)
             needed = len(voters) // 2 + 1 - (node.name in voters)
             lease, stamps = self._stamps.get(key, (0, {}))
             timing = hosted.machine.standing.timing
-            oldest = node.local_now - timing.lease_max - timing.keepalive - ROUNDING_S
-            recent = [number for number, moment in stamps.items() if moment >= oldest and f"n{number}" in voters]
-            if lease != hosted.machine.lease or len(recent) < needed:
-                deadline = node.next_deadline()
-                if deadline is None or deadline > self.world.now:  # else its timer, which is due now, will end the role
-                    raise Violation("A8", f"{key[0]} is active primary of partition {key[1]}, but only {recent} have "
-                                          "answered within its lease time")
+            answered = sorted((moment for number, moment in stamps.items() if f"n{number}" in voters), reverse=True)
+            until = inf if needed <= 0 else answered[needed - 1] + timing.lease_max + timing.keepalive + ROUNDING_S if len(
+                answered) >= needed else 0.0
+            if lease == hosted.machine.lease and node.local_now <= until:
+                self._supported_until[key] = until
+                continue
+            deadline = node.next_deadline()
+            if deadline is None or deadline > self.world.now:  # else its timer, which is due now, will end the role
+                raise Violation("A8", f"{key[0]} is active primary of partition {key[1]} at {node.local_now}, but the last "
+                                      f"requests that the voters have answered are of {answered}")
 
     def check_final_state(self) -> None:
         """Check L2, R9, R10 and R11."""

@@ -119,6 +119,16 @@ def test_the_first_list_registers_intact_storage() -> None:
     assert (mixed.cluster_id, mixed.version, mixed.partitions) == (5, 1, 2) and all(each.voting for each in mixed.nodes)
 
 
+def test_a_first_list_that_was_not_committed_leaves_the_storage_new() -> None:
+    """Two nodes whose disks were full when they formed their cluster once waited for each other for ever."""
+    found = Electorate(1, (1, 2))
+    found.announced = {1: MemberStorage(1, FRESH), 2: MemberStorage(2, FRESH)}
+    found.set_lists([members(2)])
+    assert found.storage(2).state is COMPLETE
+    found.set_lists([])
+    assert found.storage(2).state is FRESH and found.may_stand
+
+
 def test_one_recovered_node_is_registered_at_a_time() -> None:
     found = electorate(3, 2, 3)
     assert with_recovered(found, [1]) is None
