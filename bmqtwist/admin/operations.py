@@ -184,7 +184,8 @@ def list_slice(total: int, offset: int, count: int) -> tuple[int, int]:
 
 
 def reconfigure_domain(context: AdminContext, name: str) -> None:
-    context.broker.domains.reconfigure(name)
+    if not context.broker.queues.relocate(name):
+        context.broker.domains.reconfigure(name)
     context.broker.loop.performer.request_turn()
 
 

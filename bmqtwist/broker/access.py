@@ -10,6 +10,7 @@ limited in `queue/handles.py`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from bmqtwist import alarms
 from bmqtwist.broker.creation_rate import CreationRate
@@ -143,7 +144,7 @@ class QueueAccess:
             proxy = self._proxy_for(uri.qualified_domain)
             if proxy is not None:
                 self._check_authorized(session, uri.qualified_domain, request)
-                proxy.open(session, uri, request, answer)
+                proxy.open(session, uri, request, partial(self._on_proxy_answer, proxy, session, uri, request, answer))
                 return
             wait = self._seconds_to_wait(session, uri, self._domain_to_open(session, uri, request))
         except Refused as refused:
@@ -153,6 +154,45 @@ class QueueAccess:
             self.loop.call_later(wait, lambda now: self._find_later(session, uri, request, answer))
         else:
             self._find_in_cluster(session, uri, request, answer)
+
+    def _on_proxy_answer(self, proxy: ProxyCluster, session: Requester, uri: QueueUri, request: OpenRequest,
+                         answer: Callable[[Queue | Refused], None], found: Queue | Refused) -> None:
+        """Answer a client, or open the queue at another cluster if its domain was moved meanwhile."""
+        if self._proxied.get(uri.qualified_domain) is proxy:
+            answer(found)
+        else:
+            self.find_queue(session, uri, request, answer)
+
+    def relocate(self, name: str) -> bool:
+        """DOMAINS RECONFIGURE of a domain that this node is a proxy of: read `location` again, and move the domain to that
+        cluster. False = this node is a member of the domain's cluster. Raises LocalError."""
+        provider, known = self._domains.provider, self._domains.by_name
+        if name in known or name in self._domains.loaded:
+            return False
+        try:
+            names = [each for each in self._proxied if each == name or provider.resolve(each, self.loop.now).name == name]
+            provider.drop_domain(name)
+            if not names:
+                return provider.resolve(name, self.loop.now).cluster not in self._clusters
+            for each in names:
+                self._relocate(each)
+        except Refused as refused:
+            raise LocalError(refused.message) from None
+        return True
+
+    def _relocate(self, name: str) -> None:
+        old, located = self._proxied[name], self._domains.provider.resolve(name, self.loop.now).cluster
+        if located == old.name:
+            return
+        if located in self._clusters:
+            raise LocalError(f"Domain '{name}' cannot be moved to '{located}': this node is a member of that cluster")
+        old.moves.check(name)
+        new = self._find_proxy(located)
+        self._proxied[name] = new
+        old.move_domain(name, new)
+
+    def _find_proxy(self, cluster: str) -> ProxyCluster:
+        return self._proxies.get(cluster) or self._add_proxy(self._domains.provider.proxy_cluster(cluster))
 
     def _seconds_to_wait(self, session: Requester, uri: QueueUri, domain: Domain) -> float:
         """Return the seconds until a new queue may be created. A member has limited its clients itself. Raises Refused."""
@@ -210,8 +250,7 @@ class QueueAccess:
         if proxy is None and name not in self._domains.by_name:
             located = provider.resolve(name, self.loop.now).cluster
             if located not in self._clusters:
-                proxy = self._proxies.get(located) or self._add_proxy(provider.proxy_cluster(located))
-                self._proxied[name] = proxy
+                proxy = self._proxied[name] = self._find_proxy(located)
                 self.loop.report.info(f"Domain '{name}' located at {located}")
         return proxy
 

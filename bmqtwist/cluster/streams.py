@@ -207,6 +207,18 @@ class AppStream:
         if self.pending:
             self.pending = deque(each for each in self.pending if not isinstance(each, OpenStream) or each.is_wanted())
 
+    @property
+    def is_changing(self) -> bool:
+        """True if a request is pending or in progress, or the upstream does not have the wanted subscriptions."""
+        return bool(self.pending) or self.in_progress is not None or self.configured != self.wanted
+
+    def take_opens(self) -> list[OpenStream]:
+        """Remove and return the opens that have not been sent."""
+        opens = [each for each in self.pending if isinstance(each, OpenStream)]
+        if opens:
+            self.pending = deque(each for each in self.pending if not isinstance(each, OpenStream))
+        return opens
+
     def step(self, event: StreamInput) -> list[StreamOutput]:
         self._out = []
         before, kind = self.state, type(event)

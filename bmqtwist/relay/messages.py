@@ -93,6 +93,8 @@ class RelayUplink:
     def _find(self, queue: RelayQueue, app_id: str) -> tuple[Upstream, int, AppStream] | None:
         """Return the upstream, queue id and stream of an app, if it is open."""
         opened = self._opened.get(queue.uri)
+        if opened is not None and len(opened.sources) > 1:
+            opened = opened.source_of(app_id)
         stream = opened.streams.get(app_id) if opened is not None else None
         if opened is None or opened.upstream is None or stream is None:
             return None
@@ -136,7 +138,8 @@ class RelayUplink:
         if opened is not None and opened.relay is queue:
             upstream, stream = opened.upstream, opened.streams.get(DEFAULT_APP_ID)
             ready = stream is not None and stream.state is StreamState.OPEN
-            queue.retry_pending(upstream.generation if ready and upstream is not None and not upstream.stopping else 0)
+            queue.retry_pending(upstream.generation if ready and upstream is not None and not upstream.stopping
+                                and opened.takes_posts else 0)
 
 
 def _may_block_on_confirms(stream: AppStream) -> bool:
@@ -169,8 +172,13 @@ class RelayIncoming:
         """Pass ACKs of an upstream node to their relays."""
         for ack in acks:
             opened = self._by_id.get(ack.queue_id)
-            if opened is not None and opened.relay is not None and opened.is_upstream(peer):
+            if opened is None or opened.relay is None or not opened.is_upstream(peer):
+                continue
+            drain = opened.drain
+            if drain is None or drain.awaits(ack.guid):
                 opened.relay.on_ack(ack.guid, ack.status, now)
+                if drain is not None:
+                    drain.on_answered(ack.guid)
 
     def on_pushes(self, peer: PeerSession, body: bytes, now: float) -> None:
         """Handle a PUSH event; raises PeerError after the PUSHes before the error were processed."""
@@ -181,6 +189,12 @@ class RelayIncoming:
                 if opened is None or opened.relay is None or not opened.is_upstream(peer):
                     continue  # closed meanwhile: the upstream redelivers it
                 (targets, lease, sequence), late = _targets(opened, area), bool(flags & OUT_OF_ORDER)
+                if opened.drain is not None:
+                    opened.drain.note_pushes(targets)
+                if len(opened.sources) > 1 or opened.drain is not None:
+                    targets = [each for each in targets if opened.reads(each[0])]
+                    if not targets:
+                        continue  # the app reads another cluster: this one keeps the message
                 if not flags & IMPLICIT_PAYLOAD:
                     message = Message(guid, payload, b"", bool(flags & MESSAGE_PROPERTIES), compression, schema_id, 0, now,
                                       wall)

@@ -32,6 +32,7 @@ from bmqtwist.queue.handles import OpenRequest
 from bmqtwist.queue.mode import mode_of
 from bmqtwist.queue.queue import Queue, QueueContext
 from bmqtwist.queue.relay import RelayQueue
+from bmqtwist.relay.moves import Moves
 from bmqtwist.relay.relays import Relays, Requester
 from bmqtwist.relay.upstream_queue import Upstream
 from bmqtwist.storage.message import Message
@@ -56,6 +57,7 @@ class ProxyCluster:
         self.selector = UpstreamSelector({node.id: node.data_center for node in definition.nodes},
                                          host.configuration.app.host_data_center, host.loop.performer.chance, host.loop.now)
         self.relays = Relays(self, host.loop, context, host.configuration.extension.relay_bytes_max)
+        self.moves = Moves(self.title, self.relays, host.loop)
         self.domains: dict[str, DomainRules] = {}  # by qualified name; known after the first open of a queue
         self._throttle = throttle(definition.message_throttle_config)
         self._upstream: Upstream | None = None
@@ -74,6 +76,14 @@ class ProxyCluster:
             self._started = True
             self.selector.started = self._loop.now
             self.links.start(self._loop.now)
+
+    def move_domain(self, name: str, target: ProxyCluster) -> None:
+        """Move the open queues of a domain to another cluster."""
+        known = self.domains.pop(name, None)
+        if known is not None:
+            to = target.domains.setdefault(name, DomainRules(name, name, target.name, known.settings, target._throttle))
+            self.moves.move(name, target.relays, to)
+            target.dial()
 
     @property
     def queues(self) -> dict[str, RelayQueue]:
@@ -117,7 +127,7 @@ class ProxyCluster:
                 case NodeLost():
                     report.warn(f"{self.title}: node '{self.links.name(output.node_id)}' is lost as active")
                     self._upstream = None
-                    self.relays.detach(self.relays.opened.values())
+                    self.relays.detach([*self.relays.opened.values(), *self.relays.leaving])
                 case NoUpstream():
                     report.alarm(alarms.CLUSTER_ACTIVE_NODE_UNKNOWN, f"{self.title}: none is available; clients wait")
                 case TickAt():
@@ -197,8 +207,9 @@ class ProxyCluster:
     # -- timeouts, stop -------------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
-        """Expire waiting messages and requests; called once a second."""
+        """Expire waiting messages and requests, and continue moves; called once a second."""
         self.relays.tick(now)
+        self.moves.tick(now)
 
     def stop(self) -> None:
         """Ask the nodes to deliver no more messages, and dial them no more."""

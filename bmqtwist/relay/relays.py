@@ -56,7 +56,7 @@ from bmqtwist.queue.handles import OpenRequest, close_queue, find_substream, mak
 from bmqtwist.queue.queue import ConsumerSpec, Handle, Queue, QueueContext, Substream
 from bmqtwist.queue.relay import RelayQueue
 from bmqtwist.relay.messages import RelayIncoming, RelayUplink
-from bmqtwist.relay.upstream_queue import RelayUser, Upstream, UpstreamQueue, UpstreamRequests
+from bmqtwist.relay.upstream_queue import Drain, RelayUser, Upstream, UpstreamQueue, UpstreamRequests
 from bmqtwist.steps import Steps
 from bmqtwist.wire.control import ControlMessage, Encoding, encode_event
 from bmqtwist.wire.schema import OpenQueueResponse, Status
@@ -104,6 +104,7 @@ class Relays:
     def __init__(self, user: RelayUser, loop: Loop, context: QueueContext, bytes_max: int) -> None:
         self._user, self._loop, self._context = user, loop, context
         self.opened: dict[str, UpstreamQueue] = {}  # by URI
+        self.leaving: dict[UpstreamQueue, None] = {}  # queues that are open at another cluster now and drained here
         self._by_id: dict[int, UpstreamQueue] = {}
         self._next_id = 0
         self.requests = UpstreamRequests()
@@ -124,24 +125,27 @@ class Relays:
         opened = self.opened.get(uri.canonical) or self._register(uri)
         until = self._loop.now + self._user.operations.open_timeout_ms / 1000
         app_id = request.app_id if request.app_id is not None and request.read_count else DEFAULT_APP_ID
-        self._step(opened, self._stream(opened, app_id), OpenStream(
+        self.step(opened, self.stream_of(opened, app_id), OpenStream(
             Counts(request.read_count, request.write_count), partial(self._on_open_response, opened, answer),
             lambda: session.state is not ConnectionState.CLOSED and self._loop.now < until))
 
     def _register(self, uri: QueueUri) -> UpstreamQueue:
+        closing = self.opened.get(uri.canonical)
+        if closing is not None:
+            self.leaving[closing] = None
         opened = self.opened[uri.canonical] = self._by_id[self._next_id] = UpstreamQueue(
-            uri, self._next_id, self._user.operations.reopen_retry_interval_ms / 1000)
+            uri, self._next_id, self, self._user.operations.reopen_retry_interval_ms / 1000)
         opened.upstream = self._user.upstream_of(uri.canonical)
         self._next_id += 1
         return opened
 
-    def _stream(self, opened: UpstreamQueue, app_id: str) -> AppStream:
+    def stream_of(self, opened: UpstreamQueue, app_id: str) -> AppStream:
         """Return the stream of an app; a new stream uses the queue's present upstream."""
         stream = opened.streams.get(app_id)
         if stream is None:
             stream = opened.make_stream(app_id)
             if opened.upstream is not None:
-                self._step(opened, stream, UpstreamChosen(opened.upstream.generation))
+                self.step(opened, stream, UpstreamChosen(opened.upstream.generation))
         return stream
 
     def _on_open_response(self, opened: UpstreamQueue, answer: Callable[[Queue | Refused], None], value: object) -> None:
@@ -159,7 +163,7 @@ class Relays:
         """Create the relay after the upstream's first response."""
         domain = self._user.domain_of(opened.uri, response)
         queue = opened.relay = RelayQueue(opened.name, opened.uri.queue, domain, self._context, self.uplink)
-        self._stream(opened, DEFAULT_APP_ID)
+        self.stream_of(opened, DEFAULT_APP_ID)
         for stream in opened.streams.values():
             if stream.state is StreamState.OPEN:
                 self._on_stream_open(opened, stream)
@@ -179,6 +183,7 @@ class Relays:
             answer(None)
             return
         before, opened.requested[substream] = opened.requested.get(substream, []), consumers
+        source = opened.source_of(substream.app_id)
 
         def answered(refused: Refused | None) -> None:
             here = substream in substream.app.substreams
@@ -187,16 +192,16 @@ class Relays:
                     set_subscriptions(substream, subscriptions)
             elif here and opened.requested.get(substream) is consumers:
                 opened.requested[substream] = before
-                self._configure(opened, substream.app_id)
+                source.relays.configure_app(source, substream.app_id)
             answer(refused)
 
-        self._configure(opened, substream.app_id, answered)
+        source.relays.configure_app(source, substream.app_id, answered)
 
-    def _configure(self, opened: UpstreamQueue, app_id: str, answer: Callable[[Refused | None], None] | None = None) -> None:
+    def configure_app(self, opened: UpstreamQueue, app_id: str, answer: Callable[[Refused | None], None] | None = None) -> None:
         """Send the merged subscriptions of an app's consumers to the upstream, if they differ or `answer` is given."""
-        stream, merged = self._stream(opened, app_id), opened.merged_subscriptions(app_id)
+        stream, merged = self.stream_of(opened, app_id), opened.merged_subscriptions(app_id)
         if answer is not None or merged != stream.wanted:
-            self._step(opened, stream, ChangeSubscriptions(merged, answer))
+            self.step(opened, stream, ChangeSubscriptions(merged, answer))
 
     def close(self, handle: Handle, request: OpenRequest, final: bool, wall: int,
               answer: Callable[[bool | Refused], None]) -> None:
@@ -239,20 +244,23 @@ class Relays:
         for stream in list(opened.streams.values()):
             surplus = opened.surplus(stream)
             if surplus.read:
-                self._configure(opened, stream.app_id)
+                self.configure_app(opened, stream.app_id)
             if surplus:
                 on_closed = add_request() if add_request is not None else _ignore_response
-                self._step(opened, stream, CloseStream(surplus, on_closed))
+                self.step(opened, stream, CloseStream(surplus, on_closed))
         self._unregister_if_idle(opened)
 
     def _unregister_if_idle(self, opened: UpstreamQueue) -> None:
-        if opened.is_idle and self._unregister(opened) and opened.relay is not None:
+        if opened.is_idle and self._unregister(opened) and opened.relay is not None and opened.drain is None:
             opened.relay.drop_all()
 
     def _unregister(self, opened: UpstreamQueue) -> bool:
         if self._by_id.pop(opened.q_id, None) is None:
             return False
-        del self.opened[opened.name]
+        if opened in self.leaving:
+            del self.leaving[opened]
+        else:
+            del self.opened[opened.name]
         return True
 
     def remove(self, uri: str) -> tuple[RelayQueue | None, list[OpenStream]]:
@@ -266,9 +274,20 @@ class Relays:
         return opened.relay, [each for stream in opened.streams.values() for each in stream.pending
                               if isinstance(each, OpenStream) and each.is_wanted()]
 
-    def add(self, uri: QueueUri, relay: RelayQueue, requested: dict[Substream, list[ConsumerSpec]]) -> None:
-        """Add the relay of a queue that clients have open and whose primary was this node."""
+    def leave(self, opened: UpstreamQueue, drain: Drain) -> None:
+        """Drain a queue here that is opened at another cluster."""
+        del self.opened[opened.name]
+        self.leaving[opened] = None
+        opened.drain = drain
+
+    def add(self, uri: QueueUri, relay: RelayQueue, requested: dict[Substream, list[ConsumerSpec]],
+            sources: list[UpstreamQueue] | None = None) -> None:
+        """Add the relay of a queue that clients have open and whose primary was this node or, with the `sources` that are
+        read before this one, was in another cluster."""
         opened = self._register(uri)
+        if sources is not None:
+            sources.append(opened)
+            opened.sources = sources
         opened.relay, opened.requested = relay, requested
         upstream, opened.upstream = opened.upstream, None
         for app_id in {DEFAULT_APP_ID, *relay.apps}:
@@ -285,7 +304,7 @@ class Relays:
 
     # -- streams --------------------------------------------------------------------------------------------------------
 
-    def _step(self, opened: UpstreamQueue, stream: AppStream, event: StreamInput) -> None:
+    def step(self, opened: UpstreamQueue, stream: AppStream, event: StreamInput) -> None:
         self._perform(opened, stream, opened.step(stream, event, self._loop.now))
 
     def _perform(self, opened: UpstreamQueue, stream: AppStream, outputs: list[StreamOutput]) -> None:
@@ -305,7 +324,7 @@ class Relays:
                 case CallBack():
                     output.answer()
                 case Reopened():
-                    if opened.relay is not None:
+                    if opened.relay is not None and opened.reads(stream.app_id):
                         opened.relay.resume_confirms(stream.app_id)
                 case Opened():
                     self._on_stream_open(opened, stream)
@@ -314,9 +333,9 @@ class Relays:
                 case _:
                     assert_never(output)
         if opened.relay is not None:
-            if not stream.counts.read:
+            if not stream.counts.read and opened.source_of(stream.app_id) is opened:
                 opened.relay.on_app_closed(stream.app_id)
-            if not stream.counts.write and stream.app_id == DEFAULT_APP_ID:
+            if not stream.counts.write and stream.app_id == DEFAULT_APP_ID and opened.drain is None:
                 opened.relay.drop_closed_posts()
 
     def _send_request(self, opened: UpstreamQueue, stream: AppStream, choice: str, value: object, timeout_ms: int) -> None:
@@ -335,7 +354,7 @@ class Relays:
         self._answering = number
         if isinstance(value, OpenQueueResponse):
             self._loop.report.info(f"{self._user.title}: received OpenQueueResponse {number} for '{opened.name}'")
-        self._step(opened, stream, Answered(value))
+        self.step(opened, stream, Answered(value))
         self._check_restored(stream)
         if stream.configured == stream.wanted and opened.relay is not None:
             opened.relay.on_parameters_confirmed(stream.app_id)
@@ -348,11 +367,18 @@ class Relays:
         if opened.relay is None or upstream is None:
             return
         opened.relay.lease = upstream.lease
-        opened.relay.resume_confirms(stream.app_id)
-        if stream.app_id == DEFAULT_APP_ID and not upstream.stopping:
+        if opened.reads(stream.app_id):
+            opened.relay.resume_confirms(stream.app_id)
+        if stream.app_id == DEFAULT_APP_ID and not upstream.stopping and opened.takes_posts:
             opened.relay.resume_posts(upstream.generation)
             self._loop.report.info(f"{opened.name}: now has an upstream for subQueueId: {stream.sub_id} with "
                                    f"generation count {upstream.generation}.")
+
+    def resume(self, opened: UpstreamQueue, app_id: str) -> None:
+        """Send waiting CONFIRMs of an app, and waiting PUTs with the default app, if its stream is open."""
+        stream = opened.streams.get(app_id)
+        if stream is not None and stream.state is StreamState.OPEN:
+            self._on_stream_open(opened, stream)
 
     def _retry_later(self, opened: UpstreamQueue, stream: AppStream, output: RetryIn) -> None:
         refused, most = output.refused, self._user.operations.reopen_max_attempts
@@ -370,14 +396,14 @@ class Relays:
 
     def _retry(self, opened: UpstreamQueue, stream: AppStream, upstream: Upstream | None, now: float) -> None:
         if upstream is opened.upstream and opened.streams.get(stream.app_id) is stream:
-            self._step(opened, stream, Retry())
+            self.step(opened, stream, Retry())
 
     # -- upstream nodes -------------------------------------------------------------------------------------------------
 
     def attach(self, upstream: Upstream) -> None:
         """Attach the queues of an upstream: they open there in slices."""
         upstream_of = self._user.upstream_of
-        self._to_attach.extend((upstream, opened) for opened in self.opened.values()
+        self._to_attach.extend((upstream, opened) for opened in (*self.opened.values(), *self.leaving)
                             if opened.upstream is None and upstream_of(opened.name) is upstream)
         self._attach_more()
 
@@ -405,7 +431,7 @@ class Relays:
         self._finish_detach(opened)
         opened.upstream = upstream
         for stream in list(opened.streams.values()):
-            self._step(opened, stream, UpstreamChosen(upstream.generation))
+            self.step(opened, stream, UpstreamChosen(upstream.generation))
             if stream.state is StreamState.REOPENING:
                 self._reopening.add(stream)
 
@@ -432,9 +458,12 @@ class Relays:
             opened.waiting_pushes.clear()
             self._detaching[opened] = None
             if opened.relay is not None:
-                opened.relay.suspend_posts()
-                opened.relay.open_apps.clear()
+                if opened.drain is None:
+                    opened.relay.suspend_posts()
+                opened.relay.open_apps -= {app_id for app_id in opened.relay.open_apps if opened.reads(app_id)}
                 opened.relay.suspended, opened.relay.ample_quota = True, False
+            if opened.drain is not None:
+                opened.drain.on_upstream_lost()
         self._in_slices(lost, self._finish_detach)
 
     def _finish_detach(self, opened: UpstreamQueue) -> None:
@@ -447,7 +476,7 @@ class Relays:
             opened.relay.end_confirm_delays()
         outputs = []
         for stream in opened.streams.values():
-            if opened.relay is not None:
+            if opened.relay is not None and opened.reads(stream.app_id):
                 opened.relay.suspend_confirms(stream.app_id)
             self._reopening.discard(stream)
             outputs.append((stream, opened.step(stream, UpstreamLost(), self._loop.now)))

@@ -62,14 +62,59 @@ class WaitingPush:
     late: bool
 
 
+class QueueOwner(Protocol):
+    """The relays of a queue's cluster."""
+
+    def configure_app(self, opened: UpstreamQueue, app_id: str,
+                      answer: Callable[[Refused | None], None] | None = None) -> None:
+        """Send the merged subscriptions of an app's consumers to the upstream."""
+
+    def resume(self, opened: UpstreamQueue, app_id: str) -> None:
+        """Send waiting CONFIRMs of an app, and waiting PUTs with the default app."""
+
+
+class Drain(Protocol):
+    """The drain of a queue at a cluster that its domain has left (`moves.py`)."""
+
+    @property
+    def apps(self) -> Collection[str]:
+        """Apps that still read this cluster."""
+
+    @property
+    def flushing(self) -> bool:
+        """True while PUTs that were sent to this cluster have no ACK."""
+
+    @property
+    def ended(self) -> bool:
+        """True once nothing is read from this cluster any more."""
+
+    def awaits(self, guid: bytes) -> bool:
+        """Return whether the ACK of this PUT is expected from this cluster."""
+
+    def on_answered(self, guid: bytes) -> None:
+        """Handle the ACK or NACK of a PUT."""
+
+    def on_upstream_lost(self) -> None:
+        """Handle the loss of the upstream node."""
+
+    def note_pushes(self, targets: Collection[tuple[str, int | None]]) -> None:
+        """Note that apps received a message."""
+
+
 class UpstreamQueue:
     """A queue at its upstream. `q_id`: its id there; `relay`: the queue for clients, once an open was answered; `retry_s`:
-    the retry interval of `AppStream`."""
+    the retry interval of `AppStream`.
 
-    def __init__(self, uri: QueueUri, q_id: int, retry_s: float) -> None:
-        self.uri, self.q_id, self._retry_s = uri, q_id, retry_s
+    `sources`: where the queue is read, the queue itself unless its domain was moved between clusters: then the drains at
+    the clusters that it has left, oldest first, and the queue at its present cluster. `drain`: set at a cluster it has left.
+    """
+
+    def __init__(self, uri: QueueUri, q_id: int, relays: QueueOwner, retry_s: float) -> None:
+        self.uri, self.q_id, self.relays, self._retry_s = uri, q_id, relays, retry_s
         self.name = uri.canonical
         self.relay: RelayQueue | None = None
+        self.sources: list[UpstreamQueue] = [self]
+        self.drain: Drain | None = None
         self.upstream: Upstream | None = None
         self.waiting_pushes: deque[WaitingPush] = deque()  # in order
         self.waiting_since = 0.0  # time of the first of them, or of the last record that came for one; seconds, monotonic
@@ -102,20 +147,43 @@ class UpstreamQueue:
 
     @property
     def is_idle(self) -> bool:
-        """True if no client has the queue open and no request is pending."""
-        return all(stream.is_idle for stream in self.streams.values()) and (self.relay is None or not self.relay.handles)
+        """True if no client has the queue open, no request is pending, and no other cluster is drained."""
+        if not all(stream.is_idle for stream in self.streams.values()):
+            return False
+        if self.drain is not None:
+            return self.drain.ended
+        return len(self.sources) == 1 and (self.relay is None or not self.relay.handles)
+
+    def source_of(self, app_id: str) -> UpstreamQueue:
+        """Return where an app reads: the oldest cluster that is not drained for it yet."""
+        return next((each for each in self.sources if each.drain is None or app_id in each.drain.apps), self.sources[-1])
+
+    def reads(self, app_id: str) -> bool:
+        """Return whether an app reads here. A broadcast queue, which stores nothing, reads all its sources."""
+        if self.relay is not None and self.relay.broadcast:
+            return self.drain is None or app_id in self.drain.apps
+        return self.source_of(app_id) is self
+
+    @property
+    def takes_posts(self) -> bool:
+        """True unless the queue's PUTs go to another cluster, or wait for ACKs of the cluster that it has left."""
+        return self.drain is None and not any(each.drain is not None and each.drain.flushing for each in self.sources)
 
     def counts(self, app_id: str) -> Counts:
-        """Return the counts that this node's clients have open."""
-        relay = self.relay
+        """Return the counts that this node's clients have open; at a drained cluster those that are still needed."""
+        relay, drain = self.relay, self.drain
         if relay is None:
             return Counts()
         app = relay.apps.get(app_id)
-        return Counts(app.reader_count() if app is not None else 0, relay.writer_count() if app_id == DEFAULT_APP_ID else 0)
+        reads = app.reader_count() if app is not None else 0
+        writes = relay.writer_count() if app_id == DEFAULT_APP_ID else 0
+        if drain is not None:
+            return Counts(reads if app_id in drain.apps else 0, writes if drain.flushing else 0)
+        return Counts(reads, writes)
 
     def merged_subscriptions(self, app_id: str) -> Subscriptions:
-        """Return the merged subscriptions of all consumers of an app."""
-        app = self.relay.apps.get(app_id) if self.relay is not None else None
+        """Return the merged subscriptions of all consumers of an app that reads here."""
+        app = self.relay.apps.get(app_id) if self.relay is not None and self.reads(app_id) else None
         if app is None:
             return ()
         return merge(app_id, [spec for substream in app.substreams for spec in self.requested.get(substream, ())], self.ids)
