@@ -17,6 +17,7 @@ A picture stands between `<!-- picture: name -->` and `<!-- end of picture -->`.
     queue       bmqtwist/queue/lifecycle.py
     activation  bmqtwist/member/activation.py
     upstream    bmqtwist/cluster/upstream.py
+    drain       bmqtwist/relay/drain.py
     authentication    bmqtwist/link/authentication.py
     headers     bmqtwist/wire/layout.py
     files       bmqtwist/storage/layout.py
@@ -48,6 +49,7 @@ from bmqtwist.link import authentication, client, negotiation, peer  # noqa: E40
 from bmqtwist.machine import Cell, event_name  # noqa: E402
 from bmqtwist.member import activation  # noqa: E402
 from bmqtwist.queue import lifecycle  # noqa: E402
+from bmqtwist.relay import drain  # noqa: E402
 from bmqtwist.sdk._core.session import SESSION  # noqa: E402
 from bmqtwist.storage import layout as storage_layout  # noqa: E402
 from bmqtwist.storage import rollover  # noqa: E402
@@ -186,7 +188,7 @@ PICTURES = {"headers": partial(layouts, wire_layout), "files": partial(layouts, 
             "stop": partial(machine_picture, graceful_stop.TABLE), "log": partial(machine_picture, metadata_log.TABLE),
             "queue": partial(machine_picture, lifecycle.TABLE),
             "activation": partial(machine_picture, activation.TABLE),
-            "upstream": partial(machine_picture, upstream.TABLE),
+            "upstream": partial(machine_picture, upstream.TABLE), "drain": partial(machine_picture, drain.TABLE),
             "authentication": partial(machine_picture, authentication.TABLE),
             "accepted": partial(machine_picture, {**negotiation.LIFECYCLE.table, **client.LIFECYCLE.table}),
             "dialled": partial(machine_picture, {**negotiation.DIALLED_LIFECYCLE.table, **peer.LIFECYCLE.table}),

@@ -31,6 +31,8 @@ from bmqtwist.view.metrics import tables_in_steps, tree_in_steps
 from bmqtwist.view.snapshot import BrokerState, ClusterSnapshot, DomainState, QueueState, StorageState
 from bmqtwist.wire.cluster_schema import MemberInfo
 
+MOVING_SHOWN = 100  # queues of one domain in the answer to DOMAINS MOVES
+
 if TYPE_CHECKING:
     from bmqtwist.broker.broker import Broker
     from bmqtwist.member.cluster import Cluster
@@ -187,6 +189,18 @@ def reconfigure_domain(context: AdminContext, name: str) -> None:
     if not context.broker.queues.relocate(name):
         context.broker.domains.reconfigure(name)
     context.broker.loop.performer.request_turn()
+
+
+def show_moves(context: AdminContext) -> list[dict[str, Any]]:
+    """Return the domains that are moved to another cluster, each with the first MOVING_SHOWN queues of its drain."""
+    found = []
+    for proxy in context.broker.proxies.values():
+        for domain, departure in proxy.moves.departures.items():
+            queues, first = proxy.moves.progress(domain, MOVING_SHOWN)
+            found.append({"domain": domain, "from": proxy.name, "to": departure.to, "queues": queues,
+                          "seconds": context.broker.loop.now - departure.since,
+                          "first": [{"uri": uri, "waitsFor": reason} for uri, reason in first]})
+    return found
 
 
 def clear_resolver(context: AdminContext, domain: str | None) -> None:

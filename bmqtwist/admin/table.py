@@ -43,6 +43,7 @@ STORED_QUEUES = AnswerKind("storageContent", text.storage_content,
 ELECTOR_TRANSITIONS, PARTITION_TRANSITIONS, QUEUE_TRANSITIONS = (
     AnswerKind(f"{kind}Transitions", text.transitions, json.transitions) for kind in ("elector", "partition", "queue"))
 STOP_STATUS = AnswerKind("stopStatus", text.stop_status, json.stop_status)
+MOVES = AnswerKind("domainMoves", text.domain_moves, lambda moves: {"moves": list(moves)})
 STOP_PREFLIGHT = AnswerKind("stopPreflight", text.preflight, lambda tree: tree)
 EVENTS = AnswerKind("events", text.events, lambda found: [event.tree() for event in found])
 ALARMS = AnswerKind("alarms", text.alarms, lambda found: [alarm.tree() for alarm in found])
@@ -235,6 +236,8 @@ TABLE: tuple[Entry, ...] = (
     Entry("DOMAINS DOMAIN <name> QUEUE <queue_name> STORY",
           "Show the transition history of 'queue_name' towards its primary at another node",
           operations.show_queue_history, QUEUE_TRANSITIONS, ((_queue_json({"story": {}}), {}),), is_extension=True),
+    Entry("DOMAINS MOVES", "Show the domains that this proxy moves to another cluster, and what is drained at the old one",
+          operations.show_moves, MOVES, (({"domains": {"moves": {}}}, {}),), is_extension=True),
     Entry("STOP STATUS", "Show the progress of this broker's graceful stop", operations.show_stop, STOP_STATUS,
           (({"stop": {"status": {}}}, {}),), is_extension=True),
     Entry("STOP PREFLIGHT", "Show the effects of a graceful stop of this broker on its clusters",

@@ -412,6 +412,15 @@ def transitions(result: commands.Transitions) -> str:
     return f"{lines}\n" if lines else ""
 
 
+def domain_moves(moves: Iterable[Tree]) -> str:
+    lines = []
+    for each in moves:
+        lines.append(f"Domain '{each['domain']}' moves from {each['from']} to {each['to']} for {each['seconds']:.1f} s, "
+                     f"queues that are not drained: {grouped(each['queues'])}")
+        lines += [f"    {queue['uri']}: {queue['waitsFor']}" for queue in each["first"]]
+    return _join_lines(lines, "No domain is being moved.")
+
+
 def stop_status(result: commands.StopStatus) -> str:
     progress = result.progress
     if progress is None:

@@ -144,6 +144,8 @@ class QueueAccess:
             proxy = self._proxy_for(uri.qualified_domain)
             if proxy is not None:
                 self._check_authorized(session, uri.qualified_domain, request)
+                for other in self._proxies.values():
+                    other.moves.move_now(uri.canonical)
                 proxy.open(session, uri, request, partial(self._on_proxy_answer, proxy, session, uri, request, answer))
                 return
             wait = self._seconds_to_wait(session, uri, self._domain_to_open(session, uri, request))
@@ -169,16 +171,17 @@ class QueueAccess:
         provider, known = self._domains.provider, self._domains.by_name
         if name in known or name in self._domains.loaded:
             return False
+        names: list[str] = []
         try:
             names = [each for each in self._proxied if each == name or provider.resolve(each, self.loop.now).name == name]
             provider.drop_domain(name)
-            if not names:
-                return provider.resolve(name, self.loop.now).cluster not in self._clusters
             for each in names:
                 self._relocate(each)
+            return bool(names) or provider.resolve(name, self.loop.now).cluster not in self._clusters
         except Refused as refused:
+            if not names:
+                return False
             raise LocalError(refused.message) from None
-        return True
 
     def _relocate(self, name: str) -> None:
         old, located = self._proxied[name], self._domains.provider.resolve(name, self.loop.now).cluster
@@ -186,6 +189,8 @@ class QueueAccess:
             return
         if located in self._clusters:
             raise LocalError(f"Domain '{name}' cannot be moved to '{located}': this node is a member of that cluster")
+        for proxy in self._proxies.values():
+            proxy.moves.move_waiting(name)
         old.moves.check(name)
         new = self._find_proxy(located)
         self._proxied[name] = new

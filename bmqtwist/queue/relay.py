@@ -319,21 +319,6 @@ class RelayQueue(Queue):
             self._drop(app, message)
         app.register(app.key, app.ordinal, app.first_order)
 
-    def leave_upstream(self, app_id: str) -> None:
-        """Prepare an app to read another cluster, whose PSNs are unrelated; CONFIRMs that wait for the old one are dropped."""
-        self.suspend_confirms(app_id)
-        self.held_confirms.pop(app_id, None)
-        app = self.apps.get(app_id)
-        if app is not None:
-            app.lease = app.sequence = 0
-
-    def move_uplink(self, uplink: Uplink, domain: DomainRules) -> None:
-        """Send PUTs and CONFIRMs to another cluster from now on, pending PUTs included."""
-        for put in self.pending.values():
-            self.uplink.uncount_pending(put)
-            uplink.count_pending(put)
-        self.uplink, self.domain = uplink, domain
-
     def count_failed_attempt(self, app: App, message: Message, wall: int) -> bool:
         """Count a delivery attempt here and, by a REJECT, upstream."""
         attempts = message.attempts

@@ -9,9 +9,10 @@ that consumers of the proxy have not confirmed.
    DRAINED   every app reads the next cluster
 ```
 
-PUTs without an ACK at the end of FLUSHING are sent to the new cluster with the same GUID: if the old cluster has stored them,
-consumers receive them twice. An app whose messages cannot be read, because the old cluster has been unreachable for
-UNREACHABLE_S seconds, is abandoned: it reads the next cluster, and its messages remain in the old one.
+PUTs without an ACK at the end of FLUSHING are sent to the new cluster with the same GUID: if the old cluster has stored
+them, consumers receive them twice. An app whose messages cannot be read, because the old cluster has been unreachable for
+UNREACHABLE_S seconds, is abandoned: it reads the next cluster, and its messages remain in the old one. `moves.py` calls
+`QueueDrain.step` for each ACK of the old cluster and once a second, and performs the outputs.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class DrainState(Enum):
 
 
 class Activity(Enum):
-    """What an app does at the old cluster."""
+    """Activity of an app at the old cluster."""
 
     ACTIVE = "messages arrive or are unconfirmed, or the stream is changing"
     QUIET = "consumers have confirmed everything, and nothing arrives"
@@ -135,7 +136,8 @@ class QueueDrain:
 
 S, D = DrainState, QueueDrain
 TABLE = table(DrainState, get_args(DrainInput), {
-    S.FLUSHING: {PutAnswered: to(D._on_answered, S.DRAINING, S.DRAINED), UpstreamLost: to(D._end_flush, S.DRAINING, S.DRAINED),
+    S.FLUSHING: {PutAnswered: to(D._on_answered, S.DRAINING, S.DRAINED),
+                 UpstreamLost: to(D._end_flush, S.DRAINING, S.DRAINED),
                  Observed: to(D._on_flush_observed, S.DRAINING, S.DRAINED)},
     S.DRAINING: {PutAnswered: to(D._ignore), UpstreamLost: to(D._ignore), Observed: to(D._on_observed, S.DRAINED)},
     S.DRAINED: {PutAnswered: to(D._ignore), UpstreamLost: to(D._ignore), Observed: to(D._ignore)},

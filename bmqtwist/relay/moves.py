@@ -1,12 +1,13 @@
 """Move of a domain between two clusters that this node is a proxy of, while clients have its queues open.
 
-    move        opens the domain's queues at the new cluster and begins their drains at the old one
+    move        opens the domain's queues at the new cluster and begins their drains at the old one, in slices
+    move_now    the same for one queue, because a client opens it
     tick        once a second: observes the drains, and opens or closes consumers at the old cluster
     departures  domains that are still drained at this cluster
 
-A queue keeps its clients and its `RelayQueue`. It has an `UpstreamQueue` at each cluster: the one at the new cluster takes the
-PUTs, and those at the clusters that it has left are read first, oldest first (`UpstreamQueue.sources`). `drain.py` decides when
-PUTs and apps go to the next cluster. CONFIRMs go to the cluster that the app reads. Consumers have their counts, without
+A queue keeps its clients and its `RelayQueue`. It has an `UpstreamQueue` at each cluster: the one at the new cluster takes
+the PUTs; the clusters that it has left are read first, oldest first (`UpstreamQueue.sources`). `drain.py` decides when PUTs
+and apps go to the next cluster. CONFIRMs go to the cluster that the app reads. Consumers have their counts, without
 subscriptions, at the new cluster from the beginning; at the old cluster they are open only while an app has consumers.
 
 Created by `proxy.py`; `broker/access.py` begins a move at DOMAINS RECONFIGURE.
@@ -14,15 +15,17 @@ Created by `proxy.py`; `broker/access.py` begins a move at DOMAINS RECONFIGURE.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import Protocol
 
 from bmqtwist.cluster.streams import AppStream, ChangeSubscriptions, Counts, OpenStream, StreamState
 from bmqtwist.errors import Category, LocalError, Refused
-from bmqtwist.ids import DEFAULT_APP_ID
+from bmqtwist.ids import DEFAULT_APP_ID, domain_of
 from bmqtwist.loop.loop import Loop
+from bmqtwist.loop.scheduler import Priority
 from bmqtwist.queue.domain import DomainRules
-from bmqtwist.queue.relay import RelayQueue
+from bmqtwist.queue.relay import RelayQueue, Uplink
 from bmqtwist.relay.drain import (
     Activity,
     DrainInput,
@@ -34,20 +37,29 @@ from bmqtwist.relay.drain import (
     SwitchApp,
     UpstreamLost,
 )
-from bmqtwist.relay.relays import Relays
+from bmqtwist.relay.relays import Relays, act_in_steps
 from bmqtwist.relay.upstream_queue import UpstreamQueue
 
-SOURCES_MAX = 4  # clusters that a queue reads in turn: its present one, and those that are not drained yet
+SOURCES_MAX = 4  # clusters that a queue reads in turn: earlier ones that are not drained yet, and its present one
 _MOVED = Refused(Category.E_CANCELED, "The domain was moved to another cluster")
+
+
+class Destination(Protocol):
+    """A cluster that a domain moves to: a `proxy.ProxyCluster`."""
+
+    name: str
+    relays: Relays
+
+    def adopt_domain(self, domain: DomainRules) -> DomainRules:
+        """Return the domain at this cluster, with the settings of another cluster until an open is answered."""
 
 
 @dataclass(slots=True)
 class Departure:
-    """A domain that was moved to the cluster `to` at `since`, monotonic seconds; `queues` were open."""
+    """A domain that was moved to the cluster `to` at `since`, monotonic seconds."""
 
     to: str
     since: float
-    queues: int
 
 
 class QueueMove:
@@ -132,7 +144,7 @@ class QueueMove:
             match output:
                 case ReleasePosts():
                     self._relays.release_surplus(opened)
-                    opened.sources[-1].relays.resume(opened.sources[-1], DEFAULT_APP_ID)
+                    _resume(opened.sources[-1], DEFAULT_APP_ID)
                 case SwitchApp():
                     self._switch(output.app_id, output.abandoned)
         if self._machine.state is not before:
@@ -144,10 +156,10 @@ class QueueMove:
             self._loop.report.warn(f"{self.opened.name}: appId '{app_id}' no longer waits for the cluster "
                                    f"that its domain has left: it is unreachable, and its messages remain there")
         if not self._relay.broadcast:
-            self._relay.leave_upstream(app_id)
+            _leave_source(self._relay, app_id)
         self._relays.release_surplus(self.opened)
         source = self.opened.source_of(app_id)
-        source.relays.resume(source, app_id)
+        _resume(source, app_id)
         source.relays.configure_app(source, app_id)
 
     def close_if_ended(self) -> None:
@@ -159,7 +171,7 @@ class QueueMove:
     def describe(self) -> str:
         """Return what the drain waits for."""
         if self.flushing:
-            return f"{len(self._machine.outstanding)} PUTs without ACK"
+            return f"ACKs of {len(self._machine.outstanding)} PUT(s)"
         return ", ".join(f"appId '{app_id}': {self._activity(app_id).value}" for app_id in self.apps)
 
 
@@ -169,50 +181,106 @@ class Moves:
     def __init__(self, title: str, relays: Relays, loop: Loop) -> None:
         self._title, self._relays, self._loop = title, relays, loop
         self.departures: dict[str, Departure] = {}  # by domain
+        self._waiting: dict[str, Destination] = {}  # queues to be moved in slices, by URI
 
     def check(self, domain: str) -> None:
         """Raise LocalError if a domain has been moved too often without being drained."""
         if any(len(opened.sources) >= SOURCES_MAX for opened in self._of(domain)):
             raise LocalError(f"Domain '{domain}' was moved {SOURCES_MAX - 1} times and its queues are not drained yet")
 
-    def move(self, domain: str, target: Relays, to: DomainRules) -> None:
-        """Open the queues of a domain at another cluster, and drain them here. `to`: the domain at that cluster."""
+    def move(self, domain: str, to: Destination) -> None:
+        """Open the queues of a domain at another cluster, in slices, and drain them here."""
         queues = self._of(domain)
-        self._loop.report.info(f"{self._title}: Domain '{domain}' moves to {to.cluster}, {len(queues)} queue(s) are open")
-        self.departures[domain] = Departure(to.cluster, self._loop.now, len(queues))
-        for opened in queues:
-            relay = opened.relay
-            if relay is not None and relay.handles:
-                relay.suspend_posts()
-                relay.ample_quota = False
-                move = QueueMove(opened, relay, self._relays, self._loop)
-                self._relays.leave(opened, move)
-                relay.move_uplink(target.uplink, to)
-                target.add(opened.uri, relay, opened.requested, opened.sources)
-                move.close_if_ended()
-            _cancel_opens(opened)
+        self._loop.report.info(f"{self._title}: Domain '{domain}' moves to {to.name}, {len(queues)} queue(s) are open")
+        self.departures[domain] = Departure(to.name, self._loop.now)
+        self._waiting.update((opened.name, to) for opened in queues)
+        self._in_slices(queues, lambda opened: self.move_now(opened.name))
+
+    def move_waiting(self, domain: str) -> None:
+        """Move all queues of a domain that wait for their slices."""
+        for uri in [each for each in self._waiting if domain_of(each) == domain]:
+            self.move_now(uri)
+
+    def move_now(self, uri: str) -> None:
+        """Move a queue that waits for its slice; ignored if it does not."""
+        to, opened = self._waiting.pop(uri, None), self._relays.opened.get(uri)
+        if to is None or opened is None:
+            return
+        relay = opened.relay
+        if relay is not None and relay.handles:
+            relay.suspend_posts()
+            relay.ample_quota = False
+            move = QueueMove(opened, relay, self._relays, self._loop)
+            opened.drain, opened.is_new = move, False
+            del self._relays.opened[uri]
+            self._relays.leaving[opened] = None
+            _move_uplink(relay, to.relays.uplink, to.adopt_domain(relay.domain))
+            to.relays.add(opened.uri, relay, opened.requested, opened.sources)
+            move.close_if_ended()
+        _cancel_opens(opened)
+
+    def _in_slices(self, queues: list[UpstreamQueue], act: Callable[[UpstreamQueue], None]) -> None:
+        if queues:
+            self._loop.scheduler.start(Priority.ACTIVATION, self, act_in_steps(queues, act, self._relays.failed),
+                                       self._relays.failed)
 
     def _of(self, domain: str) -> list[UpstreamQueue]:
         return [opened for opened in self._relays.opened.values() if opened.uri.qualified_domain == domain]
 
-    def drains(self, domain: str) -> list[QueueMove]:
-        """Return the drains of a domain's queues that have not ended."""
-        return [opened.drain for opened in self._relays.leaving
-                if opened.uri.qualified_domain == domain and isinstance(opened.drain, QueueMove) and not opened.drain.ended]
+    def progress(self, domain: str, most: int) -> tuple[int, list[tuple[str, str]]]:
+        """Return the number of a domain's queues that are not drained, and the first `most`: URIs and what they wait for."""
+        waiting = [uri for uri in self._waiting if domain_of(uri) == domain]
+        drains = [opened for opened in self._relays.leaving
+                  if opened.uri.qualified_domain == domain and not _is_drained(opened)]
+        shown = [(opened.name, opened.drain.describe()) for opened in drains[:most] if isinstance(opened.drain, QueueMove)]
+        return len(waiting) + len(drains), (shown + [(uri, "its slice of the move") for uri in waiting])[:most]
 
     def tick(self, now: float) -> None:
         """Observe the drains; log the end of those of a domain."""
-        for opened in list(self._relays.leaving):
-            _cancel_opens(opened)
-            if isinstance(opened.drain, QueueMove):
-                opened.drain.tick(now)
-            self._relays.release_surplus(opened)
+        if not self._loop.scheduler.has_job(Priority.ACTIVATION, self):
+            self._in_slices(list(self._relays.leaving), self._observe)
+        moving = {opened.uri.qualified_domain for opened in self._relays.leaving if not _is_drained(opened)} | {
+            domain_of(uri) for uri in self._waiting}
         for domain, departure in list(self.departures.items()):
-            if not self.drains(domain):
+            if domain not in moving:
                 del self.departures[domain]
                 text = f"Domain '{domain}' is moved to {departure.to}, its queues are drained here"
                 self._loop.report.info(f"{self._title}: {text} after {now - departure.since:.1f} s")
                 self._loop.report.record_event("config", f"{self._title}: {text}", domain=domain)
+
+    def _observe(self, opened: UpstreamQueue) -> None:
+        _cancel_opens(opened)
+        if isinstance(opened.drain, QueueMove):
+            opened.drain.tick(self._loop.now)
+        self._relays.release_surplus(opened)
+
+
+def _move_uplink(relay: RelayQueue, uplink: Uplink, domain: DomainRules) -> None:
+    """Send PUTs and CONFIRMs to another cluster from now on, pending PUTs included."""
+    for put in relay.pending.values():
+        relay.uplink.uncount_pending(put)
+        uplink.count_pending(put)
+    relay.uplink, relay.domain = uplink, domain
+
+
+def _leave_source(relay: RelayQueue, app_id: str) -> None:
+    """Prepare an app to read another cluster, whose PSNs are unrelated; CONFIRMs that wait for the old one are dropped."""
+    relay.suspend_confirms(app_id)
+    relay.held_confirms.pop(app_id, None)
+    app = relay.apps.get(app_id)
+    if app is not None:
+        app.lease = app.sequence = 0
+
+
+def _resume(source: UpstreamQueue, app_id: str) -> None:
+    """Send waiting CONFIRMs of an app, and waiting PUTs with the default app, if its stream is open."""
+    stream = source.streams.get(app_id)
+    if stream is not None and stream.state is StreamState.OPEN:
+        source.relays.on_stream_open(source, stream)
+
+
+def _is_drained(opened: UpstreamQueue) -> bool:
+    return opened.drain is None or opened.drain.ended
 
 
 def _cancel_opens(opened: UpstreamQueue) -> None:

@@ -78,12 +78,16 @@ class ProxyCluster:
             self.links.start(self._loop.now)
 
     def move_domain(self, name: str, target: ProxyCluster) -> None:
-        """Move the open queues of a domain to another cluster."""
-        known = self.domains.pop(name, None)
-        if known is not None:
-            to = target.domains.setdefault(name, DomainRules(name, name, target.name, known.settings, target._throttle))
-            self.moves.move(name, target.relays, to)
+        """Move the open queues of a domain to another cluster, if this node has used the domain."""
+        self.domains.pop(name, None)
+        if self._started:
             target.dial()
+            self.moves.move(name, target)
+
+    def adopt_domain(self, domain: DomainRules) -> DomainRules:
+        """Return a domain that has moved to this cluster, with its settings until an open is answered here."""
+        return self.domains.setdefault(domain.name, DomainRules(domain.name, domain.name, self.name, domain.settings,
+                                                                self._throttle))
 
     @property
     def queues(self) -> dict[str, RelayQueue]:

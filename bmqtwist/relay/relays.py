@@ -56,7 +56,7 @@ from bmqtwist.queue.handles import OpenRequest, close_queue, find_substream, mak
 from bmqtwist.queue.queue import ConsumerSpec, Handle, Queue, QueueContext, Substream
 from bmqtwist.queue.relay import RelayQueue
 from bmqtwist.relay.messages import RelayIncoming, RelayUplink
-from bmqtwist.relay.upstream_queue import Drain, RelayUser, Upstream, UpstreamQueue, UpstreamRequests
+from bmqtwist.relay.upstream_queue import RelayUser, Upstream, UpstreamQueue, UpstreamRequests
 from bmqtwist.steps import Steps
 from bmqtwist.wire.control import ControlMessage, Encoding, encode_event
 from bmqtwist.wire.schema import OpenQueueResponse, Status
@@ -112,7 +112,7 @@ class Relays:
         self._reopening: set[AppStream] = set()  # reopen requests without a response
         self._to_attach: deque[tuple[Upstream, UpstreamQueue]] = deque()  # queues that wait for their slice
         self._to_attach_job = object()
-        self._failed = partial(loop.isolation.alarm, f"{user.title}: queues get another upstream")
+        self.failed = partial(loop.isolation.alarm, f"{user.title}: queues get another upstream")
         self._detaching: dict[UpstreamQueue, None] = {}  # detached queues whose streams wait for their `UpstreamLost`
         self.uplink = RelayUplink(self.opened, user, loop, bytes_max)
         self.incoming = RelayIncoming(self._by_id, self.uplink, user, loop)
@@ -166,7 +166,7 @@ class Relays:
         self.stream_of(opened, DEFAULT_APP_ID)
         for stream in opened.streams.values():
             if stream.state is StreamState.OPEN:
-                self._on_stream_open(opened, stream)
+                self.on_stream_open(opened, stream)
         return queue
 
     def configure(self, handle: Handle, app_id: str, consumers: list[ConsumerSpec],
@@ -197,7 +197,8 @@ class Relays:
 
         source.relays.configure_app(source, substream.app_id, answered)
 
-    def configure_app(self, opened: UpstreamQueue, app_id: str, answer: Callable[[Refused | None], None] | None = None) -> None:
+    def configure_app(self, opened: UpstreamQueue, app_id: str,
+                      answer: Callable[[Refused | None], None] | None = None) -> None:
         """Send the merged subscriptions of an app's consumers to the upstream, if they differ or `answer` is given."""
         stream, merged = self.stream_of(opened, app_id), opened.merged_subscriptions(app_id)
         if answer is not None or merged != stream.wanted:
@@ -274,12 +275,6 @@ class Relays:
         return opened.relay, [each for stream in opened.streams.values() for each in stream.pending
                               if isinstance(each, OpenStream) and each.is_wanted()]
 
-    def leave(self, opened: UpstreamQueue, drain: Drain) -> None:
-        """Drain a queue here that is opened at another cluster."""
-        del self.opened[opened.name]
-        self.leaving[opened] = None
-        opened.drain = drain
-
     def add(self, uri: QueueUri, relay: RelayQueue, requested: dict[Substream, list[ConsumerSpec]],
             sources: list[UpstreamQueue] | None = None) -> None:
         """Add the relay of a queue that clients have open and whose primary was this node or, with the `sources` that are
@@ -287,7 +282,7 @@ class Relays:
         opened = self._register(uri)
         if sources is not None:
             sources.append(opened)
-            opened.sources = sources
+            opened.sources, opened.is_new = sources, True
         opened.relay, opened.requested = relay, requested
         upstream, opened.upstream = opened.upstream, None
         for app_id in {DEFAULT_APP_ID, *relay.apps}:
@@ -327,7 +322,7 @@ class Relays:
                     if opened.relay is not None and opened.reads(stream.app_id):
                         opened.relay.resume_confirms(stream.app_id)
                 case Opened():
-                    self._on_stream_open(opened, stream)
+                    self.on_stream_open(opened, stream)
                 case RetryIn():
                     self._retry_later(opened, stream, output)
                 case _:
@@ -354,6 +349,7 @@ class Relays:
         self._answering = number
         if isinstance(value, OpenQueueResponse):
             self._loop.report.info(f"{self._user.title}: received OpenQueueResponse {number} for '{opened.name}'")
+            value = _adopt_domain(self._user, opened, value)
         self.step(opened, stream, Answered(value))
         self._check_restored(stream)
         if stream.configured == stream.wanted and opened.relay is not None:
@@ -362,7 +358,8 @@ class Relays:
             opened.ids.retain_only(stream.app_id, [each.expression for each in (*stream.configured, *stream.wanted)])
         self._unregister_if_idle(opened)
 
-    def _on_stream_open(self, opened: UpstreamQueue, stream: AppStream) -> None:
+    def on_stream_open(self, opened: UpstreamQueue, stream: AppStream) -> None:
+        """Send waiting CONFIRMs of an app, and with the default app waiting PUTs: its stream is open."""
         upstream = opened.upstream
         if opened.relay is None or upstream is None:
             return
@@ -373,12 +370,6 @@ class Relays:
             opened.relay.resume_posts(upstream.generation)
             self._loop.report.info(f"{opened.name}: now has an upstream for subQueueId: {stream.sub_id} with "
                                    f"generation count {upstream.generation}.")
-
-    def resume(self, opened: UpstreamQueue, app_id: str) -> None:
-        """Send waiting CONFIRMs of an app, and waiting PUTs with the default app, if its stream is open."""
-        stream = opened.streams.get(app_id)
-        if stream is not None and stream.state is StreamState.OPEN:
-            self._on_stream_open(opened, stream)
 
     def _retry_later(self, opened: UpstreamQueue, stream: AppStream, output: RetryIn) -> None:
         refused, most = output.refused, self._user.operations.reopen_max_attempts
@@ -412,7 +403,7 @@ class Relays:
         scheduler = self._loop.scheduler
         if self._to_attach and len(self._reopening) <= REOPENING_MAX // 2 and not scheduler.has_job(
                 Priority.ACTIVATION, self._to_attach_job):
-            scheduler.start(Priority.ACTIVATION, self._to_attach_job, self._attach_in_slices(), self._failed)
+            scheduler.start(Priority.ACTIVATION, self._to_attach_job, self._attach_in_slices(), self.failed)
 
     def _attach_in_slices(self) -> Steps[None]:
         used = 0
@@ -420,7 +411,7 @@ class Relays:
             try:
                 self._attach(*self._to_attach.popleft())
             except Exception as error:  # the other queues continue
-                self._failed(error)
+                self.failed(error)
             used += MOVED_QUEUE
             if not used % MOVED_AT_ONCE:
                 yield
@@ -437,7 +428,7 @@ class Relays:
 
     def _in_slices(self, queues: list[UpstreamQueue], act: Callable[[UpstreamQueue], None]) -> None:
         if queues:
-            self._loop.scheduler.start(Priority.ACTIVATION, self, _act_in_steps(queues, act, self._failed), self._failed)
+            self._loop.scheduler.start(Priority.ACTIVATION, self, act_in_steps(queues, act, self.failed), self.failed)
 
     def _check_restored(self, stream: AppStream) -> None:
         """Log when all reopen requests are answered, and send more of them."""
@@ -524,8 +515,9 @@ class Relays:
             session.close("#PEER_TIMEOUT %s: %s: no %s in time", self._user.title, session.description, request.expected)
 
 
-def _act_in_steps(queues: list[UpstreamQueue], act: Callable[[UpstreamQueue], None],
-                  failed: Callable[[Exception], None]) -> Steps[None]:
+def act_in_steps(queues: list[UpstreamQueue], act: Callable[[UpstreamQueue], None],
+                 failed: Callable[[Exception], None]) -> Steps[None]:
+    """Call `act` for each queue, in steps; `failed` receives exceptions."""
     for number, opened in enumerate(queues, 1):
         try:
             act(opened)
@@ -533,6 +525,18 @@ def _act_in_steps(queues: list[UpstreamQueue], act: Callable[[UpstreamQueue], No
             failed(error)
         if not number * MOVED_QUEUE % MOVED_AT_ONCE:
             yield
+
+
+def _adopt_domain(user: RelayUser, opened: UpstreamQueue, response: OpenQueueResponse) -> OpenQueueResponse | Refused:
+    """Take over the domain of a moved queue as the new upstream describes it, unless the queue's mode would change."""
+    if opened.relay is None or not opened.is_new:
+        return response
+    domain = user.domain_of(opened.uri, response)
+    if domain.mode != opened.relay.mode:
+        return Refused(Category.E_UNKNOWN, f"Mode {domain.mode} of the domain differs from that of the open queue, "
+                                           f"{opened.relay.mode}: correct the domain, or close the queue at all clients")
+    opened.relay.domain, opened.is_new = domain, False
+    return response
 
 
 def _ignore_response() -> None:

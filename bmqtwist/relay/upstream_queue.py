@@ -69,8 +69,8 @@ class QueueOwner(Protocol):
                       answer: Callable[[Refused | None], None] | None = None) -> None:
         """Send the merged subscriptions of an app's consumers to the upstream."""
 
-    def resume(self, opened: UpstreamQueue, app_id: str) -> None:
-        """Send waiting CONFIRMs of an app, and waiting PUTs with the default app."""
+    def on_stream_open(self, opened: UpstreamQueue, stream: AppStream) -> None:
+        """Send waiting CONFIRMs of an app, and with the default app waiting PUTs: its stream is open."""
 
 
 class Drain(Protocol):
@@ -106,7 +106,8 @@ class UpstreamQueue:
     the retry interval of `AppStream`.
 
     `sources`: where the queue is read, the queue itself unless its domain was moved between clusters: then the drains at
-    the clusters that it has left, oldest first, and the queue at its present cluster. `drain`: set at a cluster it has left.
+    the clusters that it has left, oldest first, and the queue at its present cluster. `drain`: set at a cluster it has left;
+    `is_new`: the present cluster has not answered an open since the move.
     """
 
     def __init__(self, uri: QueueUri, q_id: int, relays: QueueOwner, retry_s: float) -> None:
@@ -115,6 +116,7 @@ class UpstreamQueue:
         self.relay: RelayQueue | None = None
         self.sources: list[UpstreamQueue] = [self]
         self.drain: Drain | None = None
+        self.is_new = False
         self.upstream: Upstream | None = None
         self.waiting_pushes: deque[WaitingPush] = deque()  # in order
         self.waiting_since = 0.0  # time of the first of them, or of the last record that came for one; seconds, monotonic
@@ -170,7 +172,7 @@ class UpstreamQueue:
         return self.drain is None and not any(each.drain is not None and each.drain.flushing for each in self.sources)
 
     def counts(self, app_id: str) -> Counts:
-        """Return the counts that this node's clients have open; at a drained cluster those that are still needed."""
+        """Return the counts that this node's clients have open; at a drained cluster only those still in use."""
         relay, drain = self.relay, self.drain
         if relay is None:
             return Counts()

@@ -187,7 +187,9 @@ def test_every_kind_of_answer_can_be_printed_in_every_encoding() -> None:
         (table.ELECTOR_TRANSITIONS, moved), (table.PARTITION_TRANSITIONS, moved), (table.QUEUE_TRANSITIONS, moved),
         (table.STOP_STATUS, commands.StopStatus(None)), (table.STOP_STATUS, commands.StopStatus(StopProgress(
             "notifies members", 1.5, 2, (ClusterProgress("Cluster (c)", (0, 1), True, 3, 4, 18.5),)))),
-        (table.EVENTS, []), (table.ALARMS, []), (table.LOG, []), (table.REPLICAS, [])]
+        (table.EVENTS, []), (table.ALARMS, []), (table.LOG, []), (table.REPLICAS, []),
+            (table.MOVES, [{"domain": "d", "from": "old", "to": "new", "seconds": 1.5, "queues": 1,
+                            "first": [{"uri": "bmq://d/q", "waitsFor": "ACKs of 1 PUT(s)"}]}])]
     by_commands = {table.ALARM, table.STOP_PREFLIGHT, table.TERMS, table.MESSAGES, table.MESSAGE, table.SUBSCRIPTION}
     assert {kind.name for kind, _ in samples} | {kind.name for kind in by_commands} == {
         each.name for each in vars(table).values() if isinstance(each, AnswerKind)}
