@@ -123,11 +123,11 @@ def _delay(load: LoadedCluster, name: str) -> None:
 # -- storage --------------------------------------------------------------------------------------------------------------
 
 
-def _await_text(load: LoadedCluster, name: str, since: int, texts: Sequence[str]) -> None:
-    """Wait until the log of a node, from line `since` on, has one of the texts."""
+def _await_text(load: LoadedCluster, name: str, since: int, texts: Sequence[str], readyz: str = "") -> None:
+    """Wait until the log of a node, from line `since` on, has one of the texts, or its /readyz contains `readyz`."""
     records = load.cluster[name].records
-    load.until(lambda: any(text in line for line in records[since:] for text in texts), f"{name} to say {texts}",
-               NAMED_SECONDS_MAX)
+    load.until(lambda: any(text in line for line in records[since:] for text in texts)
+               or readyz and readyz in load.reason(name), f"{name} to say {texts or readyz}", NAMED_SECONDS_MAX)
 
 
 def _lose_storage(load: LoadedCluster, name: str) -> None:
