@@ -64,7 +64,7 @@ class RelayUplink:
             if upstream.sends_receipts:
                 batch.await_receipt(queue, app_id, guid)
             if (not queue.has_ample_quota or len(batch.confirms) > DELAYED_CONFIRMS_MAX
-                    or _may_block_on_confirms(stream)):
+                    or _may_block_on_confirms(stream) or len(self._opened[queue.uri].sources) > 1):
                 upstream.peer.session.flush()
             else:
                 upstream.peer.session.flush_soon()
@@ -222,7 +222,7 @@ class RelayIncoming:
     def on_quota(self, peer: PeerSession, advisory: QuotaAdvisory) -> None:
         """Handle the upstream's advisory about a queue's quota: without ample quota, delayed CONFIRMs are sent at once."""
         opened = self._by_id.get(advisory.q_id)
-        if opened is not None and opened.relay is not None and opened.is_upstream(peer):
+        if opened is not None and opened.relay is not None and opened.is_upstream(peer) and opened.drain is None:
             opened.relay.ample_quota = advisory.ample
             opened.relay.end_confirm_delays()
             if not advisory.ample:

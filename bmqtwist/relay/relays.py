@@ -452,7 +452,8 @@ class Relays:
                 if opened.drain is None:
                     opened.relay.suspend_posts()
                 opened.relay.open_apps -= {app_id for app_id in opened.relay.open_apps if opened.reads(app_id)}
-                opened.relay.suspended, opened.relay.ample_quota = True, False
+                opened.relay.suspended = opened.drain is None or not opened.drain.ended
+                opened.relay.ample_quota = False
             if opened.drain is not None:
                 opened.drain.on_upstream_lost()
         self._in_slices(lost, self._finish_detach)
@@ -471,6 +472,8 @@ class Relays:
                 opened.relay.suspend_confirms(stream.app_id)
             self._reopening.discard(stream)
             outputs.append((stream, opened.step(stream, UpstreamLost(), self._loop.now)))
+        if opened.relay is not None and len(opened.sources) > 1:
+            opened.relay.request_delivery()  # messages of another cluster have waited
         for stream, found in outputs:
             self._perform(opened, stream, found)
         self._unregister_if_idle(opened)
