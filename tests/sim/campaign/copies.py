@@ -73,6 +73,7 @@ def _is_ready(world: CampaignWorld, nodes: list[SimulatedNode]) -> bool:
 def replace_files(world: CampaignWorld, node: SimulatedNode, part: str, files: dict[str, bytes]) -> None:
     """Replace the files of one part, of a stopped node, by a copy."""
     belongs, loss = PARTS[part]
+    world.notify_judges(lambda judge: judge.on_storage_lost(node, loss))
     for path in node.disk.paths():
         if belongs(path.rpartition("/")[2]):
             node.disk.remove(path)
@@ -80,7 +81,6 @@ def replace_files(world: CampaignWorld, node: SimulatedNode, part: str, files: d
     for path, data in files.items():
         if belongs(path.rpartition("/")[2]):
             node.disk.put(path, data)
-    world.notify_judges(lambda judge: judge.on_storage_lost(node, loss))
 
 
 def _end_disturbance(world: CampaignWorld) -> None:

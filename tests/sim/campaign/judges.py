@@ -64,7 +64,7 @@ class Judge:
         """A run of a node has recovered its files."""
 
     def on_storage_lost(self, node: SimulatedNode, lost: Loss) -> None:
-        """Files of a node were destroyed while the node was down."""
+        """Files of a node are about to be destroyed; the node is down."""
 
     def on_elector_step(self, node: SimulatedNode, now: float, event: ElectionInput,
                         outputs: list[ElectionOutput]) -> None:

@@ -118,6 +118,15 @@ def copy(state: ClusterState) -> ClusterState:
     return copied
 
 
+def _durable_log(node: SimulatedNode) -> MetadataLog:
+    """Return the metadata log of a node as it would be after a loss of power."""
+    file = LedgerFile(after_power_loss(node.disk, LEDGER_SUFFIX), STORAGE.format(node.name))
+    file.open()
+    log = MetadataLog(Electorate(1, (1, 2)), node.name, 1 << 20)
+    log.open(file.read_all())
+    return log
+
+
 class MetadataJudge(Judge):
     """Checks M1 to M7, M9 and A1 to A4."""
 
@@ -132,9 +141,13 @@ class MetadataJudge(Judge):
         self._leases: dict[tuple[int, int], int] = {}  # (partition, lease) -> node
         self._cluster_ids: set[int] = set()
         self._lost: dict[str, int] = {}  # node -> incarnation of its storage at the loss of its vote or ledger
+        self._lost_logs: list[tuple[str, MetadataLog]] = []  # node, log: what was durable there before the loss
 
     def on_storage_lost(self, node: SimulatedNode, lost: Loss) -> None:
-        """Store the incarnation of storage that must not count any more."""
+        """Store the incarnation of storage that must not count any more, and the log: other nodes may have counted its
+        records before, and apply them later."""
+        if lost.metadata:
+            self._lost_logs.append((node.name, _durable_log(node)))
         identity, _ = IdentityFile(node.disk, STORAGE.format(node.name)).read()
         if (lost.vote or lost.metadata) and not lost.is_old and identity is not None:
             self._lost[node.name] = identity.incarnation
@@ -215,16 +228,10 @@ class MetadataJudge(Judge):
         """Check that a record is durable at a majority of these voters."""
         if len(voters) == 1:
             return
-        holders = [each for each in sorted(voters) if self._is_durable(self.world.node(each), lsn)]
+        logs = [*((each, _durable_log(self.world.node(each))) for each in voters), *self._lost_logs]
+        holders = sorted({each for each, log in logs if each in voters and (log.log.base >= lsn or log.log.has_record(lsn))})
         if len(holders) < len(voters) // 2 + 1:
             raise Violation("M4", f"{node.name} applies {lsn}, which is durable at {holders} only")
-
-    def _is_durable(self, node: SimulatedNode, lsn: Lsn) -> bool:
-        file = LedgerFile(after_power_loss(node.disk, LEDGER_SUFFIX), STORAGE.format(node.name))
-        file.open()
-        log = MetadataLog(Electorate(1, (1, 2)), node.name, 1 << 20)
-        log.open(file.read_all())
-        return log.log.base >= lsn or log.log.has_record(lsn)
 
     def _check_change(self, before: ClusterState, after: ClusterState) -> None:
         """Check the difference between two successive committed states."""

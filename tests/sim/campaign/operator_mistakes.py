@@ -124,8 +124,8 @@ def _restart_foreign(world: CampaignWorld, node: SimulatedNode) -> None:
 
 def empty_disk(world: CampaignWorld, node: SimulatedNode) -> None:
     """Give a stopped node an empty disk."""
-    node.disk = MemoryDisk()
     world.notify_judges(lambda judge: judge.on_storage_lost(node, EVERYTHING))
+    node.disk = MemoryDisk()
 
 
 def _configuration_of_one(usual: Callable[[], Configuration], number: int) -> Configuration:

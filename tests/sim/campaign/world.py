@@ -277,6 +277,7 @@ class CampaignWorld(ElectedCluster):
 
     def lose_storage(self, node: SimulatedNode, lost: Loss) -> None:
         """Remove files of a stopped node."""
+        self.notify_judges(lambda judge: judge.on_storage_lost(node, lost))
         sets = [f"bmq_{index}." for index in lost.partitions]
         for path in node.disk.paths():
             directory, _, name = path.rpartition("/")
@@ -287,7 +288,6 @@ class CampaignWorld(ElectedCluster):
                 node.disk.remove(path)
                 node.disk.sync_directory(directory)
         self._lost.add(node.name)
-        self.notify_judges(lambda judge: judge.on_storage_lost(node, lost))
 
     def may_lose_vote(self, node: SimulatedNode) -> bool:
         """Return whether the cluster continues without an operator after the loss of a node's vote: enough members with
