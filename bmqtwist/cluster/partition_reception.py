@@ -105,8 +105,8 @@ class Reception:
                 alarms.IMAGE_REFUSED,
                 f"the image of node {event.sender} ends with record {event.at[0]}-{event.at[1]}, but "
                 f"{committed[0]}-{committed[1]} is committed: the image is refused")
-        elif event.number and event.number != self._parts:
-            self._report_mismatch()
+        elif event.number and event.number != self._parts or event.at < self.matched:
+            self._report_mismatch()  # a part is missing; or the image was begun for a report before the newest records
         else:
             self.has_reported, standing.progressed_at = False, standing.now
             self._parts = event.number + 1

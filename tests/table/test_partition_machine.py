@@ -464,6 +464,16 @@ def test_an_image_for_a_pulling_primary_ends_after_the_last_record_of_the_source
     assert SendImagePart(PRIMARY, 0, OLD.last) in situation.do(Pull(PRIMARY, LEASE, None))
 
 
+@pytest.mark.spec("cluster", 74)
+def test_an_image_without_the_newest_records_of_the_receiver_is_not_stored() -> None:
+    """It was begun for a report that was sent before these records arrived; the primary has counted them since."""
+    situation = following()
+    assert situation.output_names(replace(image(), at=(4, 7))) == ["Promise to 2"]
+    assert situation.output_names(replace(image(1, True), at=(4, 7))) == []
+    assert situation.machine.log.summary.last == (5, 1)
+    assert situation.output_names(image()) == ["StoreImagePart", "ReplicaReceipt to 2"]
+
+
 def test_an_image_with_a_missing_part_is_requested_again() -> None:
     situation = healing()
     situation.do(image(0))
