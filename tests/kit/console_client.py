@@ -23,7 +23,7 @@ class Tab:
     """Client of the console at `url`, with at most one login and one WebSocket; it connects from `address`."""
 
     def __init__(self, url: str, address: str = "127.0.0.1") -> None:
-        self.host = urlsplit(url).netloc
+        self.url, self.host = url, urlsplit(url).netloc
         self.socket: socket.socket | None = None
         self.document: dict[str, Any] = {}
         self.cookie = ""  # of a login

@@ -27,16 +27,21 @@ from typing import Any, NamedTuple
 from soak.hostile import NICE, ReferenceClient, summary
 from soak.security import (
     administration,
+    announced_addresses,
     federation,
+    forwarded_requests,
     guessed_passwords,
     http_burst,
     http_flood,
     large_answers,
     malformed_requests,
     many_queues,
+    refused_requests,
     silent_connections,
     slow_connections,
+    stolen_logins,
     unread_responses,
+    watched_pages,
 )
 from soak.security.target import Access, Target
 
@@ -70,7 +75,13 @@ ATTACKS = {
     "many queues": Attack(many_queues.run, log_bytes_per_s_max=CLIENT_LOG_BYTES_PER_S_MAX),
     "guessed passwords": Attack(guessed_passwords.run),
     "administration": Attack(administration.run, 3, access="locked", is_load=False),
-    "federation": Attack(federation.run, access="locked")}
+    "federation": Attack(federation.run, access="locked"),
+    "announced addresses": Attack(announced_addresses.run, access="locked", is_load=False),
+    "refused requests": Attack(refused_requests.run, seconds_min=70),
+    "stolen logins": Attack(stolen_logins.run, 3, is_load=False),
+    "forwarded requests": Attack(forwarded_requests.run, access="closed", is_load=False),
+    "forwarded requests, open console": Attack(forwarded_requests.run, access="open", is_load=False),
+    "watched pages": Attack(watched_pages.run)}
 
 
 def run(name: str, seconds: int) -> dict[str, Any]:

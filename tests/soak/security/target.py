@@ -38,16 +38,20 @@ Access = Literal["users", "locked", "open", "closed"]
 
 
 class Target:
-    """Brokers of one attack. `http`: port of the attacked console; `broker`: its process; `secret`: the key of consoles."""
+    """Brokers of one attack. `http`: port of the attacked console; `broker`: its process; `secret`: the key of consoles;
+    `settings`: members of `appConfig.bmqtwist`; `tls`: `tlsConfig` of a second listener, at `tls_port`."""
 
     def __init__(self, root: Path, nodes: int = 1, queues: int = 0, access: Access = "users",
-                 settings: dict[str, Any] | None = None) -> None:
+                 settings: dict[str, Any] | None = None, tls: dict[str, Any] | None = None) -> None:
+        self.tls_port = free_port() if tls else 0
         self.access, self.secret = access, os.urandom(32).hex().encode()
         self.proxy_port = free_port()
         self.cluster: ClusterProcess | None = None
         self._clients: list[RawClient] = []
         app, console = _locked() if access == "locked" else {"bmqtwist": {}}, self._console(root)
         app["bmqtwist"] |= settings or {}
+        if tls:
+            app["tlsConfig"] = tls
         if nodes > 1:
             app["bmqtwist"]["http"] = console
             self.cluster = ClusterProcess(root, nodes, app=app)
@@ -58,6 +62,10 @@ class Target:
             app["bmqtwist"]["http"] = {"port": self.http, **console}
             self.brokers = [BrokerProcess(root, app=app)]
         self.broker = self.brokers[0]
+        if tls:
+            interface = self.broker.config.broker["appConfig"]["networkInterfaces"]["tcpInterface"]
+            interface["listeners"].append({"name": "tls", "address": "127.0.0.1", "port": self.tls_port, "tls": True})
+            self.broker.config.write()
         for each in self.brokers:
             for domain in ("g", "many", ORDERS):
                 each.domain(domain)
