@@ -383,8 +383,9 @@ class BmqtwistConfig(Section):
     queue_creations_per_second_max: Natural = member(
         "maximum number of queues that one principal (without authentication: one address) creates per second, after 10,000 "
         "at once; further opens wait, up to their timeout; 0 = no limit", 100)
-    input_bytes_max: Natural64 = member("maximum size of incomplete events of all connections; above it the connection with "
-                                        "the largest one is closed", 1 << 30, unit="B")
+    input_bytes_max: Natural64 = member("maximum size of incomplete events of all connections; above it the principal or "
+                                        "address with the most bytes loses the connection with its largest one", 1 << 30,
+                                        unit="B")
     relay_bytes_max: Natural64 = member("maximum size of a proxy's PUTs that the cluster has not acknowledged; above it "
                                         "the proxy stops reading from producers", 256 << 20, unit="B")
     rebalance: bool = member("when a node becomes available, the leader moves partitions, one at a time, until all nodes "
