@@ -37,6 +37,7 @@ CONSUMERS = ("live", "fan", "late")
 DOMAINS: dict[str, dict[str, Any]] = {"p": {}, "f": {"mode": "fanout", "app_ids": list(APPS)}, "probe": {}}
 AVAILABLE_SECONDS_MAX = 120.0  # probes of a disk that failed twice within two minutes are up to 60 s apart
 FINISH_SECONDS_MAX = 240.0
+JOURNAL_BYTES = 64 << 20  # the messages of PROBES and of the consumer `late` are not confirmed before the end
 SPARE_PORTS = 2  # for added nodes, and for new endpoints; clients know all ports
 NO_ANSWER = "no answer"  # the process starts or stops, or is not scheduled
 _REASON = re.compile(r"\((?:this node )?([^:;)[]+)")  # in "partitions not available: c3 (RECOVERING: waits for ...)"
@@ -57,7 +58,7 @@ class LoadedCluster:
     def __init__(self, root: Path, nodes: int, durability: str, seed: int, relays: CuttingRelays | None) -> None:
         self.root, self.random, self.relays = root, Random(seed), relays
         self.app = {**FAST_APP, "bmqtwist": {"durability": durability}}
-        self.definition = {"elector": ELECTORS["fast"], "partition": {"maxJournalFileSize": 16 << 20}}
+        self.definition = {"elector": ELECTORS["fast"], "partition": {"maxJournalFileSize": JOURNAL_BYTES}}
         self.cluster = ClusterProcess(root, nodes, proxies=1, app=self.app, cluster=self.definition)
         for name in (*self.cluster.names, *self.cluster.proxies):
             self.add_domains(self.cluster[name])

@@ -53,11 +53,11 @@ def restore_old_copy(world: CampaignWorld, node: SimulatedNode, other: Simulated
     while world.now < until and not _is_ready(world, others):
         world.run(0.1)
     if _is_ready(world, others):
-        part = list(PARTS)[int(step.dice * len(PARTS) * 2) % len(PARTS)]
+        leader, part = world.believed()[0], list(PARTS)[int(step.dice * len(PARTS) * 2) % len(PARTS)]
         world.run(step.share * DOWN_S)
         replace_files(world, node, part, world.copies.pop(node.name))
         world.counts[f"old copy of {part}"] += 1
-        _watch(world, node, world.believed()[0], part)
+        _watch(world, node, leader, part)
     else:
         node.boot()
     world.undisturbed = False

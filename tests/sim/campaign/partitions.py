@@ -93,6 +93,7 @@ class PartitionJudge(Judge):
         # By name of the node and partition:
         self._inspected: dict[tuple[str, int], Psn] = {}  # last record of its log that was inspected
         self._durable: dict[tuple[str, int], Psn] = {}  # last record that is durable
+        self._lost_records: list[tuple[tuple[str, int], Psn]] = []  # last durable record before a loss of storage
         self._durable_in_time: dict[tuple[str, int], Psn] = {}  # the same, before the node promised a newer lease
         self._promised: dict[tuple[str, int], int] = {}  # highest lease that it has promised
         self._positions: dict[tuple[str, int], tuple[int, Psn]] = {}  # number of the run, commit position
@@ -131,8 +132,9 @@ class PartitionJudge(Judge):
         for index in lost.partitions:
             self._active.pop((node.name, index), None)
             self._images.pop((node.name, index), None)
-            for known in self._durable, self._durable_in_time:
-                known.pop((node.name, index), None)
+            self._durable_in_time.pop((node.name, index), None)
+            if (node.name, index) in self._durable:
+                self._lost_records.append(((node.name, index), self._durable.pop((node.name, index))))
 
     # -- records ------------------------------------------------------------------------------------------------------
 
@@ -331,10 +333,12 @@ class PartitionJudge(Judge):
         own, voters = (node.name, hosted.index), self.world.voters_at(node)
         if self._is_durable(node, hosted, psn):
             self._durable[own] = psn
-        holders = [name for (name, index), durable in self._durable.items()
-                   if index == hosted.index and name in voters and history.has(durable, psn)]
+        # a receipt counts, also if the replica has lost its storage since
+        holders = {name for (name, index), durable in (*self._durable.items(), *self._lost_records)
+                   if index == hosted.index and name in voters and history.has(durable, psn)}
         if len(holders) < len(voters) // 2 + 1:
-            raise Violation("R5", f"{node.name}, partition {hosted.index}: {psn} is committed, durable only at {holders}")
+            raise Violation("R5", f"{node.name}, partition {hosted.index}: {psn} is committed, durable only at "
+                                  f"{sorted(holders)}")
         self._add_committed(history, own, psn)
 
     # -- after each event ---------------------------------------------------------------------------------------------
