@@ -46,7 +46,7 @@ TURN_S: Final = 0.012  # of all classes together, beside one step of each pendin
 BUDGETS: Final = {  # seconds of one turn
     Priority.INPUT: 0.004,  # two bursts
     Priority.UNAUTHENTICATED: 0.002,  # an unauthenticated connection must not delay clients
-    Priority.HTTP: 0.001,  # two requests: a flood of them must not delay clients
+    Priority.HTTP: 0.0004,  # one request: an ACK waits for several turns, and a flood must not delay it to three times
     Priority.QUEUE: 0.002,  # a million messages are purged in a second
     Priority.COMMAND: 0.002,  # as QUEUE
     Priority.ACTIVATION: 0.002,  # as QUEUE
