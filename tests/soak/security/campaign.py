@@ -47,7 +47,7 @@ from soak.security.target import Access, Target
 
 SECONDS = 10
 P99_RATIO_MAX, P99_MS_MAX = 3.0, 100.0
-P99_QUIET_MS = 4.0  # a shorter time without the attack counts as this one, except for anonymous floods
+P99_QUIET_MS, AUTHENTICATED_QUIET_MS = 4.0, 10.0  # a shorter time without the attack counts as this one, not for a flood
 GROWTH_BYTES_MAX = 64 << 20
 LOG_BYTES_PER_S_MAX = 4 << 10
 CLIENT_LOG_BYTES_PER_S_MAX = 1 << 20  # at most 1,000 B for each queue that it opens
@@ -72,13 +72,15 @@ class Attack(NamedTuple):
 ATTACKS = {
     "flood": Attack(http_flood.run, 3, p99_quiet_ms=0.0),
     "flood of many queues": Attack(http_flood.run, 1, 14_000, p99_quiet_ms=0.0),
-    "burst": Attack(http_burst.run, 3, p99_quiet_ms=0.0), "unread responses": Attack(unread_responses.run, 1, 14_000, seconds_min=60),
+    "burst": Attack(http_burst.run, 3, p99_quiet_ms=0.0),
+    "unread responses": Attack(unread_responses.run, 1, 14_000, seconds_min=60),
     "slow connections": Attack(slow_connections.run), "malformed requests": Attack(malformed_requests.run),
     "large answers": Attack(large_answers.run, access="open"), "silent connections": Attack(silent_connections.run),
-    "many queues": Attack(many_queues.run, log_bytes_per_s_max=CLIENT_LOG_BYTES_PER_S_MAX),
+    "many queues": Attack(many_queues.run, log_bytes_per_s_max=CLIENT_LOG_BYTES_PER_S_MAX,
+                          p99_quiet_ms=AUTHENTICATED_QUIET_MS),
     "guessed passwords": Attack(guessed_passwords.run),
     "administration": Attack(administration.run, 3, access="locked", is_load=False),
-    "federation": Attack(federation.run, access="locked"),
+    "federation": Attack(federation.run, access="locked", p99_quiet_ms=AUTHENTICATED_QUIET_MS),
     "announced addresses": Attack(announced_addresses.run, access="locked", is_load=False),
     "refused requests": Attack(refused_requests.run, seconds_min=70),
     "stolen logins": Attack(stolen_logins.run, 3, is_load=False),
