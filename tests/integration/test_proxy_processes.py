@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -107,20 +106,3 @@ def test_a_proxy_reads_only_the_location_from_a_domain_file(chain: list[BrokerPr
         for number in range(5):
             app.post("bmq://other/q", b"%d" % number)
         assert len(app.take(5, confirm=False)) == 5
-
-
-def test_a_confirm_through_one_proxy_gives_room_for_a_put_through_another(tmp_path: Path) -> None:
-    with ExitStack() as stack:
-        member = stack.enter_context(BrokerProcess(tmp_path / "n1", free_port()))
-        near, far = (stack.enter_context(proxy_of(tmp_path, name, member.port)) for name in ("p1", "p2"))
-        for each in (member, near, far):
-            each.config.domain("tight", queue_messages=3)
-        uri = "bmq://tight/q"
-        producer, consumer = (stack.enter_context(application(each.url)) for each in (far, near))
-        producer.session.open_queue(uri, write=True)
-        consumer.session.open_queue(uri, read=True)
-        for _ in range(20):
-            for number in range(4):
-                assert producer.post(uri, b"%d" % number).status == blazingmq.AckStatus.SUCCESS
-            consumer.take(4)
-            time.sleep(0.003)
