@@ -124,7 +124,8 @@ class PartitionJudge(Judge):
         self._doubtful.pop(node.name, None)
 
     def on_storage_lost(self, node: SimulatedNode, lost: Loss) -> None:
-        """Discard the lost promises and records of the node."""
+        """Discard the lost promises and records of the node. Records that were durable count for a commit, as a receipt does
+        that the primary has received."""
         if not lost.is_old and lost != EVERYTHING:
             self._doubtful[node.name] = range(len(EVERYTHING.partitions)) if lost.promises else lost.partitions
         for key in [key for key in self._promised if key[0] == node.name and lost.promises]:
@@ -132,7 +133,6 @@ class PartitionJudge(Judge):
         for index in lost.partitions:
             self._active.pop((node.name, index), None)
             self._images.pop((node.name, index), None)
-            self._durable_in_time.pop((node.name, index), None)
             if (node.name, index) in self._durable:
                 self._lost_records.append(((node.name, index), self._durable.pop((node.name, index))))
 
