@@ -393,6 +393,7 @@ def flip_bit(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, st
         node.crash(power=False, down=0.01 + step.share * DOWN_S)
         path, where = found[int(step.dice * len(found))]
         node.disk.flip(path, where, 1 << int(step.share * 8))
+        world.damaged.add(node.name)
         world.counts["bits flipped"] += 1
 
 

@@ -70,7 +70,7 @@ class CampaignWorld(ElectedCluster):
         self.violation: Violation | None = None  # the first one
         self.message_judge = next(judge for judge in self.judges if isinstance(judge, MessageJudge))
         self.proposals = 0
-        self._lost = set[str]()  # nodes that have lost files since their last start
+        self.damaged = set[str]()  # nodes that have lost files since their last start, or have a flipped bit in a journal
         self.mistaken: dict[str, Any] = {}  # node -> mistake of an operator, for `operator_mistakes.py`
         self.faults_ended = False
         self.members: MemberList | None = None  # the last committed list, from `metadata.MetadataJudge`
@@ -164,7 +164,7 @@ class CampaignWorld(ElectedCluster):
         if node.name in self.foreign:
             return
         self.counts["boots"] += 1
-        self._lost.discard(node.name)  # its identity says so from now on
+        self.damaged.discard(node.name)  # its identity says so from now on
         for proxy in node.broker.proxies.values():
             self._observe_relays(node, proxy.relays)
         if node in self.proxies:
@@ -287,7 +287,7 @@ class CampaignWorld(ElectedCluster):
                     or lost == EVERYTHING):
                 node.disk.remove(path)
                 node.disk.sync_directory(directory)
-        self._lost.add(node.name)
+        self.damaged.add(node.name)
 
     def may_lose_vote(self, node: SimulatedNode) -> bool:
         """Return whether the cluster continues without an operator after the loss of a node's vote: enough members with
@@ -299,7 +299,7 @@ class CampaignWorld(ElectedCluster):
         if self.foreign or self.members is None and self.schedule.old_nodes:  # which does not announce the loss
             return False
         without_ledger = {StorageState.LOST} if self.members is None else {StorageState.LOST, StorageState.FRESH}
-        return not self._lost and all(
+        return not self.damaged and all(
             identity is not None and identity.state not in without_ledger for identity in identities)
 
     def intact_members(self) -> list[str]:
@@ -311,7 +311,7 @@ class CampaignWorld(ElectedCluster):
         registered = {each.node_id: each.incarnation for each in newest.nodes} if newest is not None else {}
         found = []
         for node in self.machines:
-            if node.name in self._lost:
+            if node.name in self.damaged:
                 continue
             identity, _ = IdentityFile(node.disk, STORAGE.format(node.name)).read()
             if (identity is not None and registered.get(identity.node_id) == identity.incarnation
