@@ -333,13 +333,15 @@ def rebalance(context: AdminContext, name: str) -> None:
     _raise_if_refused(_appointments(find_cluster(context, name)).rebalance())
 
 
-def _plan_members(context: AdminContext, name: str, plan: Callable[[list[MemberInfo]], list[MemberInfo]]) -> None:
-    """Plan other nodes of a cluster. `plan`: returns them, from the present ones."""
+def _plan_members(context: AdminContext, name: str,
+                  plan: Callable[[list[MemberInfo]], list[MemberInfo]]) -> Awaited[str]:
+    """Plan other nodes of a cluster; the result is the reason why the plan is not committed, "" = it is. `plan`: returns
+    the nodes, from the present ones."""
     cluster = find_cluster(context, name)
     members = cluster.metadata.state.members
     if members is None:
         raise LocalError(f"Cluster '{name}' is not formed yet: all of its nodes must be connected once")
-    _raise_if_refused(cluster.leadership.plan_members(plan([replace_info(each) for each in members.nodes])))
+    return Awaited(partial(cluster.leadership.plan_members, plan([replace_info(each) for each in members.nodes])))
 
 
 def replace_info(info: MemberInfo, **changes: str) -> MemberInfo:
@@ -347,29 +349,29 @@ def replace_info(info: MemberInfo, **changes: str) -> MemberInfo:
     return MemberInfo(info.node_id, changes.get("name", info.name), changes.get("endpoint", info.endpoint))
 
 
-def add_member(context: AdminContext, name: str, number: int, node: str, endpoint: str) -> None:
+def add_member(context: AdminContext, name: str, number: int, node: str, endpoint: str) -> Awaited[str]:
     """Plan to add a node."""
     _check_endpoint(endpoint)
-    _plan_members(context, name, lambda nodes: [*nodes, MemberInfo(number, node, endpoint)])
+    return _plan_members(context, name, lambda nodes: [*nodes, MemberInfo(number, node, endpoint)])
 
 
-def remove_member(context: AdminContext, name: str, node: str) -> None:
+def remove_member(context: AdminContext, name: str, node: str) -> Awaited[str]:
     """Plan to remove a node."""
     node_id = _node_id(find_cluster(context, name), node)
-    _plan_members(context, name, lambda nodes: [each for each in nodes if each.node_id != node_id])
+    return _plan_members(context, name, lambda nodes: [each for each in nodes if each.node_id != node_id])
 
 
-def replace_member(context: AdminContext, name: str, node: str, endpoint: str) -> None:
+def replace_member(context: AdminContext, name: str, node: str, endpoint: str) -> Awaited[str]:
     """Plan to replace a node by one at another endpoint."""
     _check_endpoint(endpoint)
     node_id = _node_id(find_cluster(context, name), node)
-    _plan_members(context, name, lambda nodes: [
+    return _plan_members(context, name, lambda nodes: [
         replace_info(each, endpoint=endpoint) if each.node_id == node_id else each for each in nodes])
 
 
-def cancel_members(context: AdminContext, name: str) -> None:
+def cancel_members(context: AdminContext, name: str) -> Awaited[str]:
     """Cancel the planned nodes."""
-    _plan_members(context, name, lambda nodes: [])
+    return _plan_members(context, name, lambda nodes: [])
 
 
 def _check_endpoint(endpoint: str) -> None:

@@ -201,11 +201,12 @@ class Leadership:
         """Return these nodes and the connected other nodes."""
         return [*nodes, *filter(self.is_up, self.elector.other_nodes)]
 
-    def plan_members(self, nodes: Sequence[MemberInfo]) -> str:
-        """Plan other nodes of the cluster, none to cancel the plan; return the reason if it is refused."""
-        if not self.leads:
-            return self._not_leader_reason
-        return self.storage.plan(nodes, self._loop.now)
+    def plan_members(self, nodes: Sequence[MemberInfo], done: Callable[[str], None]) -> None:
+        """Plan other nodes of the cluster, none to cancel the plan; `done(reason)`: it is committed (""), or refused."""
+        if self.leads:
+            self.storage.plan(nodes, self._loop.now, done)
+        else:
+            done(self._not_leader_reason)
 
     def transfer(self, node_id: int) -> str:
         """Transfer leadership to another node; return the reason if it is refused."""

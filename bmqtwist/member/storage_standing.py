@@ -146,11 +146,11 @@ class StorageStanding:
         others = {each.node_id for each in nodes} - {self.electorate.node_id}
         return others <= set(connected) and not any(node_differences(nodes, configurations[each]) for each in others)
 
-    def propose(self, members: MemberList, now: float) -> None:
-        """Propose a member list."""
+    def propose(self, members: MemberList, now: float, done: Callable[[str], None] = lambda reason: None) -> None:
+        """Propose a member list; `done(reason)`: it is committed (""), or not."""
         self._proposing = True
         self._loop.report.info(f"{self._title}: member list {members.version} is proposed: {members_text(members)}")
-        self.metadata.propose(ChangeMembers(members), self._on_decided, self._loop.wall(now))
+        self.metadata.propose(ChangeMembers(members), partial(self._on_decided, done), self._loop.wall(now))
         self._loop.performer.request_turn()
 
     def propose_change(self, now: float, connected: Iterable[int]) -> None:
@@ -169,22 +169,27 @@ class StorageStanding:
         if wanted is not None:
             self.propose(wanted, now)
 
-    def plan(self, nodes: Sequence[MemberInfo], now: float) -> str:
-        """Propose the next nodes, which configurations may have from now on; none cancels the plan. Return the reason if it
-        is refused."""
+    def plan(self, nodes: Sequence[MemberInfo], now: float, done: Callable[[str], None]) -> None:
+        """Propose the next nodes, which configurations may have from now on; none cancels the plan. `done(reason)`: the plan
+        is committed (""), or it is refused."""
         lists = self.electorate.lists
         if self._proposing or len(lists) != 1:
-            return "the member list is being changed, or the cluster is not formed yet: try again"
+            done("the member list is being changed, or the cluster is not formed yet: try again")
+            return
         try:
-            self.propose(with_planned(lists[0], nodes), now)
+            members = with_planned(lists[0], nodes)
         except LocalError as error:
-            return str(error)
-        return ""
+            done(str(error))
+        else:
+            self.propose(members, now, done)
 
-    def _on_decided(self, outcome: Outcome, wall: int) -> None:
+    def _on_decided(self, done: Callable[[str], None], outcome: Outcome, wall: int) -> None:
         self._proposing = False
+        reason = ""
         if isinstance(outcome, NotDone):
-            self._loop.report.warn(f"{self._title}: the member list was not changed: {outcome.reason}")
+            reason = f"{outcome.reason}; the next leader may still commit it" if outcome.unknown else outcome.reason
+            self._loop.report.warn(f"{self._title}: the member list was not changed: {reason}")
+        done(reason)
 
     # -- shown to operators -----------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from bmqtwist.broker.commands import BEGUN
 from bmqtwist.cluster.electorate import MemberState
 from bmqtwist.testing.cluster import PORT
 from bmqtwist.testing.config import member_configuration
@@ -54,7 +55,7 @@ def state(nodes: ReplicatingCluster, node: SimulatedNode) -> MemberState:
 def test_a_node_is_added_under_load_while_each_node_restarts_once() -> None:
     nodes = available_cluster(1)
     nodes.post(20)
-    assert nodes.admin(nodes.leader, "CLUSTERS CLUSTER c3 MEMBERS ADD 4 n4 tcp://n4:30114") == "SUCCESS"
+    assert nodes.admin(nodes.leader, "CLUSTERS CLUSTER c3 MEMBERS ADD 4 n4 tcp://n4:30114") == BEGUN
     nodes.run(1.0)
     assert "Planned nodes : n1, n2, n3, n4" in nodes.admin(nodes.machines[0], "CLUSTERS CLUSTER c3 STATUS")
     for node in list(nodes.machines):
@@ -104,7 +105,7 @@ def test_configurations_that_other_tools_deploy_change_the_members_once_all_node
 def test_a_removed_node_is_refused_and_serves_nothing() -> None:
     nodes = available_cluster(3)
     nodes.post(20)
-    assert nodes.admin(nodes.leader, "CLUSTERS CLUSTER c3 MEMBERS REMOVE n3") == "SUCCESS"
+    assert nodes.admin(nodes.leader, "CLUSTERS CLUSTER c3 MEMBERS REMOVE n3") == BEGUN
     nodes.run(1.0)
     first, second, removed = nodes.machines
     removed.crash(power=False, down=None)
@@ -151,12 +152,28 @@ def test_changes_that_are_no_single_valid_step_are_refused() -> None:
                             ("ADD 4 n4 nonsense", "ENDPOINT must be"), ("REMOVE n9", "has no node 'n9'")):
         assert reason in nodes.admin(leader, f"CLUSTERS CLUSTER c3 MEMBERS {command}"), command
     assert "leads the cluster: run the command there" in nodes.admin(other, "CLUSTERS CLUSTER c3 MEMBERS REMOVE n3")
-    assert nodes.admin(leader, "CLUSTERS CLUSTER c3 MEMBERS REMOVE n3") == "SUCCESS"
+    assert nodes.admin(leader, "CLUSTERS CLUSTER c3 MEMBERS REMOVE n3") == BEGUN
     nodes.run(1.0)
-    assert nodes.admin(leader, "CLUSTERS CLUSTER c3 MEMBERS CANCEL") == "SUCCESS"
+    assert nodes.admin(leader, "CLUSTERS CLUSTER c3 MEMBERS CANCEL") == BEGUN
     nodes.run(1.0)
     assert "Planned" not in nodes.admin(leader, "CLUSTERS CLUSTER c3 STATUS")
     assert voters(nodes) == [["n1", "n2", "n3"]] * 3
+
+
+def test_a_plan_is_answered_when_it_is_committed_or_has_failed() -> None:
+    nodes, answers = available_cluster(6), list[str]()
+    leader = nodes.leader
+    leader.broker.commands.run("CLUSTERS CLUSTER c3 MEMBERS REMOVE n3", "test", lambda answer: answers.append(answer.text))
+    nodes.run(1.0)
+    assert answers == ["SUCCESS"]
+    for each in nodes.machines:
+        if each is not leader:
+            nodes.network.cut(leader.name, each.name)
+    leader.broker.commands.run("CLUSTERS CLUSTER c3 MEMBERS CANCEL", "test", lambda answer: answers.append(answer.text))
+    nodes.run(0.1)
+    assert len(answers) == 1
+    nodes.run(20.0)
+    assert "the next leader may still commit it" in answers[1]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -164,7 +181,7 @@ def test_members_are_added_and_removed_while_nodes_crash(seed: int) -> None:
     random, nodes = Random(seed), available_cluster(20 + seed)
     nodes.post(10)
     for count, command in ((4, "ADD 4 n4 tcp://n4:30114"), (3, "REMOVE n4"), (4, "ADD 4 n4 tcp://n4:30114")):
-        assert nodes.admin(nodes.leader, f"CLUSTERS CLUSTER c3 MEMBERS {command}") == "SUCCESS"
+        assert nodes.admin(nodes.leader, f"CLUSTERS CLUSTER c3 MEMBERS {command}") == BEGUN
         nodes.run(random.random())
         first = nodes.machines[:3]
         for node in nodes.machines[3:]:

@@ -48,7 +48,7 @@ class MembershipChange:
         random.shuffle(names)
         self._cancel_at = random.randrange(len(names)) if random.random() < CANCELLED else -1
         self._steps: list[Callable[[], bool]] = [self._is_intact]
-        self._steps += [] if random.random() < DEPLOYED else [partial(send_to_leader, world, command)]
+        self._steps += [] if random.random() < DEPLOYED else [partial(self._plan, command)]
         self._steps += [partial(self._restart, name) for name in names]
         self._after(0.0, self._step)
 
@@ -76,7 +76,15 @@ class MembershipChange:
         self._world.counts["member changes cancelled"] += 1
         self.wanted, self._cancel_at = self._former, -1
         self._steps = [partial(self._restart, name) for name in self._restarted]
-        self._steps.append(partial(send_to_leader, self._world, "CANCEL"))
+        self._steps.append(partial(self._plan, "CANCEL"))
+
+    def _plan(self, command: str) -> bool:
+        """Send a command about the plan to the leader until its effect is committed."""
+        members = self._world.members
+        if members is not None and bool(members.planned) is (command != "CANCEL"):
+            return True
+        send_to_leader(self._world, command)
+        return False
 
     def _is_intact(self) -> bool:
         """Return whether all members have intact storage: the operator begins only then."""
@@ -120,19 +128,13 @@ class MembershipChange:
         return True
 
 
-def send_to_leader(world: CampaignWorld, command: str) -> bool:
-    """Send a command about the members to the leader; return whether it succeeds."""
-    answers = list[str]()
+def send_to_leader(world: CampaignWorld, command: str) -> None:
+    """Send a command about the members to the leader."""
     for leader in world.believed():
         if not leader.paused:
-            text = f"CLUSTERS CLUSTER {CLUSTER} MEMBERS {command}"
-            leader.act(partial(_run_command, leader, text, answers))
+            leader.act(partial(leader.broker.commands.run_at_once, f"CLUSTERS CLUSTER {CLUSTER} MEMBERS {command}",
+                               "campaign"))
             leader.request_turn()
-    return "SUCCESS" in answers
-
-
-def _run_command(node: SimulatedNode, text: str, answers: list[str]) -> None:
-    answers.append(node.broker.commands.run_at_once(text, "campaign").text)
 
 
 def definition_nodes(world: CampaignWorld) -> Nodes:

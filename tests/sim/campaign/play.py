@@ -96,6 +96,10 @@ def _perform(world: CampaignWorld, schedule: Schedule) -> None:
     if schedule.clients:
         create_clients(world)
     world.run(schedule.begin)
+    if schedule.old_nodes:  # an upgrade begins with a cluster that works
+        until = world.now + SETTLE_S
+        while world.now < until and not any(world.cluster(node.name).leadership.active for node in world.machines):
+            world.run(SETTLE_STEP_S)
     for step in schedule.steps:
         act(world, step)
         world.run(step.wait)
