@@ -37,7 +37,7 @@ def change_release(world: CampaignWorld, node: SimulatedNode, other: SimulatedNo
     elif step.share < LATE and world.change is None and node.name in set(world.intact_members()) - world.mistaken.keys():
         world.counts["late rollbacks"] += 1
         _install(node, (PREVIOUS, LEGACY)[step.dice < 0.5], step)
-        world.at(world.now + LATE_S, partial(_end_late_rollback, world, node))
+        world.at(world.now + LATE_S, partial(_end_late_rollback, world, node, node.run_number))
 
 
 def _install(node: SimulatedNode, versions: Versions, step: Step) -> None:
@@ -54,10 +54,11 @@ def _upgrade(node: SimulatedNode) -> None:
         node.crash(power=False, down=0.1)
 
 
-def _end_late_rollback(world: CampaignWorld, node: SimulatedNode) -> None:
+def _end_late_rollback(world: CampaignWorld, node: SimulatedNode, run: int) -> None:
+    """Check V1, unless the node still stops, and upgrade it again. `run`: its last run with this release."""
     connected = [each.name for each in world.machines if each is not node and each.up and node.up
                  and world.cluster(each.name).leadership.is_up(int(node.name[1:]))]
-    if connected and node.versions is not OWN:
+    if connected and node.versions is not OWN and node.run_number != run:
         raise Violation("V1", f"{node.name} lacks active features, and is connected with {connected}")
     _upgrade(node)
 
