@@ -398,8 +398,9 @@ def flip_bit(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, st
 
 
 def _is_undamaged(world: CampaignWorld) -> bool:
-    """Return whether all of at least three nodes are up, and no log or live message is damaged."""
-    if len(world.machines) < 3 or len(world.intact_members()) < len(world.machines) or not all(
+    """Return whether all of at least three nodes are up, no log or live message is damaged, and no change of the members
+    will empty a disk."""
+    if world.change is not None or len(world.machines) < 3 or len(world.intact_members()) < len(world.machines) or not all(
             each.up for each in world.machines):
         return False
     all_hosted = [hosted for each in world.machines for hosted in world.replication(each).hosted]
