@@ -30,10 +30,10 @@ def evaluate(load: LoadedCluster, without_majority: Collection[str] = ()) -> tup
     majority of the nodes serves."""
     records = [load.clients.record(name) for name in PRODUCERS.values()]
     verdict = _judge(load, records)
-    posted = sum(each["posts"][LATE] for each in records)
+    posted = sum(each["posts"][LATE] - sum(status != "SUCCESS" for _, _, status in each["acks"][LATE]) for each in records)
     if load.late_stored != posted:
         verdict.report("duplicated" if load.late_stored > posted else "lost",
-                       f"{LATE} holds {load.late_stored} messages of {posted} posts")
+                       f"{LATE} holds {load.late_stored} messages of {posted} accepted posts")
     for text in load.silent:
         verdict.report("unexpected", text)
     waits = _waits(load, verdict, without_majority)

@@ -63,28 +63,32 @@ class Verdict:
             self.examples.append(f"{kind}: {detail}")
 
 
-def judge_posts(verdict: Verdict, produced: Produced) -> dict[int, str]:
-    """Check that every post has exactly one acknowledgement, a success; return GUIDs by number."""
+def judge_posts(verdict: Verdict, produced: Produced) -> tuple[dict[int, str], set[int]]:
+    """Check that every post has exactly one acknowledgement, a success; return GUIDs by number, and the refused numbers."""
     guids: dict[int, str] = {}
+    refused = set[int]()
     place = f"{produced.producer} to {produced.uri}"
     for number, guid, status in produced.acks:
         if number in guids:
             verdict.report("answered twice", f"{place} {number}")
         guids[number] = guid
         if status != "SUCCESS":
+            refused.add(number)
             verdict.report("refused", f"{place} {number}: {status}")
     verdict.numbers["posts"] += produced.posts
     verdict.numbers["acknowledged"] += len(guids)
     for number in range(produced.posts):
         if number not in guids:
             verdict.report("unanswered", f"{place} {number}")
-    return guids
+    return guids, refused
 
 
-def judge_deliveries(verdict: Verdict, consumed: Consumed, posted: dict[str, dict[int, str]], moves: bool) -> None:
+def judge_deliveries(verdict: Verdict, consumed: Consumed, posted: dict[str, dict[int, str]], refused: dict[str, set[int]],
+                     moves: bool) -> None:
     """Check the deliveries of a queue to an app.
 
-    `posted`: GUIDs by number, of each producer to this queue; `moves` as of `judge`.
+    `posted`: GUIDs by number, of each producer to this queue; `refused`: the numbers that were refused, which need not be
+    delivered; `moves` as of `judge`.
     """
     first: dict[str, int] = dict.fromkeys(posted, 0)  # producer -> the number that must be delivered next
     skipped: dict[str, set[int]] = {producer: set() for producer in posted}  # numbers that must follow
@@ -126,7 +130,7 @@ def judge_deliveries(verdict: Verdict, consumed: Consumed, posted: dict[str, dic
             verdict.numbers["of these with the flag"] += redelivered
     for producer, guids in posted.items():
         for number in guids:
-            if (producer, number) not in seen:
+            if (producer, number) not in seen and number not in refused[producer]:
                 verdict.report("lost", f"{place}: {producer} {number}")
 
 
@@ -146,14 +150,17 @@ def judge(produced: list[Produced], consumed: list[Consumed], events: list[tuple
     """
     verdict = Verdict()
     posted: dict[str, dict[str, dict[int, str]]] = {}
+    refused: dict[str, dict[str, set[int]]] = {}
     for each in produced:
-        posted.setdefault(each.uri, {})[each.producer] = judge_posts(verdict, each)
+        posted.setdefault(each.uri, {})[each.producer], refused.setdefault(each.uri, {})[each.producer] = judge_posts(
+            verdict, each)
     guids = Counter(guid for of_queue in posted.values() for numbers in of_queue.values() for guid in numbers.values())
     for guid, count in guids.items():
         if count > 1:
             verdict.report("duplicated", f"GUID {guid} has {count} posts")
     for each_consumed in consumed:
-        judge_deliveries(verdict, each_consumed, posted.get(each_consumed.uri, {}), moves)
+        uri = each_consumed.uri
+        judge_deliveries(verdict, each_consumed, posted.get(uri, {}), refused.get(uri, {}), moves)
     for client, letters, queues in events:
         judge_events(verdict, client, letters, queues)
     return verdict

@@ -33,6 +33,10 @@ def test_wrong_acks_are_violations(acks: object, kind: str) -> None:
     assert kind in violations(acks=acks)
 
 
+def test_a_refused_post_is_not_lost() -> None:
+    assert violations([*ACKS[:3], (3, "d", "STORAGE_FAILURE")], ALL[:3]) == {"refused"}
+
+
 @pytest.mark.parametrize(("deliveries", "kind"), [
     (ALL[:3], "lost"), ([*ALL, (0, "x", "p", 4, False)], "unexpected"), ([*ALL, (0, "x", "p", 3, False)], "unexpected"),
     ([*ALL, ALL[3]], "redelivered"), ([ALL[1], ALL[0], *ALL[2:]], "out of order"),
