@@ -53,8 +53,9 @@ def restore_old_copy(world: CampaignWorld, node: SimulatedNode, other: Simulated
     while world.now < until and not _is_ready(world, others):
         world.run(0.1)
     if _is_ready(world, others):
-        leader, part = world.believed()[0], list(PARTS)[int(step.dice * len(PARTS) * 2) % len(PARTS)]
         world.run(step.share * DOWN_S)
+    if _is_ready(world, others):
+        leader, part = world.believed()[0], list(PARTS)[int(step.dice * len(PARTS) * 2) % len(PARTS)]
         replace_files(world, node, part, world.copies.pop(node.name))
         world.counts[f"old copy of {part}"] += 1
         _watch(world, node, leader, part)
