@@ -379,16 +379,17 @@ def isolate_busy_primary(world: CampaignWorld, node: SimulatedNode, other: Simul
 
 
 def flip_bit(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
-    """Flip a bit in a file of the node, unless a node is down or has damage: the data of a message, or its journal after a
-    kill.
+    """Flip a bit in a file of the node, unless a node is down or has damage: the data of a message, or, unless a change of
+    the members may empty another disk, its journal after a kill.
 
     So a majority of the disks stays intact.
     """
     if step.dice < 0.5:
         flip_live_data(world, node, step, FLIP_ATTEMPTS)
         return
+    may_flip = world.change is None and _is_undamaged(world)
     found = [(path, where) for hosted in world.replication(node).hosted if not hosted.busy
-             for path, where in detectable_positions(hosted) if path in node.disk.paths()] if _is_undamaged(world) else []
+             for path, where in detectable_positions(hosted) if path in node.disk.paths()] if may_flip else []
     if found:
         node.crash(power=False, down=0.01 + step.share * DOWN_S)
         path, where = found[int(step.dice * len(found))]
@@ -398,9 +399,8 @@ def flip_bit(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, st
 
 
 def _is_undamaged(world: CampaignWorld) -> bool:
-    """Return whether all of at least three nodes are up, no log or live message is damaged, and no change of the members
-    will empty a disk."""
-    if world.change is not None or len(world.machines) < 3 or len(world.intact_members()) < len(world.machines) or not all(
+    """Return whether all of at least three nodes are up, and no log or live message is damaged."""
+    if len(world.machines) < 3 or len(world.intact_members()) < len(world.machines) or not all(
             each.up for each in world.machines):
         return False
     all_hosted = [hosted for each in world.machines for hosted in world.replication(each).hosted]
