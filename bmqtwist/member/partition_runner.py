@@ -76,6 +76,7 @@ class PartitionRunner:
         self._name, self._cluster, self._loop, self._links, self._statuses = name, cluster, loop, links, statuses
         self._decline = decline
         self.give_up: Callable[[int, str], None] = lambda index, reason: None
+        self.on_write_failed: Callable[[float], None] = lambda now: None  # of records; for `disk_health`
         self.hosted: list[HostedPartition] = []
         self.primaries = KnownPrimaries(name, links, loop.report)
         self.handovers: Handovers
@@ -140,6 +141,8 @@ class PartitionRunner:
         own = hosted.partition
         if own is not partition:
             return
+        if own.files.reports.write_failed:
+            self.on_write_failed(now)
         if own.may_delay_replication and hosted.machine.targets.by_node and not at_once:
             if not hosted.delays_records:
                 hosted.delays_records = True

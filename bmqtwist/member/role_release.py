@@ -1,11 +1,14 @@
-"""Release of the roles of a member that cannot write: leadership first, then its partitions, to members that can.
+"""Release of the roles of a member that cannot write, to members that can.
 
     check    every second, and after a change of a member's status or ability:
-             1. as leader, transfer the leadership to a member that can write; cede it after TRANSFER_SECONDS_MAX
-             2. stand for no election
-             3. hand over each partition, after at most DRAIN_SECONDS_MAX for the records that are in its files
+             1. begin to hand over each partition: PUTs wait for the next primary. The lease is declined after at most
+                DRAIN_SECONDS_MAX for the records that are in the partition's files, and again until a leader replaces it
+             2. as leader, transfer the leadership to a member that can write; cede it after TRANSFER_SECONDS_MAX. A leader
+                whose ledger cannot be written appoints no primary: its successor does
+             3. stand for no election
 
-While no connected member can write, the member keeps its roles: it refuses writes until it has space. A partition with
+The turn in which a write of a partition fails begins these steps. While no connected member can write, the member keeps its
+roles: it refuses writes until it has space. A partition with
 messages of queues in memory stays, since no other member has them. `disk_health.py` decides whether a member can write;
 called by `cluster.py` and by a timer.
 """
@@ -34,6 +37,7 @@ class RoleRelease:
         self.health = health = DiskHealth(leadership.title, probe, replication.write_reports, loop, self._on_changed)
         leadership.on_write_failed = leadership.metadata.on_write_failed = health.on_failed
         replication.runner.promises.on_write_failed = health.on_failed
+        replication.runner.on_write_failed = health.check
         self._cede_at: float | None = None  # the leadership is being transferred until then
 
     def start(self, now: float) -> None:
@@ -52,6 +56,7 @@ class RoleRelease:
             self._cede_at = None
             leadership.set_able(True)
             return
+        self._replication.hand_over_all(now, self.health.reason, DRAIN_SECONDS_MAX)
         successor = self._replication.appointments.successor()
         if leadership.elector.state is ElectionState.LEADER and successor is not None:
             if self._cede_at is None:
@@ -60,5 +65,3 @@ class RoleRelease:
             if now < self._cede_at:
                 return
         leadership.set_able(False)
-        if leadership.knows_leader:  # without a ledger this node does not know that the leader is active
-            self._replication.hand_over_all(now, self.health.reason, DRAIN_SECONDS_MAX)

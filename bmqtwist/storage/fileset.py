@@ -69,6 +69,11 @@ class Reports:
         """Record a failed write or sync, or that a file could not be created."""
         self._write_failure = str(error)
 
+    @property
+    def write_failed(self) -> bool:
+        """True if a write or sync has failed since the last `take_write_failure`."""
+        return bool(self._write_failure)
+
     def take_write_failure(self) -> str:
         """Return the last failure since the last call; "" = there was none."""
         failure, self._write_failure = self._write_failure, ""

@@ -81,6 +81,7 @@ def test_a_leader_that_cannot_write_hands_its_roles_over(damage: Callable[[Simul
     if closed:
         former.stop()
     world.finish()
+    assert not world.refusals(), "PUTs wait for the next primary"
 
 
 def former_reason(world: FaultWorld, node: SimulatedNode, former: SimulatedNode) -> str:
