@@ -1,6 +1,7 @@
 """GUID history of a queue: detects repeated PUTs (deduplication).
 
-Every GUID is held for `window` seconds from its arrival, and dropped at most an eighth of the window later:
+Every GUID is held for `window` seconds from its arrival, and dropped at most an eighth of the window later, but not before
+1/8 s later. GUIDs of producers whose timer increases are in buckets, in the order of arrival:
 
     newest                                                                                        oldest
     open: GUIDs in a dict  ->  closed bucket  ->  closed bucket  ->  ...  ->  closed bucket  ->  dropped
@@ -12,9 +13,9 @@ Every GUID is held for `window` seconds from its arrival, and dropped at most an
               | v, # | timer tick         | client id         |      v: version, #: counter
               +------+--------------------+-------------------+
 
-Producers create GUIDs with an increasing timer, so most need no lookup: the history stores the highest tick of each client
-id, and a GUID with a higher tick is new. Other GUIDs (retransmissions, same tick, other threads) are searched in every
-bucket whose range includes them.
+Most GUIDs need no lookup: the history stores the highest tick of each client id, and a GUID with a higher tick is new. Other
+GUIDs (retransmissions, same tick, other threads, digests) are searched in a table (`guid_table.py`), to which new ones are
+added, and in every bucket whose range includes them.
 
 The number of client ids is limited. When it is exceeded, all are dropped and their highest tick becomes a `floor`: while
 earlier GUIDs are held, a client id seen again starts at least there, so that a higher tick still proves a new GUID.
@@ -33,6 +34,8 @@ from collections import deque
 from collections.abc import Iterator
 from itertools import chain
 from typing import Final
+
+from bmqtwist.storage.guid_table import GuidTable
 
 BUCKET_GUIDS_MAX: Final = 16384  # an open bucket needs about six times the memory of a closed one
 CLIENTS_MAX: Final = 4096  # client ids with a stored tick
@@ -74,8 +77,8 @@ class GuidHistory:
     never_added: result of `was_never_added` for the last GUID that `seen_or_add` added, before it was added.
     """
 
-    __slots__ = ("window", "never_added", "_open", "_newest", "_due", "_buckets", "_closed", "_ticks", "_dropped", "_floor",
-                 "_floor_until")
+    __slots__ = ("window", "never_added", "_open", "_newest", "_due", "_buckets", "_closed", "_table", "_sweeping", "_ticks",
+                 "_dropped", "_floor", "_floor_until")
 
     def __init__(self, window: float) -> None:
         self.window = window
@@ -84,6 +87,8 @@ class GuidHistory:
         self._due = float("-inf")  # when the open bucket closes
         self._buckets: deque[_Bucket] = deque()
         self._closed = 0  # GUIDs in closed buckets
+        self._table = GuidTable(window)  # of the GUIDs that were not above all earlier ticks of their client
+        self._sweeping = False  # `expire` drops expired GUIDs of the table
         self._ticks: dict[bytes, bytes] = {}  # client id -> highest tick seen
         self._dropped = b""  # highest tick of the dropped client ids
         self.never_added = False
@@ -91,10 +96,10 @@ class GuidHistory:
         self._floor_until = 0.0
 
     def __len__(self) -> int:
-        return len(self._open) + self._closed
+        return len(self._open) + self._closed + len(self._table)
 
     def __iter__(self) -> Iterator[bytes]:
-        return chain(*self._buckets, self._open)
+        return chain(*self._buckets, self._open, self._table)
 
     def seen_or_add(self, guid: bytes, now: float) -> bool:
         """Return whether the GUID was added within the window; add it otherwise."""
@@ -111,14 +116,15 @@ class GuidHistory:
         if last is not None and tick > last:
             self._ticks[client] = tick
             self.never_added = tick > self._dropped
-        elif guid in opened or self._in_buckets(guid, now):
+            opened[guid] = None
+            self._newest = now
+            return False
+        if guid in opened or self._table.holds(guid, now) or self._in_buckets(guid, now):
             return True
-        elif last is None:
-            self.never_added = tick > self._dropped
+        self.never_added = last is None and tick > self._dropped
+        if last is None:
             self._add_client(client, tick, now)
-        else:
-            self.never_added = False
-        opened[guid] = None
+        self._table.add(guid, now)
         self._newest = now
         return False
 
@@ -132,24 +138,26 @@ class GuidHistory:
         self.seen_or_add(guid, max(arrived, self._newest))
 
     def discard(self, guid: bytes) -> None:
-        """Remove a GUID of the open bucket, whose message was refused after all."""
+        """Remove a GUID that is in no closed bucket: one that was just added, whose message was refused after all."""
         self._open.pop(guid, None)
+        self._table.discard(guid)
 
     def shift_times(self, seconds: float) -> None:
         """Add `seconds` to all arrival times, because the GUIDs so far were added with another clock."""
         self._newest, self._due, self._floor_until = self._newest + seconds, self._due + seconds, self._floor_until + seconds
+        self._table.shift_times(seconds)
         for bucket in self._buckets:
             bucket.newest += seconds
 
     def set_window(self, window: float, now: float) -> None:
         """Change the window, also for the GUIDs added before."""
-        self.window = window
+        self.window = self._table.window = window
         self._rotate(now)
 
     def remove(self, guids: set[bytes]) -> None:
         """Remove GUIDs of any age; slow, for rare repairs."""
-        for guid in guids & self._open.keys():
-            del self._open[guid]
+        for guid in guids:
+            self.discard(guid)
         buckets, self._buckets, self._closed = self._buckets, deque(), 0
         for bucket in buckets:
             kept = {key: None for key in bucket if key not in guids}
@@ -161,9 +169,12 @@ class GuidHistory:
         """Drop old GUIDs of an idle queue; adding GUIDs does so, too."""
         if now >= self._due:
             self._rotate(now)
+        if self._sweeping:
+            self._sweeping = not self._table.expire(now)
 
     def _rotate(self, now: float) -> None:
         """Close the open bucket, drop old buckets."""
+        self._sweeping = True
         if self._open:
             self._buckets.append(_Bucket(self._open, self._newest))
             self._closed += len(self._open)

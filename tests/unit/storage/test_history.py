@@ -1,12 +1,15 @@
 """GUID history: each GUID is held for the deduplication time, and dropped at most an eighth of it later."""
 
+import hashlib
 import sys
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bmqtwist.storage import guid_table
 from bmqtwist.storage import history as module
+from bmqtwist.storage.guid_table import PART_ENTRIES
 from bmqtwist.storage.history import GuidHistory
 
 CLIENT = b"client"
@@ -86,6 +89,64 @@ def test_old_guids_take_sixteen_bytes_each():
     assert all(history.seen_or_add(guid(tick), 300.0) for tick in range(0, count, 997))
 
 
+def digest(number):
+    return hashlib.md5(b"%d" % number).digest()
+
+
+def test_guids_without_a_rising_timer_take_at_most_thirty_bytes_each():
+    history, count = GuidHistory(300), 30_000
+    for number in range(count):
+        history.seen_or_add(digest(number), number / 1000)
+    assert len(history) == count == len(set(history))
+    assert sum(sys.getsizeof(part) for part in history._table._parts) < 30 * count
+    assert all(history.seen_or_add(digest(number), 300.0) for number in range(0, count, 97))
+
+
+def test_a_lookup_searches_a_part_of_bounded_size():
+    history = GuidHistory(300)
+    for number in range(30_000):
+        history.seen_or_add(digest(number), 0.0)
+    assert max(map(len, history._table._parts)) < 20 * 5 * PART_ENTRIES
+
+
+def test_with_steady_traffic_at_most_an_eighth_of_the_guids_is_expired():
+    history, rate = GuidHistory(10), 1000
+    for number in range(40 * rate):
+        history.seen_or_add(digest(number), number / rate)
+        assert number < 15 * rate or 10 * rate <= len(history) <= 11.5 * rate
+
+
+def test_expire_drops_the_guids_of_a_large_table_in_steps(monkeypatch):
+    monkeypatch.setattr(guid_table, "SWEPT_PARTS_MAX", 4)
+    history = GuidHistory(8)
+    for number in range(1000):
+        history.seen_or_add(digest(number), 0.0)
+    sizes = []
+    for second in range(9, 20):
+        history.expire(float(second))
+        sizes.append(len(history))
+    assert sizes == sorted(sizes, reverse=True) and 0 < sizes[0] < 1000 and sizes[-1] == 0
+    assert not history.seen_or_add(digest(1), 20.0) and history.seen_or_add(digest(1), 21.0)
+
+
+def test_a_shorter_window_takes_effect_for_earlier_guids():
+    history = GuidHistory(300)
+    for tick in (1, 2, 1):
+        history.seen_or_add(guid(tick), 0.0)
+    history.set_window(5, 10.0)
+    assert not history.seen_or_add(guid(1), 10.0) and not history.seen_or_add(guid(2), 10.0)
+
+
+def test_removed_guids_of_any_age_are_new():
+    history = GuidHistory(300)
+    guids = [*map(digest, range(500)), *map(guid, range(500))]
+    for each in guids:
+        history.seen_or_add(each, 0.0)
+    history.expire(100.0)
+    history.remove({digest(7), guid(7)})
+    assert [each for each in guids if not history.seen_or_add(each, 100.0)] == [digest(7), guid(7)]
+
+
 def test_a_guid_formed_by_two_adjacent_stored_guids_is_not_reported_as_seen():
     low, high = b"\1" * 8 + b"\5" * 8, b"\7" * 16
     across = low[8:] + high[:8]
@@ -162,12 +223,12 @@ class ReferenceHistory:
 STEPS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 5), st.integers(0, 1), st.integers(0, 3)), max_size=120)
 
 
-@pytest.mark.parametrize("bucket, clients", [(3, 2), (16384, 4096)])
+@pytest.mark.parametrize("bucket, clients, entries", [(3, 2, 1), (16384, 4096, 64)])
 @settings(max_examples=300, deadline=None)
 @given(STEPS)
-def test_history_agrees_with_a_plain_dict(bucket, clients, steps):
+def test_history_agrees_with_a_plain_dict(bucket, clients, entries, steps):
     saved = module.BUCKET_GUIDS_MAX, module.CLIENTS_MAX
-    module.BUCKET_GUIDS_MAX, module.CLIENTS_MAX = bucket, clients
+    module.BUCKET_GUIDS_MAX, module.CLIENTS_MAX, guid_table.PART_ENTRIES = bucket, clients, entries
     try:
         history, model, now = GuidHistory(8.0), ReferenceHistory(8.0), 0.0
         for tick, client, counter, wait in steps:
@@ -178,3 +239,4 @@ def test_history_agrees_with_a_plain_dict(bucket, clients, steps):
             assert len(history) <= len(steps)
     finally:
         module.BUCKET_GUIDS_MAX, module.CLIENTS_MAX = saved
+        guid_table.PART_ENTRIES = PART_ENTRIES
