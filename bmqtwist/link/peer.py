@@ -325,7 +325,7 @@ class PeerSession(ClientSession):
         attempts = _UNLIMITED
         if message.attempts is not None or handle.queue.domain.max_attempts:
             attempts = _attempts(handle, sub_id, message)
-        if len(handle.substreams) > 1:
+        if handle.merges:
             if not outbox.sends_psns and not self.is_member:
                 if message.order < handle.pushed_order:
                     flags |= OUT_OF_ORDER  # other apps were ahead

@@ -1,5 +1,6 @@
-"""Delivery from a queue: redelivered messages first, then put-aside messages, app by app; then new messages, each to all
-apps whose next message it is, so that one PUSH to a client names them all.
+"""Delivery from a queue, app by app: redelivered messages first, then put-aside messages, then new messages. Apps that merge
+PUSHes, because a client consumes from several of them, receive new messages together: each message goes to all of them whose
+next message it is, so that one PUSH to the client names them all.
 
 One turn delivers at most TURN_MESSAGES_MAX / (number of apps) new messages to apps without subscription expressions. With
 expressions, and for redeliveries and rechecks of put-aside messages, it examines at most TURN_EVALUATIONS_MAX / (number of
@@ -21,7 +22,7 @@ from bmqtwist.storage.message import Message
 def deliver(queue: Queue, now: float, held_apps: int = 0) -> None:
     """Deliver messages to consumers with room, except for apps in the bit mask `held_apps`."""
     queue.delivery_requested = False
-    apps = list[App]()
+    merging = list[App]()
     for app in queue.active:
         if app.router_outdated:
             app.current_router()
@@ -40,11 +41,12 @@ def deliver(queue: Queue, now: float, held_apps: int = 0) -> None:
         if app.rechecks and not _recheck(queue, app, now):
             continue
         if app.new_messages:
-            apps.append(app)
-    if len(apps) == 1:
-        _deliver_new(queue, apps[0], now)
-    elif apps:
-        _deliver_new_to_all(queue, apps, now)
+            if app.router.merges:
+                merging.append(app)
+            else:
+                _deliver_new(queue, app, now)
+    if merging:
+        _deliver_new_to_all(queue, merging, now)
 
 
 def broadcast(queue: Queue, app: App, message: Message) -> int:

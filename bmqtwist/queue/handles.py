@@ -164,9 +164,14 @@ def set_subscriptions(substream: Substream, subscriptions: list[ConsumerSubscrip
 
 
 def _set_merging(handle: Handle) -> None:
-    """Allow merged PUSHes if every substream has at most one subscription id, so that the order can be kept."""
+    """Merge the PUSHes of several substreams: to a broker always, to another client if every substream has at most one
+    subscription id, so that the order can be kept."""
     substreams = handle.substreams.values()
-    handle.merges = len(substreams) > 1 and all(len(each.subscriptions) <= 1 for each in substreams)
+    merges = len(substreams) > 1 and (handle.client.is_broker or all(len(each.subscriptions) <= 1 for each in substreams))
+    if merges != handle.merges:
+        handle.merges = merges
+        for each in substreams:
+            each.app.router_outdated = True
 
 
 def _matcher(queue: Queue, spec: ConsumerSpec) -> CompiledExpression | None:

@@ -172,14 +172,16 @@ class Group:
 
 class Router:
     """Routing table of one app, rebuilt after a consumer opens, configures or closes. `at_members`: the app has consumers,
-    and all of them are clients of other members, which have copies of the records."""
+    and all of them are clients of other members, which have copies of the records. `merges`: the handle of a consumer
+    merges PUSHes of this app with those of other apps."""
 
-    __slots__ = ("groups", "only_group", "subscriptions", "at_members")
+    __slots__ = ("groups", "only_group", "subscriptions", "at_members", "merges")
 
     def __init__(self, subscriptions: Iterable[ConsumerSubscription] = ()) -> None:
         self.subscriptions = list(subscriptions)
         self.at_members = bool(self.subscriptions) and all(
             subscription.substream.handle.client.is_member for subscription in self.subscriptions)
+        self.merges = any(subscription.substream.handle.merges for subscription in self.subscriptions)
         groups: dict[str, Group] = {}
         for subscription in self.subscriptions:
             group = groups.get(subscription.text)

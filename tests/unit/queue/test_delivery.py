@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import pytest
 from kit.calls import count_calls
-from kit.engine_kit import Engine, got, spec_of
+from kit.engine_kit import WALL, Engine, got, spec_of
 
 from bmqtwist.errors import Refused
 from bmqtwist.limits import SUBSCRIPTIONS_MAX
 from bmqtwist.queue import window
 from bmqtwist.queue.domain import Throttle
-from bmqtwist.queue.queue import Handle, Put
+from bmqtwist.queue.handles import OpenRequest, close_queue
+from bmqtwist.queue.queue import FLAG_READ, Handle, Put
 from bmqtwist.report import LineLimiter
 from bmqtwist.storage.message import Message
+
+
+def pushes(engine: Engine, *handles: Handle) -> list[tuple[str, bytes]]:
+    """Post two messages and return the app and payload of all PUSHes, in order."""
+    pushed: list[tuple[str, bytes]] = []
+    apps = {each.s_id: app.app_id for app in engine.queue.active for each in app.current_router().subscriptions}
+    with pytest.MonkeyPatch.context() as patch:
+        for handle in handles:
+            patch.setattr(handle.client, "push", lambda handle, sub_id, message, late: pushed.append(
+                (apps[sub_id], message.payload)))
+        engine.post(b"1", b"2")
+    return pushed
 
 
 def test_new_messages_are_delivered_in_order_of_arrival() -> None:
@@ -234,6 +247,28 @@ def test_each_app_receives_and_confirms_messages_independently() -> None:
     assert len(engine.queue.messages) == 2
     engine.confirm(bar)
     assert got(bar) == [b"2"] and len(engine.queue.messages) == 1
+
+
+def test_apps_of_different_clients_are_delivered_one_after_the_other() -> None:
+    engine = Engine("fanout", ("foo", "bar"))
+    readers = [engine.reader("foo"), engine.reader("bar", s_id=2)]
+    assert pushes(engine, *readers) == [("foo", b"1"), ("foo", b"2"), ("bar", b"1"), ("bar", b"2")]
+
+
+def test_apps_that_share_a_client_receive_each_message_together() -> None:
+    """The PUSH of a message to the client names both apps even if an event is full between two messages."""
+    engine = Engine("fanout", ("foo", "bar", "own"))
+    shared = engine.open(read=1, app="foo", sub_id=1)
+    engine.configure(shared, spec_of(1))
+    own = engine.reader("own", s_id=3)
+    assert pushes(engine, shared, own) == [("foo", b"1"), ("foo", b"2"), ("own", b"1"), ("own", b"2")]
+    engine.open(read=1, app="bar", sub_id=2, handle=shared)
+    engine.configure(shared, spec_of(2), app="bar")
+    engine.turn()
+    assert pushes(engine, shared, own) == [("own", b"1"), ("own", b"2"), ("foo", b"1"), ("bar", b"1"), ("foo", b"2"),
+                                           ("bar", b"2")]
+    close_queue(shared, OpenRequest(1, 2, "bar", FLAG_READ, 1, 0, 0), False, WALL)
+    assert pushes(engine, shared, own) == [("foo", b"1"), ("foo", b"2"), ("own", b"1"), ("own", b"2")]
 
 
 def test_broadcast_delivers_to_all_consumers_and_stores_no_message() -> None:

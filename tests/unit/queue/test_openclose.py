@@ -132,6 +132,10 @@ def test_substreams_share_a_push_only_while_each_has_one_subscription() -> None:
     engine.open(read=1, app="bar", sub_id=2, handle=handle)
     engine.configure(handle, spec_of(1, "x > 0"), spec_of(2, "x < 0"), app="foo")
     assert not handle.merges
+    handle.client.is_broker = True
+    engine.configure(handle, spec_of(1, "x > 0"), spec_of(2, "x < 0"), app="foo")
+    assert handle.merges, "a broker keeps the order of each app"
+    handle.client.is_broker = False
     engine.configure(handle, spec_of(3), app="foo")
     assert handle.merges
     close_queue(handle, request(sub_id=2), False, WALL)

@@ -16,6 +16,7 @@ class Handle:
     """A handle of a client."""
 
     client = SimpleNamespace(is_member=False, resumes_at_once=False, window=DeliveryWindow())
+    merges = False
 
 
 class Stream:
