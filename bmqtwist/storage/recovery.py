@@ -348,6 +348,7 @@ class Recovery(Replay):
             self.quarantine(reason, messages)
         self.state.data_bytes = DATA_HEADER_BYTES + bytes_of_good + sum(
             data_record_bytes(DATA_HEADER.size + len(message.options) + message.size) for message in kept)
+        self.state.count_bytes()
         self.find_ends()
 
     def quarantine(self, reason: str, messages: list[Message]) -> None:

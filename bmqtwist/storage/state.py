@@ -72,19 +72,21 @@ class StoredApp:
 class StoredQueue:
     """Messages and apps of one queue. Only `PartitionState` changes it.
 
-    apps: app key -> registered app. mask: their bits. messages: GUID -> message, in order of arrival. history: recent GUIDs,
-    removed messages included. in_memory: True once it held messages without records. live_keys: of its CREATION, ADDITION,
-    PURGE and app-level DELETION records. auto_*: the auto-confirms whose message has not arrived.
+    apps: app key -> registered app. mask: their bits. messages: GUID -> message, in order of arrival. bytes: sum of their
+    sizes. history: recent GUIDs, removed messages included. in_memory: True once it held messages without records.
+    live_keys: of its CREATION, ADDITION, PURGE and app-level DELETION records. auto_*: the auto-confirms whose message has
+    not arrived.
     """
 
-    __slots__ = ("key", "uri", "apps", "mask", "messages", "history", "in_memory", "live_keys", "auto_guid", "auto_mask",
-                 "auto_keys", "_bits")
+    __slots__ = ("key", "uri", "apps", "mask", "messages", "bytes", "history", "in_memory", "live_keys", "auto_guid",
+                 "auto_mask", "auto_keys", "_bits")
 
     def __init__(self, key: bytes, uri: str) -> None:
         self.key, self.uri = key, uri
         self.apps: dict[bytes, StoredApp] = {}
         self.mask = 0
         self.messages: LongDict[bytes, Message] = LongDict()
+        self.bytes = 0
         self.history = GuidHistory(HISTORY_SECONDS)
         self.in_memory = False
         self.live_keys: list[int] = []
@@ -114,11 +116,13 @@ class StoredQueue:
         message.pending = self.mask
         message.queue_key = self.key
         self.messages.add(message.guid, message)
+        self.bytes += message.size
 
     def remove_message(self, message: Message) -> None:
         """Remove a message of an in-memory queue."""
         message.pending = 0
         del self.messages[message.guid]
+        self.bytes -= message.size
 
     def unregister_app(self, app_key: bytes) -> MessageSteps:
         """Unregister an app; no message is pending for it any more."""
@@ -180,6 +184,11 @@ class PartitionState:
 
     # ---- messages ------------------------------------------------------------------------------------------------
 
+    def count_bytes(self) -> None:
+        """Count the bytes of all queues: recovery reads the sizes of the messages after their records."""
+        for queue in self.queues.values():
+            queue.bytes = sum([message.size for message in queue.messages.values()])
+
     def apply_message(self, queue: StoredQueue, message: Message, record_bytes: int) -> None:
         """Apply a MESSAGE with a DATA record of `record_bytes`; it is pending for the apps of the queue."""
         message.pending = queue.mask
@@ -190,8 +199,10 @@ class PartitionState:
         message.live_key = key
         self.live.add(key, message)
         queue.messages.add(message.guid, message)
+        size = message.size
+        queue.bytes += size
         self.data_bytes += record_bytes
-        self.cached_bytes += message.size
+        self.cached_bytes += size
 
     def apply_confirm(self, queue: StoredQueue, bit: int, message: Message, record: bytes) -> None:
         """Apply a CONFIRM: the message is no longer pending for the app."""
@@ -232,6 +243,7 @@ class PartitionState:
         del queue.messages[message.guid]
         message.pending = 0
         live, size = self.live, message.size
+        queue.bytes -= size
         del live[message.live_key]
         message.live_key = -1
         if message.payload is not None:
@@ -267,7 +279,7 @@ class PartitionState:
 
     def empty_queue(self, queue: StoredQueue) -> MessageSteps:
         """Empty a queue at once; remove its messages in steps."""
-        leaving, queue.messages = queue.messages, LongDict()
+        leaving, queue.messages, queue.bytes = queue.messages, LongDict(), 0
         self.purging.append((queue, leaving))
         return self._remove_messages(queue, leaving)
 
@@ -278,6 +290,7 @@ class PartitionState:
             for _ in range(min(len(leaving), MESSAGES_AT_ONCE)):
                 guid, message = leaving.popitem()
                 last.messages.add(guid, message)
+                last.bytes += message.size
                 if message.live_key < 0:
                     last.remove_message(message)
                 else:

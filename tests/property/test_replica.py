@@ -166,7 +166,9 @@ class Primary:
 
 
 def comparable_state(state: PartitionState) -> Any:
-    """Return all comparable parts of a state; live keys may differ."""
+    """Return all comparable parts of a state; live keys may differ. Checks the counted bytes of each queue."""
+    assert all(queue.bytes == sum(message.size for message in queue.messages.values()) for queue in state.queues.values())
+
     def live(item: Any) -> Any:
         if isinstance(item, tuple):
             return item[0][:36], item[0][40:], item[1]  # a rollover moves the QLIST record
