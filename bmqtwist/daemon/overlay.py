@@ -25,6 +25,10 @@ class OverlayFile:
     def size(self) -> int:
         return self._size
 
+    def allocated(self) -> int:
+        """Return the bytes of the original file; the changes are on no disk."""
+        return 0 if self._base is None else self._base.allocated()
+
     def read(self, offset: int, size: int) -> bytes:
         size = max(0, min(size, self._size - offset))
         below = min(size, self._base_size - offset)
@@ -110,8 +114,8 @@ class OverlayDisk:
 
     def sync_directory(self, directory: str) -> None: ...
 
-    def free_bytes(self, directory: str) -> int:
-        return self._base.free_bytes(directory)
+    def space(self, directory: str) -> tuple[int, int]:
+        return self._base.space(directory)
 
     def identify(self, directory: str) -> Hashable:
         return self._base.identify(directory)

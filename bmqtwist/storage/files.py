@@ -17,6 +17,7 @@ from bmqtwist.storage.store import DirectoryBusy, File
 
 LOCK_NAME = ".bmqtwist.lock"
 FILE_MODE = 0o600  # only the broker's user may read messages
+STAT_BLOCK_BYTES: Final = 512  # unit of st_blocks
 _JOIN_BYTES_MAX: Final = 1 << 16  # of parts joined into one pwrite; single writes and larger copies take longer
 
 
@@ -30,6 +31,9 @@ class RealFile:
 
     def size(self) -> int:
         return os.fstat(self._fd).st_size
+
+    def allocated(self) -> int:
+        return os.fstat(self._fd).st_blocks * STAT_BLOCK_BYTES
 
     def read(self, offset: int, size: int) -> bytes:
         data = os.pread(self._fd, size, offset)
@@ -118,9 +122,9 @@ class RealDisk:
         finally:
             os.close(fd)
 
-    def free_bytes(self, directory: str) -> int:
+    def space(self, directory: str) -> tuple[int, int]:
         status = os.statvfs(directory)
-        return status.f_bavail * status.f_frsize
+        return status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize
 
     def identify(self, directory: str) -> tuple[int, int]:
         """Return device and inode, equal for all names, symbolic links and mounts of a directory."""

@@ -388,6 +388,11 @@ class FileSets:
         journal, data, qlist = (each.file.size() for each in self.current.files)
         return journal, data, qlist
 
+    def allocated(self) -> tuple[int, int, int]:
+        """Return the bytes that JOURNAL, DATA, QLIST occupy on the disk."""
+        journal, data, qlist = (each.file.allocated() for each in self.current.files)
+        return journal, data, qlist
+
     def resume(self, journal: int, data: int, qlist: int) -> None:
         """Set the write positions and zero the files from there to the configured sizes."""
         for kind, each, end, limit in zip(KINDS, self.current.files, (journal, data, qlist), self.sizes.as_tuple,

@@ -21,6 +21,7 @@ from typing import Protocol
 from bmqtwist.storage.store import DirectoryBusy
 
 SECTOR = 512  # bytes that a disk writes atomically
+UNLIMITED_BYTES = 1 << 50  # space that a disk without `capacity` reports
 
 
 class RandomSource(Protocol):
@@ -126,8 +127,9 @@ class MemoryDisk:
                 else:
                     self._durable_names.pop(path, None)
 
-    def free_bytes(self, directory: str) -> int:
-        return 1 << 62 if self.capacity is None else max(0, self.capacity - self.used_bytes())
+    def space(self, directory: str) -> tuple[int, int]:
+        total = UNLIMITED_BYTES if self.capacity is None else self.capacity
+        return max(0, total - self.used_bytes()), total
 
     def identify(self, directory: str) -> str:
         """Return the normalized path; there are no links."""
@@ -212,6 +214,9 @@ class MemoryFile:
 
     def size(self) -> int:
         return self._node.length
+
+    def allocated(self) -> int:
+        return self._node.allocated
 
     def read(self, offset: int, size: int) -> bytes:
         return self._node.read(offset, size)

@@ -104,6 +104,9 @@ class File(Protocol):
     def size(self) -> int:
         """Length on disk, bytes."""
 
+    def allocated(self) -> int:
+        """Return the bytes that the file occupies on the disk; a sparse file is longer."""
+
     def read(self, offset: int, size: int) -> bytes:
         """Up to `size` bytes; fewer only at the end of the file."""
 
@@ -147,8 +150,8 @@ class Disk(Protocol):
     def sync_directory(self, directory: str) -> None:
         """Make creations, renames and removals in a directory durable."""
 
-    def free_bytes(self, directory: str) -> int:
-        """Return the free space for an unprivileged user, bytes."""
+    def space(self, directory: str) -> tuple[int, int]:
+        """Return the space of the file system of a directory, bytes: free for an unprivileged user, and total."""
 
     def identify(self, directory: str) -> Hashable:
         """Return an identity that is equal for all names of a directory. OSError if it does not exist."""

@@ -32,6 +32,9 @@ class RecordedFile:
     def size(self) -> int:
         return self._file.size()  # type: ignore[no-any-return]
 
+    def allocated(self) -> int:
+        return self._file.allocated()  # type: ignore[no-any-return]
+
     def drop_cached(self, offset: int, size: int) -> None:
         self._file.drop_cached(offset, size)
 

@@ -166,8 +166,9 @@ def test_storage_files_are_readable_only_by_the_user_of_the_broker(root: str) ->
 
 
 def test_free_space_is_a_number_of_bytes(root: str) -> None:
-    assert RealDisk().free_bytes(root) > 0
-    assert MemoryDisk(1000).free_bytes("/l") == 1000
+    free, total = RealDisk().space(root)
+    assert 0 < free <= total
+    assert MemoryDisk(1000).space("/l") == (1000, 1000)
     assert isinstance(RealDisk().open(__file__), RealFile)
 
 
