@@ -23,7 +23,7 @@ Severity = Literal["ALARM", "PANIC"]
 class AlarmKind:
     """Declaration of one alarm. `severity`: ALARM requires an action of an operator, PANIC an immediate one;
     `has_original_line`: the line is that of BlazingMQ, without the id; `clears`: condition under which the broker clears the
-    alarm, empty = only an operator clears it."""
+    alarm, empty = only an operator clears it; `is_notice`: needs no action, so that it is in the log and the events only."""
 
     id: str
     category: str
@@ -33,6 +33,7 @@ class AlarmKind:
     severity: Severity = "ALARM"
     has_original_line: bool = False
     clears: str = ""
+    is_notice: bool = False
 
     def head(self) -> str:
         """Return the text of the line before the text of the alarm, severity excluded: `[FILE_IO] sync-failed: `."""
@@ -486,11 +487,12 @@ PLUGIN_MISSING = _declare(
     "plugin-missing", "PLUGIN_MISSING",
     "No plug-in is enabled.",
     "None.",
-    "None, if this is intended. The console does not count this alarm.",
-    has_original_line=True)
+    "None, if this is intended. The console lists it among the events, not among the alarms.",
+    has_original_line=True, is_notice=True)
 FILE_NOT_WRITTEN = _declare(
     "file-not-written", "LOG_FILE",
-    "A file of the log, the statistics, the audit log or the logouts cannot be written or rotated. One alarm for each file.",
+    "A file of the log, the statistics or the console (audit log, logouts, history) cannot be written or rotated. One alarm "
+    "for each file.",
     "If the rotation failed, the present file continues. Else lines are missing, which the log counts; 500 entries of the "
     "audit log are kept.",
     "The text has the reason: free space or inodes, or correct the permissions. The broker tries again every second.",

@@ -95,4 +95,7 @@ class NodeHistory:
 
     def on_alarm(self, kind: AlarmKind, text: str) -> None:
         """Called by the report for an alarm."""
-        self.alarms.raise_alarm(kind, text)
+        if kind.is_notice:
+            self.events.record("alarm", f"[{kind.category}] {text}", {"kind": kind.id, "category": kind.category})
+        else:
+            self.alarms.raise_alarm(kind, text)
