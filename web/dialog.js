@@ -65,7 +65,17 @@ export function field(
 }
 
 /** Opens a confirmation dialog; on confirmation calls send(values), whose exception is shown in the dialog. `fields` by name; `typed`: text to type for confirmation. */
-export function confirmAction({ title, intro = [], fields = {}, typed = null, button, danger = false, send, done = () => {} }) {
+export function confirmAction({
+  title,
+  intro = [],
+  fields = {},
+  typed = null,
+  button,
+  danger = false,
+  cls = "",
+  send,
+  done = () => {},
+}) {
   const heading = h("h2", { id: newId() }, title);
   const problem = h("p", { class: "problem", role: "alert", hidden: true });
   const confirm = typed === null ? null : field(`Type ${typed} to confirm`, { required: true });
@@ -81,7 +91,7 @@ export function confirmAction({ title, intro = [], fields = {}, typed = null, bu
     problem,
     h("div", { class: "dialog-buttons" }, cancel, submit),
   );
-  const dialog = openDialog(form, heading.id);
+  const dialog = openDialog(form, heading.id, cls);
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     let first = null;

@@ -5,7 +5,7 @@
 import { merge } from "./merge.js";
 
 const STALE_MS = 5000; // without a message: the data is shown as stale
-const DEAD_MS = 20000; // without a message: the connection is closed and opened again
+const DEAD_MS = 8000; // without a message: the connection is closed and another node is tried
 const CONNECT_MS = 2500; // until the WebSocket of a node is open
 const RETRY_DELAYS_MS = [250, 500, 1000, 2000, 3000];
 const GOING_AWAY = 1001; // close code of a node that stops
@@ -115,7 +115,7 @@ export class Live {
     const onEnd = (event) => {
       clearTimeout(timeout);
       if (event.code === LOGIN_ENDED) this.#onLoginEnded();
-      if (event.code === GOING_AWAY && this.#otherNodes.length > 0) this.#attempts = HOME_ATTEMPTS; // the node announced its stop: try another node at once
+      if (event.code === GOING_AWAY) this.#preferOtherNodes(); // the node announced its stop
       this.#disconnect(socket);
     };
     socket.addEventListener("open", () => {
@@ -129,6 +129,11 @@ export class Live {
     socket.addEventListener("message", (event) => this.#onMessage(event.data));
     socket.addEventListener("error", onEnd);
     socket.addEventListener("close", onEnd);
+  }
+
+  /** Tries another node next, if there is one. */
+  #preferOtherNodes() {
+    if (this.#otherNodes.length > 0) this.#attempts = HOME_ATTEMPTS;
   }
 
   // Does not wait for the closing handshake: a stopped node never answers it.
@@ -194,7 +199,10 @@ export class Live {
   #checkConnection() {
     if (this.#socket?.readyState !== WebSocket.OPEN) return;
     if (performance.now() - this.#lastMessageAt > STALE_MS) this.#setState("stale");
-    if (performance.now() - this.#lastMessageAt > DEAD_MS) this.#disconnect(this.#socket); // the connection is dead
+    if (performance.now() - this.#lastMessageAt > DEAD_MS) {
+      this.#preferOtherNodes(); // a hung node accepts connections, too
+      this.#disconnect(this.#socket);
+    }
   }
 
   #setState(state) {

@@ -95,7 +95,11 @@ export function messageBrowser(box, uri) {
             }.`
           : wanted
             ? "No stored message has this GUID: all apps confirmed it, it expired, or this node never stored it."
-            : "No stored messages.",
+            : after !== null
+              ? "No further messages."
+              : since.value
+                ? "No message was stored since this time."
+                : "No stored messages.",
       );
     } catch (error) {
       list.element.hidden = true;
@@ -139,6 +143,8 @@ export function messageBrowser(box, uri) {
   load(null);
   let known = "";
   return {
+    /** Loads the first page again. */
+    reload: () => load(null),
     nodes(names) {
       if (names.join("\n") === known) return;
       known = names.join("\n");
@@ -211,7 +217,7 @@ function showMessage(box, message, uri, node) {
       "div",
       { class: "views" },
       view("Text", asText(payload)),
-      view("JSON", asJson(payload)),
+      view("JSON", message.truncated ? "(incomplete: download the payload to read it as JSON)" : asJson(payload)),
       view("Bytes", asHex(payload), "hex"),
     ),
     properties.element,

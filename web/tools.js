@@ -63,7 +63,7 @@ export function publishButton(uri) {
   );
 }
 
-export function purgeButton(uri) {
+export function purgeButton(uri, afterwards) {
   return actionButton(
     "Purge …",
     "admin",
@@ -81,10 +81,10 @@ export function purgeButton(uri) {
           h("p", {}, "All messages are deleted, including unconfirmed ones. This cannot be undone."),
         ],
         send: ({ app, reason }, confirm) => post("/api/v1/queues/purge", { uri, app: app || null, confirm, reason }),
-        done: (answer) =>
-          toast(
-            `${counted(answer.messages, "message")} (${bytes(answer.bytes)}) purged.`,
-          ),
+        done: (answer) => {
+          toast(`${counted(answer.messages, "message")} (${bytes(answer.bytes)}) purged.`);
+          afterwards();
+        },
       }),
     { cls: "danger" },
   );

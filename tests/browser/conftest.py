@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import urllib.request
@@ -55,6 +56,10 @@ class FakeNode:
         """Change the state of the scripted cluster; the members are those of `FakeConsole.control`."""
         request = urllib.request.Request(f"{self.url}/control", json.dumps(what).encode(), method="POST")
         urllib.request.urlopen(request, timeout=20).read()
+
+    def pause(self) -> None:
+        """Stop the process with SIGSTOP: it still accepts connections, and answers nothing."""
+        self._process.send_signal(signal.SIGSTOP)
 
     def kill(self) -> None:
         """Kill the process with SIGKILL and wait for its end."""

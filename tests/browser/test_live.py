@@ -56,6 +56,15 @@ def test_a_page_switches_to_another_node_when_its_node_is_killed(tab: Tab, clust
     tab.until_text("#total", "11 queues")
 
 
+def test_a_page_leaves_a_hung_node(tab: Tab, clusters: Clusters) -> None:
+    """It accepts connections, so that only its silence shows the fault."""
+    cluster = clusters("good", serving=2)
+    tab.visit(f"{cluster.url}/queues")
+    cluster.nodes[0].pause()
+    tab.until("(url) => location.href === url", f"{cluster.nodes[1].url}/queues")
+    tab.until_text("#badge", "live from n2")
+
+
 def test_an_open_dialog_delays_the_switch_to_another_node(tab: Tab, clusters: Clusters) -> None:
     cluster = clusters("good", serving=2)
     tab.visit(f"{cluster.url}/partitions")

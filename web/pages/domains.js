@@ -95,16 +95,17 @@ export function start({ onCluster }) {
   }
 
   function showSelected(found, problems) {
-    const rows = found.flatMap(differences);
+    const rows = grouped(found.flatMap(differences), found.length);
     const unused = found.filter((one) => one.config === null).map((one) => one.node);
-    const invalid = found.filter((one) => one.problem).map((one) => `${one.node}: ${one.problem}`);
+    const broken = found.filter((one) => one.problem);
+    const invalid = broken.map((one) => `The file of ${one.node} is invalid and not active: ${one.problem}`);
     setText(
       find("#domain-state"),
       [
         rows.length
           ? `${counted(rows.length, "setting")} of the files ${rows.length === 1 ? "is" : "are"} not active: reconfigure the domain to activate the files.`
-          : found.length
-            ? "The active configuration equals the files."
+          : found.length > broken.length
+            ? `The active configuration equals the ${broken.length ? "valid " : ""}files.`
             : "",
         unused.length ? `Unused at ${unused.join(", ")}: the file is loaded when a client first opens a queue.` : "",
         ...invalid,
@@ -115,10 +116,10 @@ export function start({ onCluster }) {
     );
     const changes = table({
       caption: "Changes on reconfigure",
-      key: (row) => `${row.node} ${row.path}`,
+      key: (row) => `${row.nodes} ${row.path}`,
       columns: [
         text("Setting", (row) => row.path, { head: true, cls: "text mono" }),
-        text("Node", (row) => row.node),
+        text("Nodes", (row) => row.nodes),
         text("Active", (row) => row.now ?? "not set", { cls: "text" }),
         text("File", (row) => row.file ?? "not set", { cls: "text" }),
       ],
@@ -147,6 +148,7 @@ export function start({ onCluster }) {
   function reconfigure(name) {
     confirmAction({
       title: `Reconfigure ${name}`,
+      cls: "wide",
       button: "Reload files",
       fields: { reason: field("Reason", { hint: "Recorded in the audit log.", required: true }) },
       intro: [
@@ -212,4 +214,18 @@ function differences(one) {
     .filter((path) => now.get(path) !== file.get(path))
     .sort()
     .map((path) => ({ node: one.node, path, now: now.get(path), file: file.get(path) }));
+}
+
+/** Returns one row for all nodes with the same change; `all`: number of nodes. */
+function grouped(changes, all) {
+  const rows = new Map();
+  for (const { node, ...change } of changes) {
+    const key = JSON.stringify([change.path, change.now, change.file]);
+    if (!rows.has(key)) rows.set(key, { ...change, names: [] });
+    rows.get(key).names.push(node);
+  }
+  return [...rows.values()].map(({ names, ...change }) => ({
+    ...change,
+    nodes: names.length === all && all > 1 ? `all ${count(all)}` : names.join(", "),
+  }));
 }

@@ -168,7 +168,7 @@ export function start({ live, onCluster, main, path }) {
   live.subscribe("queue", { uri }, show, (problem) => setText(line, `Failed to load this queue: ${problem}`));
   const browser = messageBrowser(find("#messages"), uri);
   onCluster((cluster) => browser.nodes(rowsOf(cluster.nodes, cluster.nodesOrder).map((node) => node.name)));
-  replace(find("#tools"), publishButton(uri), subscriptionButton(uri), purgeButton(uri));
+  replace(find("#tools"), publishButton(uri), subscriptionButton(uri), purgeButton(uri, () => browser.reload()));
 }
 
 const isProxy = (one) => one.proxy === true;
