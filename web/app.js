@@ -8,6 +8,7 @@ import { Live } from "./live.js";
 import { rowsOf } from "./merge.js";
 import { openPalette } from "./palette.js";
 import { toast } from "./dialog.js";
+import { silentNotice } from "./parts.js";
 import { settings } from "./settings.js";
 
 const PAGES = {
@@ -59,7 +60,11 @@ function showBadge(state) {
   setAttribute(document.body, "data-live", state);
 }
 
+const silent = silentNotice();
+find("#page")?.prepend(silent);
+
 function showHeader(document_) {
+  silent.show(document_);
   const level = document_.verdict?.level ?? "unknown";
   healthMark.set(document_.verdict?.text ?? "cluster health unknown", level);
   const alarms = rowsOf(document_.alarms).filter((alarm) => !alarm.clearedAt && !alarm.acknowledgedBy).length;

@@ -12,9 +12,12 @@ const TOP = 10;
 const BOTTOM = 22;
 const TABLE_ROWS_MAX = 180;
 
-/** series: [{name, read(row), format}]; rows are [wall seconds, ...]; marks: [{at, text}] are drawn as lines. */
+const GAP_SECONDS = 12; // between two rows: the line is interrupted
+
+/** series: [{name, read(row), format}]; rows are [wall seconds, ...]; marks: [{at, text}] are drawn as lines. An unknown value
+ *  (null) interrupts its line. */
 export function chart({ caption, series, empty = "No samples yet. The first ones arrive within a few seconds." }) {
-  const lines = series.map((one, n) => svg("polyline", { class: `line series-${n}`, points: "" }));
+  const lines = series.map((one, n) => svg("path", { class: `line series-${n}`, d: "" }));
   const axis = svg("g", { class: "axis" });
   const markers = svg("g", { class: "marks" });
   const cursor = svg("line", { class: "cursor", y1: TOP, y2: HEIGHT - BOTTOM, visibility: "hidden" });
@@ -76,6 +79,7 @@ export function chart({ caption, series, empty = "No samples yet. The first ones
   );
 
   let rows = [];
+  let present = null; // the present values as a row; null = those of the newest row
   let marks = [];
   let drawn = "";
   let width = 720; // pixels available in the page
@@ -93,14 +97,8 @@ export function chart({ caption, series, empty = "No samples yet. The first ones
     numbers.hidden = !enough;
     if (!enough) return;
     const top = scale(Math.max(...rows.map((row) => Math.max(...series.map((one) => one.read(row) ?? 0)))));
-    const y = (value) => HEIGHT - BOTTOM - ((value ?? 0) / top) * (HEIGHT - TOP - BOTTOM);
-    series.forEach((one, n) =>
-      setAttribute(
-        lines[n],
-        "points",
-        rows.map((row) => `${x(row[0]).toFixed(1)},${y(one.read(row)).toFixed(1)}`).join(" "),
-      ),
-    );
+    const y = (value) => HEIGHT - BOTTOM - (value / top) * (HEIGHT - TOP - BOTTOM);
+    series.forEach((one, n) => setAttribute(lines[n], "d", lineOf(rows, one.read, x, y)));
     const parts = [];
     for (const share of [0, 0.5, 1]) {
       parts.push(svg("line", { x1: LEFT, x2: width - RIGHT, y1: y(top * share), y2: y(top * share) }));
@@ -140,7 +138,7 @@ export function chart({ caption, series, empty = "No samples yet. The first ones
     if (rows.length === 0) return;
     const row =
       chosen === null
-        ? rows[rows.length - 1]
+        ? (present ?? rows[rows.length - 1])
         : rows.reduce((best, one) => (Math.abs(one[0] - chosen) < Math.abs(best[0] - chosen) ? one : best));
     series.forEach((one, n) => setText(values[n].value, one.format(one.read(row))));
     setText(when, chosen === null ? "now" : moment(row[0], settings.utc));
@@ -209,15 +207,38 @@ export function chart({ caption, series, empty = "No samples yet. The first ones
 
   return {
     element,
-    show(given, events = []) {
+    /** given: the history; now: the present values, which tiles and tables show, too. */
+    show(given, events = [], now = null) {
       marks = events;
+      present = now;
       rows = (given ?? []).filter((row) => Array.isArray(row) && typeof row[0] === "number");
-      const now = JSON.stringify([rows.length, rows[0], rows[rows.length - 1], events, settings.utc]);
-      if (now === drawn) return; // most documents have no new row
-      drawn = now;
+      const state = JSON.stringify([rows.length, rows[0], rows[rows.length - 1], events, settings.utc]);
+      if (state === drawn) {
+        if (chosen === null) updateCursor(); // most documents have no new row
+        return;
+      }
+      drawn = state;
       draw();
     },
   };
+}
+
+/** Returns the path of a line; it is interrupted where a value is unknown or rows are missing. */
+export function lineOf(rows, read, x, y) {
+  let path = "";
+  let before = null; // time of the previous known value
+  for (const row of rows) {
+    const value = read(row);
+    if (typeof value !== "number") {
+      before = null;
+      continue;
+    }
+    const connected = before !== null && row[0] - before <= GAP_SECONDS;
+    const point = `${x(row[0]).toFixed(1)},${y(value).toFixed(1)}`;
+    path += connected ? `L${point}` : `M${point}h0.1`; // a value without neighbours is a dot
+    before = row[0];
+  }
+  return path;
 }
 
 /** Returns the smallest number of the form 1, 2 or 5 times a power of ten that is not below the value. */

@@ -148,11 +148,11 @@ export function barMark() {
   );
   const label = h("span", { class: "bar-label" });
   const element = h("span", { class: "with-bar" }, picture, label);
-  element.set = (share, text) => {
+  element.set = (share, text, level = share >= 0.9 ? "bad" : share >= 0.75 ? "warning" : "good") => {
     const valid = typeof share === "number" && Number.isFinite(share);
     const part = valid ? Math.min(1, Math.max(0, share)) : 0;
     setAttribute(fillRect, "width", `${(part * 100).toFixed(1)}%`);
-    setAttribute(element, "data-level", !valid ? "unknown" : share >= 0.9 ? "bad" : share >= 0.75 ? "warning" : "good");
+    setAttribute(element, "data-level", valid ? level : "unknown");
     setText(label, text);
     return element;
   };

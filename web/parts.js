@@ -2,9 +2,11 @@
 // single elements are in `dom.js`, tables in `table.js`.
 
 import { path } from "./api.js";
-import { emptyNote, h, replace, setAttribute, setText, stateMark, timeMark } from "./dom.js";
-import { count } from "./format.js";
-import { custom, number, text, time } from "./table.js";
+import { emptyNote, h, replace, setAttribute, setText, show, stateMark, timeMark } from "./dom.js";
+import { bytes, count, moment } from "./format.js";
+import { rowsOf } from "./merge.js";
+import { settings } from "./settings.js";
+import { bar, custom, number, text, time } from "./table.js";
 
 /** Current values in large type: names = [[key, label]]; set(key, value, more). */
 export function tiles(box, names) {
@@ -32,6 +34,100 @@ export function tiles(box, names) {
       setText(made.get(key).more, more);
     },
   };
+}
+
+const OLD_SECONDS = 5; // a value of this age is shown with its time
+
+/** Returns "as of TIME" for a value that is not current, else "". */
+export function asOf(sampledAt, now) {
+  return typeof sampledAt === "number" && now - sampledAt > OLD_SECONDS ? `as of ${moment(sampledAt, settings.utc)}` : "";
+}
+
+/** Returns the nodes of a cluster document whose consoles do not answer. */
+export const silentNodes = (cluster) =>
+  rowsOf(cluster?.nodes, cluster?.nodesOrder).filter((node) => node.answers === false);
+
+/** Placeholder of a list that nodes contribute to: show(cluster) adds which nodes are missing in it. */
+export function emptyOfNodes(text, what) {
+  const element = emptyNote(text);
+  element.show = (cluster) => {
+    const silent = silentNodes(cluster);
+    const never = silent.filter((node) => typeof node.lastAnswerAt !== "number").map((node) => node.name);
+    const old = silent.filter((node) => !never.includes(node.name));
+    setText(
+      element,
+      [
+        silent.length ? text.replace(/\.$/, " at the nodes that answer.") : text,
+        never.length ? `The ${what} of ${never.join(", ")} are unknown.` : "",
+        ...old.map((node) => `${node.name} had none at ${moment(node.lastAnswerAt, settings.utc)}.`),
+      ]
+        .filter(Boolean)
+        .join(" "),
+    );
+  };
+  return element;
+}
+
+/** Text in place of an empty list of queues. */
+export const noQueuesText = ({ unknown = [] } = {}) =>
+  unknown.length
+    ? `No known queues. The queues of ${unknown.length === 1 ? "partition" : "partitions"} ${unknown.join(", ")} are unknown: no node with a copy answers.`
+    : "No queues. A queue is created when a client first opens it.";
+
+/** Notice about the nodes that do not answer: show(cluster). */
+export function silentNotice() {
+  const element = h("p", { class: "notice", role: "status", hidden: true });
+  element.show = (cluster) => {
+    const silent = silentNodes(cluster);
+    show(element, silent.length > 0);
+    if (!silent.length) return;
+    const names = silent.map((node) =>
+      typeof node.lastAnswerAt === "number"
+        ? `${node.name} has not answered since ${moment(node.lastAnswerAt, settings.utc)}`
+        : `${node.name} has not answered yet`,
+    );
+    setText(
+      element,
+      `${names.join(", ")}. Queues and stored messages are those of the replicas, other values of ${
+        silent.length === 1 ? "this node" : "these nodes"
+      } are the last known ones or unknown. Rates are those of the other nodes.`,
+    );
+  };
+  return element;
+}
+
+/** State of a node; if the node does not answer, the time of its values. */
+export function nodeStateColumn(read = (node) => node.state) {
+  return custom("State", () => {
+    const mark = stateMark();
+    const age = h("span", { class: "lag" });
+    return [
+      h("span", {}, mark, " ", age),
+      (node) => {
+        mark.set(read(node));
+        setText(
+          age,
+          node.answers === false && typeof node.lastAnswerAt === "number"
+            ? `last answer ${moment(node.lastAnswerAt, settings.utc)}`
+            : "",
+        );
+      },
+    ];
+  });
+}
+
+const SPACE_BAD = 0.05; // free part of the file system, as in the verdict
+const SPACE_WARNING = 0.15;
+
+/** Used and free space of the file system of a node's storage. */
+export function diskColumn() {
+  const free = ({ storage }) => (storage?.totalBytes ? storage.freeBytes / storage.totalBytes : null);
+  return bar(
+    "Disk",
+    (node) => (free(node) === null ? null : 1 - free(node)),
+    (node) => (node.storage ? `${bytes(node.storage.freeBytes)} free of ${bytes(node.storage.totalBytes)}` : "–"),
+    { level: (node) => (free(node) < SPACE_BAD ? "bad" : free(node) < SPACE_WARNING ? "warning" : "good") },
+  );
 }
 
 const EVENT_LEVELS = { election: "warning", primary: "warning", alarm: "bad", stop: "warning" };
@@ -179,9 +275,17 @@ export function missingClientsNote() {
   };
 }
 
+/** Note on rates, which all pages show with the same window. */
+export const rateNote = (cluster) =>
+  typeof cluster?.rateSeconds === "number" ? `Rates are means of ${count(cluster.rateSeconds)} s.` : "";
+
+/** Text of an alarm; of a node that does not answer with the time of its last answer. */
+export const alarmText = (alarm) =>
+  typeof alarm.asOf === "number" ? `${alarm.text} (as of ${moment(alarm.asOf, settings.utc)})` : alarm.text;
+
 export const alarmColumns = [
   time("Raised", (alarm) => alarm.raisedAt),
-  text("Message", (alarm) => alarm.text, { cls: "text" }),
+  text("Message", alarmText, { cls: "text" }),
   nodeColumn("Node", (alarm) => alarm.node),
   number("Occurrences", (alarm) => count(alarm.count ?? 1)),
 ];

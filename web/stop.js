@@ -16,11 +16,16 @@ const REPORTED = {
 };
 const DELAY_SECONDS = 5;
 
+/** Button that stops a node: name() returns its name; button.setNode(node) disables it unless the node is up. */
 export function stopButton(name, label, afterwards = null) {
-  return actionButton("Stop gracefully …", "operator", () => stopNode(name(), afterwards), {
+  const button = actionButton("Stop gracefully …", "operator", () => stopNode(name(), afterwards), {
     cls: "danger",
     name: label,
   });
+  button.setNode = (node) => {
+    button.disabled = node.answers === false || node.state !== "up";
+  };
+  return button;
 }
 
 /** Shows the preflight of the node, asks for confirmation, then stops the node. */

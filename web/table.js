@@ -49,7 +49,7 @@ export function time(label, read, options = {}) {
 export function bar(label, share, words, options = {}) {
   return column(label, options, () => {
     const element = barMark();
-    return [element, (row) => element.set(share(row), words(row))];
+    return [element, (row) => element.set(share(row), words(row), options.level?.(row))];
   });
 }
 
@@ -60,7 +60,8 @@ export function spark(label, read, options = {}) {
   });
 }
 
-/** Buttons of a row: make(row) is called once; `current()` returns the newest row when one is pressed. */
+/** Buttons of a row: make(row) is called once; `current()` returns the newest row when one is pressed. A button with
+ *  setNode is given each newest row. */
 export function buttons(label, make, options = {}) {
   return column(label, { cls: "actions", ...options }, () => {
     const element = h("span", { class: "buttons" });
@@ -71,6 +72,7 @@ export function buttons(label, make, options = {}) {
         const first = newest === null;
         newest = row;
         if (first) element.append(...make(() => newest, row));
+        for (const button of element.children) button.setNode?.(row);
       },
     ];
   });

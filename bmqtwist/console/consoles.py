@@ -119,10 +119,11 @@ def _reason(error: Exception) -> str:
 
 
 class PeerView:
-    """Last part of a node, and the problem of its last request ("" = it answered)."""
+    """Last part of a node, and the problem of its last request ("" = it answered, or the answer to the first one is
+    awaited)."""
 
     def __init__(self) -> None:
-        self.part: Document | None = None
+        self.part: Document | None = None  # "at": time of this node's clock when it arrived
         self.problem = ""
         self.requested_at = float("-inf")
         self.url = ""
@@ -130,10 +131,10 @@ class PeerView:
 
 
 class Peers:
-    """Parts of all other nodes."""
+    """Parts of all other nodes. `wall` returns the present time (seconds since the epoch)."""
 
-    def __init__(self, client: PeerClient) -> None:
-        self._client = client
+    def __init__(self, client: PeerClient, wall: Callable[[], float]) -> None:
+        self._client, self._wall = client, wall
         self.views: dict[str, PeerView] = {}
 
     def poll(self, urls: Mapping[str, str], now: float) -> Deferred[Any]:
@@ -158,10 +159,9 @@ class Peers:
             if status != 200 or part.get("name") != name:
                 raise Refusal(502, str(part.get("error")) if status != 200
                               else f"node {part.get('name')} answers in its place")
-            view.part, view.problem = part, ""
+            view.part, view.problem = {**part, "at": round(self._wall(), 3)}, ""
 
         def on_failed(failure: Failure) -> None:
-            view.part = None
             view.problem = str(failure.value) or type(failure.value).__name__
 
         def on_end(ignored: object) -> None:
@@ -170,16 +170,25 @@ class Peers:
         view.pending = request = self._client.request(name, view.url, "GET", "/api/v1/node")
         request.addCallback(on_answer).addErrback(on_failed).addBoth(on_end)  # may be called immediately
 
-    def parts(self, urls: Mapping[str, str]) -> tuple[dict[str, Document], dict[str, str]]:
-        """Return the newest parts by node name, and the reason for each missing one."""
-        parts, missing = {}, {}
+    def on_failed(self, problems: Mapping[str, str]) -> None:
+        """Record that nodes do not answer, from failures of other requests; `poll` requests their parts again."""
+        for name, problem in problems.items():
+            if name in self.views:
+                self.views[name].problem = problem
+
+    def parts(self, urls: Mapping[str, str]) -> tuple[dict[str, Document], dict[str, str], dict[str, Document]]:
+        """Return by node name the parts of the nodes that answer, the reason for each that does not, and its last part if it
+        has ever answered."""
+        parts, missing, past = {}, {}, {}
         for name in urls:
             view = self.views.get(name)
-            if view is not None and view.part is not None:
+            if view is not None and view.part is not None and not view.problem:
                 parts[name] = view.part
-            else:
-                missing[name] = view.problem if view is not None else ""
-        return parts, missing
+                continue
+            missing[name] = view.problem if view is not None else ""
+            if view is not None and view.part is not None:
+                past[name] = view.part
+        return parts, missing, past
 
 
 def _fire(done: Deferred[None], result: None) -> None:
@@ -197,11 +206,11 @@ def as_body(document: Mapping[str, Any]) -> bytes:
 
 
 class OtherConsoles:
-    """Consoles of other nodes and of proxies. `now` returns monotonic seconds."""
+    """Consoles of other nodes and of proxies. `now` returns monotonic seconds, `wall` seconds since the epoch."""
 
-    def __init__(self, broker: Broker, client: PeerClient, now: Callable[[], float]) -> None:
+    def __init__(self, broker: Broker, client: PeerClient, now: Callable[[], float], wall: Callable[[], float]) -> None:
         self._broker, self._client = broker, client
-        self.peers = Peers(client)
+        self.peers = Peers(client, wall)
         self._urls: dict[str, str] = {}  # by node name, disconnected nodes included
         self.proxies = ProxyConsoles(client, now)
 
@@ -210,24 +219,21 @@ class OtherConsoles:
         self._urls.update(cluster_facts.peer_urls(self._broker))
         return {**{name: view.url for name, view in self.peers.views.items()}, **self._urls}
 
-    @inlineCallbacks
-    def request_all(self, path: str, body: bytes | None = None, seconds: float = PEER_SECONDS_MAX) -> Any:
+    def request_all(self, path: str, body: bytes | None = None, seconds: float = PEER_SECONDS_MAX) -> Deferred[Any]:
         """Send the same request to the consoles of all other nodes. Returns the documents, and the reasons for missing ones,
         by node name."""
-        urls = self.urls()
-        method, names = "GET" if body is None else "POST", list(urls)
-        answers = yield DeferredList([self._client.request(name, url, method, path, body or b"", seconds=seconds)
-                                      for name, url in urls.items()], consumeErrors=True)
-        found, missing = _answers(names, answers)
-        return {names[at]: answer for at, answer in found.items()}, missing
+        asked: Deferred[Any] = self.request_each(dict.fromkeys(self.urls(), (path, body)), seconds)
+        return asked
 
     @inlineCallbacks
-    def request_each(self, path: str, bodies: dict[str, bytes]) -> Any:
-        """Send each node its own body. Returns the documents of the nodes that answered."""
-        urls = self.urls()
-        answers = yield DeferredList([self._client.request(name, urls[name], "POST", path, body)
-                                      for name, body in bodies.items()], consumeErrors=True)
-        return list(_answers(list(bodies), answers)[0].values())
+    def request_each(self, requests: Mapping[str, tuple[str, bytes | None]], seconds: float = PEER_SECONDS_MAX) -> Any:
+        """Send each of some nodes its own path and body (None = a GET). Returns as `request_all`."""
+        urls, names = self.urls(), list(requests)
+        answers = yield DeferredList([
+            self._client.request(name, urls.get(name, ""), "GET" if body is None else "POST", path, body or b"",
+                                 seconds=seconds) for name, (path, body) in requests.items()], consumeErrors=True)
+        found, missing = _answers(names, answers)
+        return {names[at]: answer for at, answer in found.items()}, missing
 
     def request_proxies(self, path: str, documents: Sequence[Document]) -> Deferred[Any]:
         """Send a request to the proxies that `documents` name, and to proxies connected to them: `ProxyConsoles.request`."""

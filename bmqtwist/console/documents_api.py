@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -20,17 +20,20 @@ from bmqtwist.console.access import Refusal, UserRole
 from bmqtwist.console.consoles import ACTION_SECONDS_MAX, with_query
 from bmqtwist.console.documents import Document
 from bmqtwist.console.merge import events_page, merge_domains
-from bmqtwist.console.topics import QueueTopic, queues_topic
+from bmqtwist.console.topics import QueueTopic, queues_topic, read_partitions
 from bmqtwist.storage.partition import Partition
 from bmqtwist.view import node_facts, stopping, storage_files, subscriptions
 from bmqtwist.view import stored_queue as stored
 from bmqtwist.view.events import RETAINED_MAX
-from bmqtwist.view.node_facts import domain_document, domain_rows
+from bmqtwist.view.node_facts import domain_document
+from bmqtwist.view.queue_facts import domain_rows_in_steps
+from bmqtwist.view.replicas import led_partitions
 
 MESSAGES_MAX = 200
 LOG_LINES_MAX = 2000
 EVENTS_MAX = 1000
 EXPRESSION_CHARS_MAX = 4096
+PAYLOAD_PART_BYTES = 4 << 20  # of a payload in one answer between nodes
 DIFFERENCES_MAX = 100  # blocks shown one by one
 _PARTITION = api.Argument("partition", "number of a partition", "integer", api.integer_reader(-1, 0, 1_000_000),
                           required=True)
@@ -43,8 +46,9 @@ _PAGE = (api.Argument("filter", "part of the URI, case-insensitive"),
 
 @api.get("cluster", answer={
     "at": "number", "servedBy": "string", "name": "string", "version": "string", "verdict": "object", "leader": "object",
-    "rates": "object", "ackLatencyMs": "object", "history": "array", "nodes": "array", "partitions": "array",
-    "proxies": "array", "queuesTop": "array", "alarms": "array", "events": "array"})
+    "rates": "object", "rateSeconds": "number", "ackLatencyMs": "object", "stored": "object",
+    "history": "array", "nodes": "array", "partitions": "array", "proxies": "array", "queuesTop": "array",
+    "alarms": "array", "events": "array"})
 def cluster(context: api.OperationContext, call: api.ApiCall) -> Any:
     """State of the whole cluster: verdict, leader, rates, nodes, partitions, proxies, the deepest queues, alarms, last
     events."""
@@ -57,20 +61,34 @@ def node(context: api.OperationContext, call: api.ApiCall) -> Any:
     return context.collector.own_part()
 
 
+@api.get("node/process", answer={"version": "string", "sessions": "integer", "proxies": "array"}, between_nodes=True)
+def node_process(context: api.OperationContext, call: api.ApiCall) -> Any:
+    """Values of this node's or proxy's process."""
+    return context.collector.own_process()
+
+
 @api.get("queues", *_PAGE, api.Argument("offset", "rows to skip", "integer"),
      api.Argument("limit", "maximum number of rows, 1 to 500", "integer"),
-     answer={"total": "integer", "offset": "integer", "rows": "array"})
+     answer={"total": "integer", "offset": "integer", "rows": "array", "missing": "object", "unknown": "array"})
 def queues(context: api.OperationContext, call: api.ApiCall) -> Any:
-    """A page of the queues of the cluster."""
+    """A page of the queues of the cluster. `missing`: reasons of nodes that did not answer; `unknown`: partitions of unknown
+    queues; `copyAt` of a row: the node whose copy has the values, because the primary does not answer."""
     return context.collector.queues(queues_topic(call.arguments))
 
 
-@api.get("node/queues", *_PAGE, api.Argument("upto", "number of queues", "integer", api.integer_reader(100, 1, 10_000_000)),
+_PARTITIONS = api.Argument("partitions", "numbers of partitions, as 0,2,3; absent = those of which the node is the primary",
+                           read=read_partitions)
+
+
+@api.get("node/queues", *_PAGE, _PARTITIONS,
+         api.Argument("upto", "number of queues", "integer", api.integer_reader(100, 1, 10_000_000)),
      answer={"total": "integer", "entries": "array"}, between_nodes=True)
 @inlineCallbacks
 def node_queues(context: api.OperationContext, call: api.ApiCall) -> Any:
-    """The first queues whose primary is this node, as pairs of sort key and URI."""
-    page = queues_topic({**call.arguments, "offset": call.arguments["upto"] - 1, "limit": 1})
+    """The first queues of some partitions at this node, as pairs of sort key and URI."""
+    given = call.arguments
+    page = replace(queues_topic({name: given.get(name) for name in ("filter", "sort", "order")}),
+                   offset=given["upto"] - 1, limit=1, partitions=given["partitions"])
     total, entries = yield context.collector.local.rank(page)
     return {"total": total, "entries": entries}
 
@@ -79,7 +97,7 @@ def node_queues(context: api.OperationContext, call: api.ApiCall) -> Any:
           answer={"rows": "array"}, between_nodes=True)
 @inlineCallbacks
 def node_rows(context: api.OperationContext, call: api.ApiCall) -> Any:
-    """Rows of queues whose primary is this node."""
+    """Rows of queues that this node reports."""
     uris = call.arguments["uris"]
     if not isinstance(uris, list) or not all(isinstance(uri, str) for uri in uris):
         raise Refusal(400, "uris must be an array of strings.", "uris")
@@ -179,16 +197,19 @@ def config(context: api.OperationContext, call: api.ApiCall) -> Document:
 @inlineCallbacks
 def domains(context: api.OperationContext, call: api.ApiCall) -> Any:
     """Domains of all nodes: domains in use with their stored messages, and domains with a configuration file."""
-    found, missing = yield context.collector.consoles.request_all("/api/v1/node/domains")
-    parts = {context.collector.name: to_builtins(domain_rows(context.broker)),
-             **{name: answer["domains"] for name, answer in found.items()}}
+    found, missing, partitions = yield context.collector.request_covering("/api/v1/node/domains", {})
+    own = yield context.host.run_in_steps(domain_rows_in_steps(context.broker, partitions))
+    parts = {context.collector.name: to_builtins(own), **{name: answer["domains"] for name, answer in found.items()}}
     return {"domains": merge_domains(parts), "missing": missing}
 
 
-@api.get("node/domains", answer={"domains": "array"}, between_nodes=True)
-def node_domains(context: api.OperationContext, call: api.ApiCall) -> Document:
-    """Domains of this node."""
-    return {"domains": to_builtins(domain_rows(context.broker))}
+@api.get("node/domains", _PARTITIONS, answer={"domains": "array"}, between_nodes=True)
+@inlineCallbacks
+def node_domains(context: api.OperationContext, call: api.ApiCall) -> Any:
+    """Domains of this node, with its queues and messages of some partitions."""
+    partitions = call.arguments["partitions"]
+    wanted = led_partitions(context.broker) if partitions is None else partitions
+    return {"domains": to_builtins((yield context.host.run_in_steps(domain_rows_in_steps(context.broker, wanted))))}
 
 
 @api.get("domain", api.Argument("name", "name of the domain", read=api.text_reader(api.NAME_CHARS_MAX, 1), required=True),
@@ -341,10 +362,26 @@ def payload(context: api.OperationContext, call: api.ApiCall) -> Any:
     if holder is None:
         steps = stored.payload_in_steps(context.broker, uri, guid)
         return api.Download(f"{guid}.bin", (yield context.host.run_in_steps(steps)))
-    found = yield context.forward(holder, call, call.path.replace("/message/payload", "/message", 1))
-    if found["truncated"]:  # to the size of an answer between nodes
-        raise Refusal(409, f"The payload is too long for a transfer from {holder}: use the console of that node.")
-    return api.Download(f"{guid}.bin", b64decode(found["payload"]))
+    data, size = bytearray(), 1
+    while len(data) < size:
+        found = yield context.forward(holder, call, with_query("/api/v1/node/payload", {
+            "uri": uri, "guid": guid, "offset": str(len(data))}))
+        part, size = b64decode(found["part"]), found["size"]
+        data += part
+        if not part:
+            break
+    return api.Download(f"{guid}.bin", bytes(data))
+
+
+@api.get("node/payload", api.URI, _GUID, api.Argument("offset", "first byte of the part", "integer", api.integer_reader(
+    0, 0, 1 << 40)), answer={"part": "string", "size": "integer"}, between_nodes=True)
+@inlineCallbacks
+def node_payload(context: api.OperationContext, call: api.ApiCall) -> Any:
+    """A part of the payload of a message (base64, of 4 MiB at most), and the size of the payload."""
+    given = call.arguments
+    found = yield context.host.run_in_steps(stored.payload_in_steps(context.broker, given["uri"], given["guid"]))
+    part = found[given["offset"]:given["offset"] + PAYLOAD_PART_BYTES]
+    return {"part": b64encode(part).decode(), "size": len(found)}
 
 
 @api.post("subscriptions/test", UserRole.VIEWER, api.URI,

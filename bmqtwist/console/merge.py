@@ -1,69 +1,114 @@
 """Merge of the parts of all nodes into the cluster document, with its verdict. Pure.
 
-    parts     by node name: the document of `DocumentCollector.own_part` of each node that answered
-    missing   by node name: the reason why a node did not answer
+    parts     by node name: the document of `DocumentCollector.own_part` of each node that answers
+    missing   by node name: the reason why a node does not answer
+    past      by node name: the last part of a node that does not answer
 
 The owner of a value wins: a node for its own state, the primary for a partition, the leader for the term. Between
-contradictory values the highest lease or term wins. Called by `collector.py`; rows of one node are made in
-`view/node_facts.py`.
+contradictory values the highest lease or term wins. If the owner does not answer:
+
+    a replica knows the value            its value; `source` names the replica
+    the value was known before           the last one, with its time: `sampledAt` of a row, `asOf` of an alarm
+    else                                 None: unknown, never 0
+
+Called by `collector.py`; rows of one node are made in `view/node_facts.py`, the verdict in `verdict.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from typing import Any
 
 from bmqtwist.cluster.electorate import MemberState
 from bmqtwist.console.documents import Document
 from bmqtwist.console.queues import TOP_ROWS
-from bmqtwist.console.samples import RATES, add_histories, percentiles
+from bmqtwist.console.rates import RATE_WINDOW_S, add_rates
+from bmqtwist.console.samples import HISTORY_ROWS, RATES, NodeRows, add_histories, percentiles
+from bmqtwist.console.verdict import verdict
 from bmqtwist.view.node_facts import SUMS
 
 EVENTS_SHOWN = 50
 ALARMS_SHOWN = 200
+CONTINUED_S = 120.0  # from the end of an alarm at one node to its repetition at another one
 Parts = Mapping[str, Document]
 _NO_LAG_KNOWN: Document = dict.fromkeys(("lagRecords", "lagBytes", "lagMs"))
 _OWN = ("version", "startedAt", "url", "sessions", "memoryBytes", "cpuShare", "loopLagMs", "openFiles", "openFilesMax",
         "stop")
 _OF_PROXIES = ("ident", "name", "host", "url")
-QUOTA_WARNING = 0.8  # of a queue's quota
-LAG_RECORDS_WARNING = 10_000
-LOOP_LAG_MS_WARNING = 500.0
-FILES_WARNING = 0.9  # of the limit of open files
-REASONS_MAX = 20
-NAMES_MAX = 4  # per sentence
-HARMLESS = {"PLUGIN_MISSING"}  # every node without plug-ins raises this alarm at its start
 
 
 def merge(served_by: str, at: float, parts: Parts, missing: Mapping[str, str],
-          last_stops: Mapping[str, Document] = {}) -> Document:
+          last_stops: Mapping[str, Document] = {}, past: Mapping[str, Document] = {}) -> Document:
     """Return the cluster document. `last_stops`: last known progress of the stops of nodes that no longer answer."""
     own = parts[served_by]
-    nodes = merge_nodes(parts, missing, last_stops)
+    listed = {view["name"] for part in parts.values() for view in part["members"]}
+    past = {name: part for name, part in past.items() if name in listed or not listed}  # not those of removed nodes
+    nodes = merge_nodes(parts, missing, last_stops, past)
     leader = merge_leader(parts)
     for node in nodes:
         node["leader"] = node["name"] == leader["node"]
-    partitions = merge_partitions(parts, nodes)
+    partitions = merge_partitions(parts, nodes, past)
     primary_for: dict[str, list[int]] = {}
     for partition in partitions:
         if partition["primary"]:
             primary_for.setdefault(partition["primary"], []).append(partition["id"])
     for node in nodes:
         node["primaryFor"] = primary_for.get(node["name"], [])
+    members = [part for part in parts.values() if not part.get("proxy")]
     document: Document = {
         "at": round(at, 3), "servedBy": served_by, "name": own["cluster"], "version": own["version"], "leader": leader,
-        "rates": {name: round(sum(part["rates"].get(name, 0.0) for part in parts.values()), 1) for name in RATES},
-        "ackLatencyMs": percentiles(add_counts([part["latencies"] for part in parts.values()])),
-        "history": add_histories([part["history"] for part in parts.values()]),
-        "nodes": nodes, "partitions": partitions,
-        "queuesTop": sorted((row for part in parts.values() for row in part["top"]),
-                            key=lambda row: (-row["messages"], row["uri"]))[:TOP_ROWS],
-        "alarms": merge_alarms(parts), "events": merge_events(parts)[-EVENTS_SHOWN:],
+        "rates": {name: add_rates([part["rates"].get(name) for part in members]) for name in RATES},
+        "rateSeconds": RATE_WINDOW_S,
+        "ackLatencyMs": percentiles(add_counts([part["latencies"] for part in members])),
+        "stored": merge_stored(partitions), "history": merge_histories(parts, nodes, past),
+        "nodes": nodes, "partitions": partitions, "queuesTop": merge_top(parts, past),
+        "alarms": merge_alarms(parts, past), "events": merge_events({**past, **parts})[-EVENTS_SHOWN:],
         "restart": next((part["restart"] for part in parts.values() if part.get("restart")), None), "demo": own.get("demo"),
         "proxies": merge_proxies(parts)}
     document["verdict"] = verdict(document, [text for name, part in parts.items() for text in _standing(name, part)])
     return document
+
+
+def merge_stored(partitions: Sequence[Document]) -> Document:
+    """Return the stored messages and bytes of the cluster; None = those of a partition are unknown. `sampledAt`: of the
+    oldest value."""
+    found: Document = {"sampledAt": min((each["sampledAt"] for each in partitions), default=None)}
+    for name in ("messages", "bytes"):
+        values = [each.get(name) for each in partitions]
+        found[name] = None if None in values or not values else sum(values)
+    return found
+
+
+def merge_histories(parts: Parts, nodes: Sequence[Document], past: Parts) -> list[Any]:
+    """Return the history of the cluster."""
+    states = {node["name"]: node["state"] for node in nodes}
+    histories = [NodeRows(part["history"]) for part in parts.values() if not part.get("proxy")]
+    histories += [NodeRows(part["history"], False, states.get(name) != "down") for name, part in past.items()]
+    counts = [len(part["partitions"]) for part in (*parts.values(), *past.values())]
+    return add_histories(histories, max(counts, default=0))
+
+
+def merge_top(parts: Parts, past: Parts) -> list[Document]:
+    """Return the deepest queues: each from the node that knows its quota, the primary, if it answers."""
+    rows: dict[str, Document] = {}
+    for part in (*parts.values(), *past.values()):
+        for row in part["top"]:
+            known = rows.setdefault(row["uri"], row)
+            if known["quota"] is None:
+                rows[row["uri"]] = row
+    return sorted(rows.values(), key=lambda row: (-(row["messages"] or 0), row["uri"]))[:TOP_ROWS]
+
+
+def coverage(cluster: Mapping[str, Any]) -> dict[str, list[int]]:
+    """Return for each node that answers the partitions whose queues it reports: those for which the cluster document has its
+    values."""
+    answering = {node["name"] for node in cluster["nodes"] if node["answers"]}
+    found: dict[str, list[int]] = {}
+    for partition in cluster["partitions"]:
+        if partition["source"] in answering:
+            found.setdefault(partition["source"], []).append(partition["id"])
+    return found
 
 
 def _standing(name: str, part: Document) -> list[str]:
@@ -75,23 +120,30 @@ def _standing(name: str, part: Document) -> list[str]:
     return found
 
 
-def merge_nodes(parts: Parts, missing: Mapping[str, str], last_stops: Mapping[str, Document]) -> list[Document]:
-    """Return a row for each node that any part mentions, by id."""
+def merge_nodes(parts: Parts, missing: Mapping[str, str], last_stops: Mapping[str, Document], past: Parts
+                ) -> list[Document]:
+    """Return a row for each node that any part mentions, by id. `answers`: its console answers; `sampledAt`: time of its own
+    values, `lastAnswerAt`: of its last answer. A node that is down has no values of its process."""
     reported: dict[str, list[Document]] = {}
     for each in parts.values():
         for view in each["members"]:
             reported.setdefault(view["name"], []).append(view)
     rows = []
-    for name in dict.fromkeys((*reported, *(name for name, part in parts.items() if not part.get("proxy")))):
-        views, part = reported.get(name, []), parts.get(name)
-        member: Document = views[0] if views else {"id": part["id"] if part else 0, "dataCenter": ""}
-        row: Document = {"name": name, "id": member["id"], "dataCenter": member["dataCenter"],
-                         "problem": next((view["unable"] for view in views if view.get("unable")), "")}
-        if part is not None:
-            row.update({key: part[key] for key in _OWN}, state=part["state"], sampledAt=part["at"])
-        else:
-            row.update(dict.fromkeys(_OWN), sampledAt=None, url=_first(views, "url"), state=_reported_state(views),
-                       problem=missing.get(name, row["problem"]) or _first(views, "refused"), stop=last_stops.get(name))
+    for name in dict.fromkeys((*reported, *(name for name, part in {**parts, **past}.items() if not part.get("proxy")))):
+        views, part, last = reported.get(name, []), parts.get(name), past.get(name)
+        known = part or last
+        member: Document = views[0] if views else {"id": known["id"] if known else 0, "dataCenter": ""}
+        row: Document = {"name": name, "id": member["id"], "dataCenter": member["dataCenter"], "answers": part is not None,
+                         "problem": next((view["unable"] for view in views if view.get("unable")), ""),
+                         "state": part["state"] if part is not None else _reported_state(views),
+                         "lastAnswerAt": known["at"] if known else None, "sampledAt": None, "storage": None,
+                         **dict.fromkeys(_OWN)}
+        if known is not None and row["state"] != "down":
+            row.update({key: known[key] for key in _OWN}, sampledAt=known["at"], storage=known.get("storage"))
+        if part is None:
+            row.update(url=_first(views, "url") or row["url"] or (last or {}).get("url"), stop=last_stops.get(name),
+                       version=(last or {}).get("version"),
+                       problem=missing.get(name, row["problem"]) or _first(views, "refused"))
         rows.append(row)
     return sorted(rows, key=lambda row: (row["id"], row["name"]))
 
@@ -121,7 +173,7 @@ def _reported_state(views: Sequence[Document]) -> str:
     """Return the state of a node whose console does not answer, from the reports of other nodes."""
     connected = [view for view in views if view["connected"]]
     if not connected:
-        return "down"
+        return "down" if views else "unreachable"
     states = [view["state"] for view in connected]
     return next((state for state in ("stopping", "starting") if state in states), "unreachable")
 
@@ -144,13 +196,25 @@ def merge_leader(parts: Parts) -> Document:
     return {"node": "", "term": term, "since": None, "state": "none"}
 
 
-def merge_partitions(parts: Parts, nodes: Sequence[Document]) -> list[Document]:
-    """Return a row for each partition from its primary, with the role of each replica from that replica."""
+def merge_partitions(parts: Parts, nodes: Sequence[Document], past: Parts) -> list[Document]:
+    """Return a row for each partition from its primary, with the role of each replica from that replica. Without its primary
+    the row has the values of the most advanced replica, without any copy that answers the last known ones. `source`: the
+    node that has the values, `sampledAt`: their time."""
+    present, last = _views(parts), _views(past)
+    rows = []
+    for number in sorted({*present, *last}):
+        row = _partition(number, present.get(number) or last[number], nodes)
+        rows.append({**row, "sampledAt": (parts.get(row["source"]) or past[row["source"]])["at"]})
+    return rows
+
+
+def _views(parts: Parts) -> dict[int, list[tuple[str, Document]]]:
+    """Return the rows of each partition with the names of their nodes."""
     views: dict[int, list[tuple[str, Document]]] = {}
     for name, part in parts.items():
         for partition in part["partitions"]:
             views.setdefault(partition["id"], []).append((name, partition))
-    return [_partition(number, views[number], nodes) for number in sorted(views)]
+    return views
 
 
 def _partition(number: int, views: Sequence[tuple[str, Document]], nodes: Sequence[Document]) -> Document:
@@ -180,15 +244,33 @@ def _partition(number: int, views: Sequence[tuple[str, Document]], nodes: Sequen
     if not led and states.get(best["primary"]) == "down":
         state = "no primary"
     return {**{key: value for key, value in best.items() if key not in ("self", "by")}, "id": number, "state": state,
-            "primary": "" if state == "no primary" else best["primary"] or "",
+            "source": best_name, "primary": "" if state == "no primary" else best["primary"] or "",
             "replicas": [rows[node["name"]] for node in nodes if node["name"] in rows]}
 
 
-def merge_alarms(parts: Parts) -> list[Document]:
-    """Return the alarms of all nodes: active ones first, then the newest."""
+def merge_alarms(parts: Parts, past: Parts) -> list[Document]:
+    """Return the alarms of all nodes: active ones first, then the newest. `asOf`: time of the last answer of a node that no
+    longer answers."""
     alarms = [alarm for part in parts.values() for alarm in part["alarms"]]
-    return sorted(alarms, key=lambda each: (bool(each["clearedAt"]), bool(each["acknowledgedBy"]), -each["raisedAt"],
-                                            each["id"]))[:ALARMS_SHOWN]
+    alarms += [{**alarm, "asOf": part["at"]} for part in past.values() for alarm in part["alarms"]]
+    found, acknowledged = list[Document](), dict[tuple[object, ...], Document]()
+    for alarm in sorted(alarms, key=lambda each: float(each["raisedAt"])):
+        key = alarm.get("kind"), alarm["category"], alarm.get("subject")
+        before = acknowledged.get(key)
+        if before is not None and _continues(alarm, before):
+            alarm = {**alarm, **{name: before[name] for name in ("acknowledgedBy", "acknowledgedAt")}}
+        if alarm["acknowledgedBy"]:
+            acknowledged[key] = alarm
+        found.append(alarm)
+    return sorted(found, key=lambda each: (bool(each["clearedAt"]), bool(each["acknowledgedBy"]), -each["raisedAt"],
+                                           each["id"]))[:ALARMS_SHOWN]
+
+
+def _continues(alarm: Document, before: Document) -> bool:
+    """Return whether an alarm continues an acknowledged one of another node, because the partition moved: the broker has not
+    cleared that one, or cleared it when this one was raised."""
+    return (not alarm["acknowledgedBy"] and alarm["node"] != before["node"] and not before["clearedBy"]
+            and (not before["clearedAt"] or abs(before["clearedAt"] - alarm["raisedAt"]) < CONTINUED_S))
 
 
 def merge_events(parts: Parts) -> list[Document]:
@@ -217,11 +299,21 @@ def add_counts(histograms: Sequence[Sequence[int]]) -> list[int]:
     return [sum(each[at] for each in histograms if at < len(each)) for at in range(size)]
 
 
-def merge_queue(row: Document | None, parts: Sequence[Document], history: Sequence[Sequence[float]],
-                tree: Document) -> Document:
-    """Return the document of a queue: its row from the primary, its clients from every node."""
-    document: Document = dict(row or {})
-    document.update(apps=[], consumers=[], producers=[], history=list(history), tree=tree)
+def queue_source(parts: Sequence[Document], cluster: Mapping[str, Any]) -> Document | None:
+    """Return the part that has the row of a queue: that of the primary, else of the node whose copy of the partition is
+    shown, else of any node that knows the queue; None = no node knows it."""
+    known = [part for part in parts if part["row"] is not None]
+    sources = {each["id"]: each["source"] for each in cluster["partitions"]}
+    return max(known, key=lambda part: (part["leads"], sources.get(part["row"]["partition"]) == part["node"]), default=None)
+
+
+def merge_queue(source: Document, parts: Sequence[Document], tree: Document) -> Document:
+    """Return the document of a queue: its row from `source`, its clients from every node. The history has the rows of
+    `source`, and for other times those of the copies."""
+    document: Document = dict(source["row"])
+    rows = {row[0]: row for part in (*parts, source) for row in part.get("history", ())}
+    document.update(apps=[], consumers=[], producers=[], tree=tree,
+                    history=[rows[at] for at in sorted(rows)][-HISTORY_ROWS:])
     for part in parts:
         document["apps"] += part["apps"]
         document["consumers"] += [each for each in part["consumers"] if not each["broker"]]
@@ -230,14 +322,16 @@ def merge_queue(row: Document | None, parts: Sequence[Document], history: Sequen
 
 
 def merge_domains(parts: Mapping[str, Iterable[Document]]) -> list[Document]:
-    """Return the domains of all nodes. Queues, messages and bytes are summed, because each node counts those of which it is
-    the primary. `nodes`: nodes that use the domain."""
+    """Return the domains of all nodes. Queues, messages and bytes are summed, because each node counts those of the
+    partitions that it reports. `nodes`: nodes that use the domain; other members are those of a node that has loaded it."""
     rows: dict[str, Document] = {}
     for node, part in parts.items():
         for row in part:
             known = rows.setdefault(row["name"], {**row, **dict.fromkeys(SUMS, 0), "nodes": []})
-            if row["inUse"]:
+            if row["mode"]:
                 known.update({key: value for key, value in row.items() if key not in SUMS})
+            if row["inUse"]:
+                known["inUse"] = True
                 known["nodes"].append(node)
             for key in SUMS:
                 known[key] += row[key]
@@ -295,130 +389,3 @@ def queue_tree(row: Document | None, parts: Sequence[Document], primary: str) ->
         if leaves:
             root["children"].append(broker(part, "proxy", leaves))
     return root
-
-
-def verdict(cluster: Mapping[str, Any], standings: Sequence[str]) -> Document:
-    """Return the health of the cluster. `level`: good, warning or bad; `text`: one sentence; `reasons`: worst first.
-    `standings`: texts about nodes that are not members with intact storage."""
-    bad = [text for rule in _BAD for text in rule(cluster)]
-    bad += standings
-    warnings = [text for rule in _WARNINGS for text in rule(cluster)]
-    reasons = (bad + warnings)[:REASONS_MAX]
-    more = len(bad) + len(warnings) - 1
-    if not reasons:
-        return {"level": "good", "text": _healthy_text(cluster), "reasons": []}
-    rest = f", and {more} more problem{'' if more == 1 else 's'}" if more else ""
-    return {"level": "bad" if bad else "warning", "text": f"{reasons[0]}{rest}.",
-            "reasons": [f"{text}." for text in reasons]}
-
-
-def _healthy_text(cluster: Mapping[str, Any]) -> str:
-    nodes, partitions = len(cluster["nodes"]), len(cluster["partitions"])
-    if nodes == 1:
-        return f"The node is up and leads all {partitions} partitions." if partitions > 1 else "The node is up."
-    return (f"All {nodes} nodes are up, and all {partitions} partitions have a primary with {nodes - 1} "
-            f"{'replica' if nodes == 2 else 'replicas'}.")
-
-
-def _no_quorum(cluster: Mapping[str, Any]) -> list[str]:
-    nodes = cluster["nodes"]
-    up = [node for node in nodes if node["state"] != "down"]
-    needed = len(nodes) // 2 + 1
-    if len(up) >= needed or not nodes:
-        return []
-    return [f"Only {len(up)} of {len(nodes)} nodes {'is' if len(up) == 1 else 'are'} up, {needed} are required: replicated "
-            f"queues accept no messages until one of {_names(_in(nodes, 'down'))} is up"]
-
-
-def _no_nodes(cluster: Mapping[str, Any]) -> list[str]:
-    return [] if cluster["nodes"] else ["This proxy is connected to no node of the cluster that has a console"]
-
-
-def _no_leader(cluster: Mapping[str, Any]) -> list[str]:
-    return [] if cluster["leader"]["node"] or not cluster["partitions"] else [
-        "The cluster has no leader: an election is in progress, or too few nodes are connected"]
-
-
-def _no_primary(cluster: Mapping[str, Any]) -> list[str]:
-    lost = [partition for partition in cluster["partitions"] if not partition["primary"] or partition["state"] in (
-        "no primary", "closed", "failing")]
-    return [f"{_partitions(lost)} no active primary: their queues accept no messages"] if lost else []
-
-
-def _stopped_partitions(cluster: Mapping[str, Any]) -> list[str]:
-    waiting = [each for each in cluster["partitions"] if each["primary"] and each["state"] not in (
-        "active", "ACTIVE", "open", "no primary", "closed", "failing")]
-    return [f"Partition {each['id']} is {str(each['state']).lower()}" for each in waiting]
-
-
-def _not_up(cluster: Mapping[str, Any]) -> list[str]:
-    nodes = cluster["nodes"]
-    found = []
-    for state, text in (("down", "down"), ("unreachable", "connected, but {} does not answer"), ("stopping", "stopping"),
-                        ("starting", "starting")):
-        names = _in(nodes, state)
-        if names:
-            problem = text.format("its console" if len(names) == 1 else "their console")
-            found.append(f"Node {names[0]} is {problem}" if len(names) == 1 else f"Nodes {_names(names)} are {problem}")
-    return found
-
-
-def _unable(cluster: Mapping[str, Any]) -> list[str]:
-    return [f"Node {node['name']} {node['problem']}" for node in cluster["nodes"]
-            if node["state"] == "up" and node["problem"]]
-
-
-def _replicas(cluster: Mapping[str, Any]) -> list[str]:
-    down = set(_in(cluster["nodes"], "down"))
-    found = []
-    healing = sorted({row["node"] for each in cluster["partitions"] for row in each["replicas"]
-                      if row["role"] == "healing" and row["node"] not in down})
-    if healing:
-        found.append(f"{_names(healing)} {'is' if len(healing) == 1 else 'are'} catching up with the primaries")
-    behind = [(row["lagRecords"], row["node"], each["id"]) for each in cluster["partitions"] for row in each["replicas"]
-              if (row.get("lagRecords") or 0) > LAG_RECORDS_WARNING and row["node"] not in down]
-    if behind:
-        records, node, number = max(behind)
-        found.append(f"Replica {node} lags by {records:,} records in partition {number}")
-    return found
-
-
-def _alarms(cluster: Mapping[str, Any]) -> list[str]:
-    count = sum(not alarm["clearedAt"] and not alarm["acknowledgedBy"] and alarm["category"] not in HARMLESS
-                for alarm in cluster["alarms"])
-    return [f"{count:,} {'alarm is' if count == 1 else 'alarms are'} unacknowledged"] if count else []
-
-
-def _quotas(cluster: Mapping[str, Any]) -> list[str]:
-    full = [row for row in cluster["queuesTop"] if row["quota"] >= QUOTA_WARNING]
-    if not full:
-        return []
-    worst = max(full, key=lambda row: row["quota"])
-    return [f"Queue {worst['uri']} has used {min(1.0, worst['quota']):.0%} of its quota"]
-
-
-def _overloaded_nodes(cluster: Mapping[str, Any]) -> list[str]:
-    found = [f"The event loop of {node['name']} lags by {node['loopLagMs']:,.0f} ms" for node in cluster["nodes"]
-             if (node["loopLagMs"] or 0.0) > LOOP_LAG_MS_WARNING]
-    return found + [f"{node['name']} has {node['openFiles']:,} of {node['openFilesMax']:,} files open"
-                    for node in cluster["nodes"]
-                    if node["openFilesMax"] and (node["openFiles"] or 0) > FILES_WARNING * node["openFilesMax"]]
-
-
-_Rule = Callable[[Mapping[str, Any]], list[str]]
-_BAD: tuple[_Rule, ...] = (_no_nodes, _no_quorum, _no_leader, _no_primary)
-_WARNINGS: tuple[_Rule, ...] = (_not_up, _unable, _stopped_partitions, _replicas, _alarms, _quotas, _overloaded_nodes)
-
-
-def _in(nodes: Sequence[Mapping[str, Any]], state: str) -> list[str]:
-    return [node["name"] for node in nodes if node["state"] == state]
-
-
-def _names(names: Sequence[str]) -> str:
-    shown = list(names[:NAMES_MAX]) + ([f"{len(names) - NAMES_MAX} more"] if len(names) > NAMES_MAX else [])
-    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
-
-
-def _partitions(lost: Sequence[Mapping[str, Any]]) -> str:
-    ids = [str(each["id"]) for each in lost]
-    return f"Partition {ids[0]} has" if len(ids) == 1 else f"Partitions {_names(ids)} have"

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
+from math import isfinite
 from typing import Any, Protocol
 
 from twisted.internet.defer import Deferred, DeferredList, inlineCallbacks
@@ -27,6 +28,8 @@ LEVELS_MAX = 4  # of proxies connected to proxies
 INSPECTION_SECONDS_MAX = 3.0  # of all requests for one document
 ANSWER_AGE_S_MAX = 0.9  # an answer up to this age is reused: proxies are sampled once per second
 ROWS_MAX = 2000  # of each kind, per answer of a proxy
+VERSION_CHARS_MAX = 40
+PROCESS_NUMBERS = ("startedAt", "sessions", "memoryBytes", "cpuShare", "loopLagMs", "openFiles", "openFilesMax")
 NO_CONSOLE = "it has no console"
 NO_ANSWER = "its console gives no valid answer"
 NAMED_AS_A_NODE = "it has the name of a node"
@@ -179,6 +182,16 @@ def valid_proxies(document: Mapping[str, Any]) -> list[Document]:
 def valid_clients(answer: Mapping[str, Any], proxy: Document) -> list[Document]:
     return [{**row, "id": f"{proxy['ident']} {row['id']}", "node": proxy["name"], "proxy": True}
             for row in _rows(answer, "clients", ("id", "client"))]
+
+
+def valid_process(answer: Mapping[str, Any]) -> Document:
+    """Return a proxy's values of its process: numbers, and short texts; other values are unknown, None."""
+    found: Document = {}
+    for name in PROCESS_NUMBERS:
+        value = answer.get(name)
+        found[name] = value if isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value) else None
+    version = answer.get("version")
+    return {**found, "version": version[:VERSION_CHARS_MAX] if isinstance(version, str) else None}
 
 
 def valid_queue(answer: Mapping[str, Any], proxy: Document) -> Document:

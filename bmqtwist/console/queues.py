@@ -1,4 +1,7 @@
-"""Table of the queues whose primary is this node: rates, past depths, and sorted pages.
+"""Table of the queues that this node reports: rates, past depths, and sorted pages.
+
+A node reports the queues of the partitions that the requesting console names: those of which it is the primary, and for
+a partition without a primary that answers those of its copy, without clients and rates.
 
 Queues are sampled STEP_QUEUES at a time, so that 50,000 queues do not block the event loop; shown rows are sampled at each
 request. Pure: time is an argument, and `local_queues.py` schedules the steps.
@@ -7,15 +10,15 @@ request. Pure: time is an argument, and `local_queues.py` schedules the steps.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from heapq import merge
 from itertools import islice
 from typing import Any
 
 from bmqtwist.console.documents import Document
-from bmqtwist.queue.root import RootQueue
+from bmqtwist.console.rates import Rates, RateWindow, in_tenths
 from bmqtwist.steps import Steps
-from bmqtwist.view.queue_facts import queue_view
+from bmqtwist.view.queue_facts import AnyQueue, StoredCopy, queue_view
 
 STEP_QUEUES = 500  # sampled per step: 1 to 3 ms
 RANK_STEP_QUEUES = 2000  # sorted per step
@@ -23,52 +26,62 @@ SPARK_ROWS = 30
 PAGE_ROWS_MAX = 500
 TOP_ROWS = 10
 FILTER_CHARS_MAX = 200
-SAMPLE_SECONDS_MIN = 0.2  # between two samples for a rate
+SAMPLE_SECONDS_MIN = 0.2  # between two samples
+UNKNOWN_RATES: Rates = (None, None, None)
 
 Key = tuple[float | str, str]  # sort key and URI
 
 
 class SampledQueue:
-    """Queue with its last sample, rates and past depths."""
+    """Queue with its last sample, rates (posted, delivered, confirmed) and past depths."""
 
-    __slots__ = ("queue", "view", "put_rate", "push_rate", "confirm_rate", "depths")
+    __slots__ = ("queue", "view", "rates", "depths", "_window")
 
-    def __init__(self, queue: RootQueue, now: float) -> None:
+    def __init__(self, queue: AnyQueue, now: float) -> None:
         self.queue, self.view = queue, queue_view(queue, now)
-        self.put_rate = self.push_rate = self.confirm_rate = 0.0
-        self.depths: deque[int] = deque((self.view.messages,), SPARK_ROWS)
+        self._window = RateWindow()
+        self.rates = self._sample_rates(now)
+        self.depths: deque[int | None] = deque((self.view.messages,), SPARK_ROWS)
+
+    def is_of(self, queue: AnyQueue) -> bool:
+        """Return whether this is the record of a queue; a copy is a new object at each look."""
+        return self.queue is queue or isinstance(self.queue, StoredCopy) and self.queue == queue
 
     def sample(self, now: float) -> None:
         """Sample the counters, unless the last sample is younger than SAMPLE_SECONDS_MIN."""
-        before, seconds = self.view, now - self.view.at
-        if seconds < SAMPLE_SECONDS_MIN:
+        if now - self.view.at < SAMPLE_SECONDS_MIN:
             return
-        seen = self.view = queue_view(self.queue, now)
-        self.put_rate, self.push_rate = (seen.put - before.put) / seconds, (seen.push - before.push) / seconds
-        self.confirm_rate = (seen.confirm - before.confirm) / seconds
-        self.depths.append(seen.messages)
+        self.view = queue_view(self.queue, now)
+        self.rates = self._sample_rates(now)
+        self.depths.append(self.view.messages)
+
+    def _sample_rates(self, now: float) -> Rates:
+        counters = self.view.counters
+        return UNKNOWN_RATES if counters is None else self._window.sample(now, counters)
 
     def row(self, wall: float) -> Document:
+        """Return the present row; None = not known to this node."""
         seen = queue_view(self.queue)
+        put, push, confirm = in_tenths(self.rates)
+        quota = seen.quota
         return {"uri": seen.uri, "domain": seen.domain, "mode": str(seen.mode), "partition": seen.partition_id,
                 "messages": seen.messages, "bytes": seen.bytes, "messagesMax": seen.message_limit,
-                "bytesMax": seen.byte_limit, "oldestSeconds": seen.age(wall), "putRate": round(self.put_rate, 1),
-                "pushRate": round(self.push_rate, 1), "confirmRate": round(self.confirm_rate, 1),
-                "consumers": seen.readers, "producers": seen.writers, "quota": round(seen.quota, 4),
-                "spark": list(self.depths)}
+                "bytesMax": seen.byte_limit, "oldestSeconds": seen.age(wall), "putRate": put, "pushRate": push,
+                "confirmRate": confirm, "consumers": seen.readers, "producers": seen.writers,
+                "quota": None if quota is None else round(quota, 4), "spark": list(self.depths)}
 
 
-# Sort keys of rows, as of the last sample.
+# Sort keys of rows, as of the last sample; an unknown value sorts as 0.
 SORTS: dict[str, Callable[[SampledQueue, float], float | str]] = {
-    "messages": lambda record, wall: record.view.messages,
-    "bytes": lambda record, wall: record.view.bytes,
+    "messages": lambda record, wall: record.view.messages or 0,
+    "bytes": lambda record, wall: record.view.bytes or 0,
     "oldestSeconds": lambda record, wall: record.view.age(wall) or 0.0,
-    "quota": lambda record, wall: record.view.quota,
-    "putRate": lambda record, wall: record.put_rate,
-    "pushRate": lambda record, wall: record.push_rate,
-    "confirmRate": lambda record, wall: record.confirm_rate,
-    "consumers": lambda record, wall: record.view.readers,
-    "producers": lambda record, wall: record.view.writers,
+    "quota": lambda record, wall: record.view.quota or 0.0,
+    "putRate": lambda record, wall: record.rates[0] or 0.0,
+    "pushRate": lambda record, wall: record.rates[1] or 0.0,
+    "confirmRate": lambda record, wall: record.rates[2] or 0.0,
+    "consumers": lambda record, wall: record.view.readers or 0,
+    "producers": lambda record, wall: record.view.writers or 0,
     "partition": lambda record, wall: record.view.partition_id,
     "domain": lambda record, wall: record.view.domain,
     "mode": lambda record, wall: str(record.view.mode),
@@ -117,9 +130,9 @@ def merge_first(runs: Iterable[Iterable[Key]], order: Order, upto: int) -> list[
 
 
 class QueueBook:
-    """Records of all queues whose primary is this node; `present` returns these queues."""
+    """Records of queues; `present` returns these queues."""
 
-    def __init__(self, present: Callable[[], Iterable[RootQueue]]) -> None:
+    def __init__(self, present: Callable[[], Iterable[AnyQueue]]) -> None:
         self._present = present
         self._records: dict[str, SampledQueue] = {}
         self._sweep: Iterator[None] | None = None
@@ -130,6 +143,10 @@ class QueueBook:
     def clear(self) -> None:
         """Drop all records: no client requests queues any more."""
         self._records, self._sweep, self.top, self.sweep_end = {}, None, [], float("-inf")
+
+    def restart(self) -> None:
+        """Drop a sweep in progress: other queues are to be sampled."""
+        self._sweep, self.sweep_end = None, float("-inf")
 
     def begin_sweep(self, now: Callable[[], float]) -> bool:
         """Begin a sweep over all queues; False if one is in progress."""
@@ -145,14 +162,14 @@ class QueueBook:
         return self._sweep is not None
 
     def _sample_all(self, clock: Callable[[], float]) -> Iterator[None]:
-        queues, records, old = iter(list(self._present())), dict[str, SampledQueue](), self._records
+        queues, records, old = iter(self._present()), dict[str, SampledQueue](), self._records
         best: list[tuple[int, str]] = []
         while True:
             now, count = clock(), 0
             for queue in islice(queues, STEP_QUEUES):
                 count += 1
                 record = old.get(queue.uri)
-                if record is None or record.queue is not queue:
+                if record is None or not record.is_of(queue):
                     record = SampledQueue(queue, now)
                 else:
                     record.sample(now)
@@ -167,7 +184,7 @@ class QueueBook:
         self._records, self.top, self.sweep_end = records, [uri for _, uri in best], clock()
 
     def rows(self, uris: Iterable[str], now: float, wall: float) -> list[Document]:
-        """Return present rows of queues; unknown queues are omitted."""
+        """Return present rows of sampled queues; other queues are omitted."""
         found = []
         for uri in islice(uris, PAGE_ROWS_MAX):
             record = self._records.get(uri)
@@ -176,15 +193,18 @@ class QueueBook:
                 found.append(record.row(wall))
         return found
 
-    def rank(self, text: str, order: Order, upto: int, wall: float) -> Steps[tuple[int, list[Key]]]:
-        """Return the number of queues with `text` in their URI, and the first `upto` entries, in steps."""
+    def rank(self, text: str, order: Order, upto: int, wall: float,
+             partitions: Container[int] | None = None) -> Steps[tuple[int, list[Key]]]:
+        """Return the number of queues of some partitions (None = all) with `text` in their URI, and the first `upto`
+        entries, in steps."""
         wanted, total, runs = text.lower(), 0, list[list[Key]]()
         records = iter(list(self._records.values()))
         while True:
             taken = list(islice(records, RANK_STEP_QUEUES))
             self.visited += len(taken)
             run = [(order.value(each, wall), each.queue.uri) for each in taken
-                   if not wanted or wanted in each.queue.uri.lower()]
+                   if (partitions is None or each.view.partition_id in partitions)
+                   and (not wanted or wanted in each.queue.uri.lower())]
             total += len(run)
             runs.append(order.first(run, upto))
             if len(taken) < RANK_STEP_QUEUES:

@@ -1,28 +1,39 @@
 """Samples of a node's counters: rates, latency of ACKs, history of the last 15 minutes. Pure: time is an argument.
 
-Called by `collector.py`; tables of many queues are sampled in `queues.py`, statistics of admin commands in
-`view/statistics.py`.
+Rows of the history are lists of numbers: the time of the slot (a multiple of HISTORY_STEP_S), then
+
+    node       put, ack, push, confirm per second; partitions of which the node is the active primary, their messages and
+               bytes; messages and bytes in the node's copies of all partitions; free bytes of its storage
+    cluster    put, ack, push, confirm per second; stored messages, bytes; free bytes of the fullest storage
+
+None is an unknown value. Every rate is made by `rates.py`. Called by `collector.py`, which stores the history with
+`history_file.py`; tables of many queues are sampled in `queues.py`, statistics of admin commands in `view/statistics.py`.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
 from bmqtwist.broker.broker import Broker
 from bmqtwist.console.documents import Document
+from bmqtwist.console.rates import RateWindow, add_rates, in_tenths
 from bmqtwist.queue.counters import latency_bounds
 from bmqtwist.view import node_facts
 from bmqtwist.view.queue_facts import Flow
-from bmqtwist.view.snapshot import ProcessState
+from bmqtwist.view.snapshot import ProcessState, StoredTotals
 
 HISTORY_STEP_S = 5
 HISTORY_ROWS = 15 * 60 // HISTORY_STEP_S
 LATENCY_WINDOW_S = 10.0
-SAMPLE_SECONDS_MIN = 0.3  # between two samples for a rate
+SAMPLE_SECONDS_MIN = 0.3  # between two samples
 RATES = ("put", "ack", "push", "confirm", "putBytes", "pushBytes")
+RATE_COLUMNS = 4  # of a row of the history
+NODE_COLUMNS = 1 + RATE_COLUMNS + 6
+
+Row = list[float | None]
 
 
 class Reading(Struct, frozen=True):
@@ -44,61 +55,88 @@ def take_reading(broker: Broker, now: float, process: ProcessState) -> Reading:
 
 class NodeSampler:
     """Rates, ACK latencies and history of one node: `sample` updates the rates at requests, `record` adds to the history
-    every HISTORY_STEP_S."""
+    every HISTORY_STEP_S. `rows`: the stored history of the time before the start."""
 
-    def __init__(self, first: Reading) -> None:
-        self._last = self._recorded = first
-        self._window: deque[tuple[float, tuple[int, ...]]] = deque(((first.now, first.acks),))
-        self.rates: Document = dict.fromkeys(RATES, 0.0)
-        self.cpu_share = 0.0
-        self.history: deque[list[float]] = deque(maxlen=HISTORY_ROWS)
+    def __init__(self, first: Reading, rows: Iterable[Row] = ()) -> None:
+        self._last = first.now
+        self._rates = RateWindow()
+        self._rates.sample(first.now, (*first.counted, first.cpu))
+        self._latencies: deque[tuple[float, tuple[int, ...]]] = deque(((first.now, first.acks),))
+        self.rates: Document = dict.fromkeys(RATES)
+        self.cpu_share: float | None = None
+        self.history: deque[Row] = deque(rows, maxlen=HISTORY_ROWS)
 
     def is_due(self, now: float) -> bool:
         """Return whether the last sample is older than SAMPLE_SECONDS_MIN."""
-        return now - self._last.now >= SAMPLE_SECONDS_MIN
+        return now - self._last >= SAMPLE_SECONDS_MIN
 
     def sample(self, reading: Reading) -> None:
-        seconds = reading.now - self._last.now
-        if seconds < SAMPLE_SECONDS_MIN:
+        """Update the rates and latencies."""
+        if not self.is_due(reading.now):
             return
-        self.rates = dict(zip(RATES, _per_second(self._last, reading), strict=True))
-        self.cpu_share = max(0.0, (reading.cpu - self._last.cpu) / seconds)
-        self._last = reading
-        window = self._window
+        *rates, self.cpu_share = self._rates.sample(reading.now, (*reading.counted, reading.cpu))
+        self.rates = dict(zip(RATES, in_tenths(rates), strict=True))
+        self._last = reading.now
+        window = self._latencies
         window.append((reading.now, reading.acks))
         while len(window) > 2 and window[1][0] <= reading.now - LATENCY_WINDOW_S:
             window.popleft()
 
-    def record(self, reading: Reading, wall: float, messages: int, size: int) -> None:
-        """Add a row with the rates since the previous row to the history, at most one per slot of HISTORY_STEP_S."""
+    def record(self, reading: Reading, wall: float, stored: StoredTotals, free: int | None) -> None:
+        """Add a row with the present rates to the history, at most one per slot of HISTORY_STEP_S. `free`: bytes of the
+        storage."""
         slot = int(wall) // HISTORY_STEP_S * HISTORY_STEP_S
-        if self.history and self.history[-1][0] == slot:
+        if self.history and (self.history[-1][0] or 0) >= slot:
             return  # the timer fired early, as monotonic and wall clock differ a little
-        put, ack, push, confirm, *_ = _per_second(self._recorded, reading)
-        self.history.append([slot, put, ack, push, confirm, messages, size])
-        self._recorded = reading
+        self.sample(reading)
+        self.history.append([slot, *(self.rates[name] for name in RATES[:RATE_COLUMNS]), stored.led, stored.led_messages,
+                             stored.led_bytes, stored.messages, stored.bytes, free])
 
     @property
     def latencies(self) -> list[int]:
         """Histogram of the latencies of ACKs in the last LATENCY_WINDOW_S."""
-        newest, oldest = self._window[-1][1], self._window[0][1]
+        newest, oldest = self._latencies[-1][1], self._latencies[0][1]
         return [after - before for before, after in zip(oldest, newest, strict=True)]
 
 
-def _per_second(before: Reading, after: Reading) -> list[float]:
-    seconds = max(after.now - before.now, 1e-3)
-    return [round(max(0.0, new - old) / seconds, 1) for old, new in zip(before.counted, after.counted, strict=True)]
+class NodeRows(Struct, frozen=True):
+    """History of one node. `answers`: the node sends its present history; else this is its last known one, and `runs` says
+    whether other nodes are connected to it."""
+
+    rows: Sequence[Sequence[float | None]]
+    answers: bool = True
+    runs: bool = True
 
 
-def add_histories(histories: Sequence[Sequence[Sequence[float]]]) -> list[list[float]]:
-    """Return the sum of the histories of several nodes, by time."""
-    rows: dict[float, list[float]] = {}
-    for history in histories:
-        for slot, *values in history:
-            known = rows.get(slot)
-            rows[slot] = [slot, *values] if known is None else [
-                slot, *(round(one + other, 1) for one, other in zip(known[1:], values, strict=True))]
-    return [rows[slot] for slot in sorted(rows)[-HISTORY_ROWS:]]
+def add_histories(histories: Sequence[NodeRows], partitions: int) -> list[Row]:
+    """Return the history of a cluster from those of its nodes. A node that does not run has no traffic; the traffic of one
+    that runs and does not answer is unknown."""
+    by_slot = [{row[0]: row for row in each.rows if row[0] is not None and len(row) == NODE_COLUMNS} for each in histories]
+    ends = [max(known, default=0) for known in by_slot]
+    newest = max(ends, default=0)
+    complete = min((end for end, each in zip(ends, histories, strict=True) if each.answers
+                    and end >= newest - 2 * HISTORY_STEP_S), default=newest)  # later rows are not yet here from every node
+    slots = sorted({slot for known in by_slot for slot in known if slot <= complete})[-HISTORY_ROWS:]
+    rows = []
+    for slot in slots:
+        silent = any(each.runs and not each.answers and slot > end for each, end in zip(histories, ends, strict=True))
+        rows.append(_cluster_row(slot, [known[slot] for known in by_slot if slot in known], silent, partitions))
+    return rows
+
+
+def _cluster_row(slot: float, found: Sequence[Sequence[float | None]], silent: bool, partitions: int) -> Row:
+    """Return the row of a cluster from the rows of its nodes in one slot. `silent`: a running node is missing. If a
+    partition has no primary, the stored messages are those of the node that has most of them."""
+    rates = [None if silent else add_rates([row[column] for row in found]) for column in range(1, 1 + RATE_COLUMNS)]
+    led, led_messages, led_bytes, messages, size, free = zip(*[row[1 + RATE_COLUMNS:] for row in found], strict=True)
+    most = max(zip(_known(messages), _known(size), strict=False), default=(None, None))
+    if partitions and sum(_known(led)) == partitions:
+        most = sum(_known(led_messages)), sum(_known(led_bytes))
+    return [slot, *rates, *(most if partitions else (None, None)), min(_known(free), default=None)]
+
+
+def _known(values: Iterable[float | None]) -> list[float]:
+    return [each for each in values if each is not None]
 
 
 FLOW_RATES = ("putRate", "putBytesRate", "pushRate", "pushBytesRate")
@@ -108,19 +146,13 @@ class FlowSampler:
     """Rates of several flows (clients, subscriptions, proxies) by name."""
 
     def __init__(self) -> None:
-        self._last: Mapping[str, Flow] = {}
-        self._at = float("-inf")
-        self._rates: Mapping[str, Document] = {}
+        self._windows: dict[str, RateWindow] = {}
 
     def sample(self, now: float, counted: Mapping[str, Flow]) -> Mapping[str, Document]:
-        """Return the rates since the previous sample; None for flows that were not in it."""
-        seconds = now - self._at
-        if seconds >= SAMPLE_SECONDS_MIN:
-            self._rates = {name: dict(zip(FLOW_RATES, [round(max(0.0, new - old) / seconds, 1) for old, new in zip(
-                self._last[name], flow, strict=True)], strict=True)) for name, flow in counted.items() if name in self._last}
-            self._last, self._at = dict(counted), now
-        nothing: Document = dict.fromkeys(FLOW_RATES)
-        return {name: self._rates.get(name, nothing) for name in counted}
+        """Return the rates of all flows; flows that are not in `counted` are forgotten."""
+        self._windows = {name: self._windows.get(name) or RateWindow() for name in counted}
+        return {name: dict(zip(FLOW_RATES, in_tenths(self._windows[name].sample(now, flow)), strict=True))
+                for name, flow in counted.items()}
 
 
 def percentile(counts: Sequence[int], share: float) -> float | None:

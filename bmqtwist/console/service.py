@@ -57,7 +57,7 @@ class ConsoleService:
         tokens = NodeTokens(secret or OPEN_SECRET, host.present_time()[1]) if secret or not users else None
         self._client = PeerClient(host.reactor, name_of(host.node.broker), tokens, lambda: host.present_time()[1],
                                   host.run_in_steps)
-        self.collector = DocumentCollector(host, self._client)
+        self.collector = DocumentCollector(host, self._client, folder)
         self.hub = Hub(lambda: os.urandom(9).hex(), self._publish_soon)
         audit = AuditLog(folder, host.report.failed_files)
         demonstration, delayed_stop = Demonstration(host), DelayedStop(host)
@@ -66,7 +66,7 @@ class ConsoleService:
         self._context = context = OperationContext(host, self.collector, self._client, audit, logins, demonstration,
                                                    restart, delayed_stop, http.prefix)
         self.collector.action_states = lambda: {
-            "restart": restart.state, "stop": delayed_stop.state, "demo": demonstration.state}
+            "restart": restart.state and dict(restart.state), "stop": delayed_stop.state, "demo": demonstration.state}
         self._logins = logins
         self._exchange = GenerationExchange(host, self.collector.consoles, generations) if secret and users else None
         self._live = LiveFactory(host.reactor, self.hub, self._admit, lambda: host.present_time()[0])

@@ -17,6 +17,7 @@ from bmqtwist.ids import InvalidUri, parse_uri
 
 OFFSET_MAX = 10_000_000
 URI_CHARS_MAX = 512
+PARTITIONS_MAX = 1000  # in one request
 
 
 class ClusterTopic(Struct, frozen=True):
@@ -28,13 +29,15 @@ class ElectionsTopic(Struct, frozen=True):
 
 
 class QueuesTopic(Struct, frozen=True):
-    """Page of the queues of the cluster."""
+    """Page of the queues of the cluster. `partitions`: whose queues a node reports to another one, None = those that it
+    leads."""
 
     text: str = ""
     sort: str = "messages"
     descending: bool = True
     offset: int = 0
     limit: int = 100
+    partitions: tuple[int, ...] | None = None
 
     @property
     def upto(self) -> int:
@@ -79,7 +82,18 @@ def queues_topic(arguments: Mapping[str, Any]) -> QueuesTopic:
     if order not in ("asc", "desc"):
         raise Refusal(400, "The order is asc or desc.", "order")
     return QueuesTopic(text, sort, order == "desc", read_number(arguments, "offset", 0, 0, OFFSET_MAX),
-                       read_number(arguments, "limit", 100, 1, PAGE_ROWS_MAX))
+                       read_number(arguments, "limit", 100, 1, PAGE_ROWS_MAX), read_partitions(arguments))
+
+
+def read_partitions(arguments: Mapping[str, Any], name: str = "partitions") -> tuple[int, ...] | None:
+    """Return numbers of partitions from a text as 0,2,3; None = the argument is absent. Raises Refusal 400."""
+    value = arguments.get(name)
+    if value is None:
+        return None
+    parts = str(value).split(",") if value != "" else []
+    if len(parts) > PARTITIONS_MAX or not all(each.isascii() and each.isdigit() and len(each) < 10 for each in parts):
+        raise Refusal(400, f"{name} must be numbers of partitions, as 0,2,3.", name)
+    return tuple(map(int, parts))
 
 
 def queue_uri(arguments: Mapping[str, Any], name: str = "uri") -> str:

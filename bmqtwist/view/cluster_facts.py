@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from bmqtwist.cluster.electorate import MemberState
 from bmqtwist.peers.handshake import EVERY_ADDRESS, announced_url, console_url
 from bmqtwist.peers.links import ClusterLinks
 from bmqtwist.view import snapshot as state
 from bmqtwist.view.documents import ElectorRow, MemberRow
 from bmqtwist.view.events import EventLog, NodeEvent
-from bmqtwist.view.replicas import cluster_named
+from bmqtwist.view.replicas import cluster_named, write_problem
 from bmqtwist.wire.cluster_schema import NodeStatus
 
 if TYPE_CHECKING:
@@ -102,17 +103,18 @@ def node_states(cluster: Cluster) -> tuple[state.NodeState, ...]:
     primaries: dict[int, list[int]] = {}
     for number, primary in sorted(cluster.metadata.state.partitions.items()):
         primaries.setdefault(primary.node_id, []).append(number)
-    found, refusals = [], cluster.features.refusals()
+    found, refusals, problem = [], cluster.features.refusals(), write_problem(cluster)
     for node in cluster.definition.nodes:
         ours = node.id == cluster.node_id
         if statuses is None:
-            status = NodeStatus.E_STARTING if cluster.unavailable else NodeStatus.E_AVAILABLE
+            started = bool(cluster.partitions) and member_state(cluster) == (MemberState.MEMBER.name, "")
+            status = NodeStatus.E_AVAILABLE if started else NodeStatus.E_STARTING
         else:
             status = statuses.own if ours else statuses.other_nodes[node.id]
         connected = "self" if ours else str(cluster.leadership.is_up(node.id)).lower()
         found.append(state.NodeState(names[node.id], node.name, node.id, node.data_center, connected, status.name,
                                      tuple(primaries.get(node.id, ())),
-                                     statuses.unable.get(node.id, "") if statuses is not None else "",
+                                     problem if ours else statuses.unable.get(node.id, "") if statuses is not None else "",
                                      refusals.get(node.name, "")))
     return tuple(found)
 
@@ -184,11 +186,21 @@ def terms(events: Iterable[NodeEvent]) -> list[Document]:
     return found
 
 
+def leader_since(events: EventLog, cluster: str, seen: ElectorRow) -> float | None:
+    """Return when the present leader was elected, as this node's events say; None = they do not."""
+    known = terms(_election_events(events, cluster))
+    last = known[-1] if known else None
+    return last["from"] if last is not None and (last["leader"], last["term"]) == (seen.leader, seen.term) else None
+
+
+def _election_events(events: EventLog, cluster: str) -> list[NodeEvent]:
+    return [event for event in events.last(EVENTS_MAX, ("election",)) if event.detail.get("cluster", cluster) == cluster]
+
+
 def elections(broker: Broker, events: EventLog, cluster_name: str = "") -> Document:
     """Return terms, events and elector state of a cluster ("" = `cluster_named`'s default). Raises LocalError."""
     cluster = cluster_named(broker, cluster_name)
-    seen = [event for event in events.last(EVENTS_MAX, ("election",))
-            if event.detail.get("cluster", cluster.name) == cluster.name]
+    seen = _election_events(events, cluster.name)
     elector, offset = cluster.leadership.elector, broker.loop.wall_offset
     names = {node.id: node.name for node in cluster.definition.nodes}
     seconds = elector.seconds_since_heartbeat(broker.loop.now)

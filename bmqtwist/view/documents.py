@@ -57,8 +57,21 @@ class CopyRow(Struct, frozen=True, kw_only=True, rename="camel"):
     in_flight_bytes: int | UnsetType = UNSET
 
 
+class StorageRow(Struct, frozen=True, kw_only=True, rename="camel"):
+    """Space of this node's storage. `free_bytes`, `total_bytes`: of the file system; `used_bytes`, `allocated_bytes`:
+    written to the open files, and occupied by them on the disk."""
+
+    location: str
+    free_bytes: int
+    total_bytes: int
+    used_bytes: int
+    allocated_bytes: int
+
+
 class PartitionRow(Struct, frozen=True, kw_only=True, rename="camel"):
-    """Partition at this node. `own`: this node's copy; `replicas`: all copies at the primary, the own one at a replica."""
+    """Partition at this node. `messages`, `bytes`: in this node's copy; `state`: of the primary, or why this primary takes
+    no records, with the cause in `problem`; `own`: this node's copy; `replicas`: all copies at the primary, the own one at
+    a replica."""
 
     id: int
     primary: str | None
@@ -66,8 +79,10 @@ class PartitionRow(Struct, frozen=True, kw_only=True, rename="camel"):
     sequence: int
     state: str
     available: bool
+    problem: str
     queues: int
     messages: int
+    bytes: int
     journal: FileState
     data: FileState
     rolling_over: bool

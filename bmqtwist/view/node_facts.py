@@ -1,4 +1,4 @@
-"""JSON documents of this node: its part of the cluster document, its connections, and its domains.
+"""JSON documents of this node: its part of the cluster document, its connections, and the configuration of a domain.
 
 The identifier of a proxy (name, host and process id) is equal at every node that the proxy is connected to and at the proxy
 itself; the name alone may not be unique. All functions only read. Pure. Called by `console/collector.py` and
@@ -20,7 +20,7 @@ from bmqtwist.queue.counters import ClientStats
 from bmqtwist.view import cluster_facts as facts
 from bmqtwist.view import replicas, stopping
 from bmqtwist.view import snapshot as state
-from bmqtwist.view.documents import ClientRow, DomainRow, ProxyLinkRow, ProxyRow
+from bmqtwist.view.documents import ClientRow, ProxyLinkRow, ProxyRow
 from bmqtwist.wire.schema import ClientType
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from bmqtwist.link.peer import PeerSession
     from bmqtwist.link.session import Session
     from bmqtwist.member.cluster import Cluster
-    from bmqtwist.queue.root import Domain
     from bmqtwist.view.events import NodeHistory
     from bmqtwist.view.snapshot import ProcessState
 
@@ -78,22 +77,6 @@ def stored_totals(broker: Broker) -> tuple[int, int]:
     """Return the messages and bytes of the queues whose primary is this node."""
     meters = [domain.meter for domain in broker.domains.by_name.values()]
     return sum(meter.messages for meter in meters), sum(meter.bytes for meter in meters)
-
-
-def domain_rows(broker: Broker) -> list[DomainRow]:
-    """Return a row for each domain that is in use here or has a file."""
-    rows = {name: _domain_row(domain) for name, domain in broker.domains.by_name.items()}
-    for name in broker.domains.provider.names():
-        rows.setdefault(name, DomainRow(name=name))
-    return [rows[name] for name in sorted(rows)]
-
-
-def _domain_row(domain: Domain) -> DomainRow:
-    settings, meter = domain.settings, domain.meter
-    return DomainRow(name=domain.name, in_use=True, cluster=domain.cluster, mode=str(domain.mode),
-                     storage="memory" if domain.in_memory else "files", copies=settings.copies.name.lower(),
-                     queues=len(domain.queues), messages=meter.messages, bytes=meter.bytes,
-                     messages_max=meter.messages_max, bytes_max=meter.bytes_max, ttl_seconds=settings.ttl_s)
 
 
 def domain_document(broker: Broker, node: str, name: str) -> Document | None:

@@ -6,25 +6,29 @@ Rows are declared in `documents.py`, snapshots in `snapshot.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from msgspec import to_builtins
-from msgspec.structs import asdict
+from msgspec import Struct, to_builtins
+from msgspec.structs import asdict, replace
 
-from bmqtwist.ids import DEFAULT_APP_ID
+from bmqtwist.cluster.state import QueueRecord
+from bmqtwist.ids import DEFAULT_APP_ID, domain_of
 from bmqtwist.queue.mode import QueueMode
+from bmqtwist.queue.root import Domain, RootQueue
+from bmqtwist.steps import Steps, in_steps
+from bmqtwist.storage.state import StoredQueue
 from bmqtwist.view import snapshot as state
 from bmqtwist.view.cluster_facts import cluster_of, name_of, own_ident, proxied_of
-from bmqtwist.view.documents import ConsumerRow, ProxyRow, QueueAppRow, QueueClientRow, SubscriptionRow
+from bmqtwist.view.documents import ConsumerRow, DomainRow, ProxyRow, QueueAppRow, QueueClientRow, SubscriptionRow
 from bmqtwist.view.node_facts import downstream_broker
 
 if TYPE_CHECKING:
     from bmqtwist.broker.broker import Broker
+    from bmqtwist.member.cluster import Cluster
     from bmqtwist.queue.meter import Meter
     from bmqtwist.queue.queue import App, ConsumerSubscription, Handle, Queue, Substream
     from bmqtwist.queue.relay import RelayQueue
-    from bmqtwist.queue.root import RootQueue
     from bmqtwist.relay.relays import Relays
     from bmqtwist.relay.upstream_queue import UpstreamQueue
 
@@ -40,15 +44,44 @@ def stored(queue: RootQueue) -> tuple[int, int]:
     return len(queue.messages), queue.meter.bytes
 
 
-def queue_view(queue: RootQueue, now: float = 0.0) -> state.QueueView:
-    """Return depth, limits and counters of a queue at its primary, without apps and clients; takes 3 us."""
+class StoredCopy(Struct, frozen=True):
+    """Queue as this node stores it, while its primary is another node, or no client has opened it since the start: it has no
+    clients and no counters here. `store` None: nothing is stored here. `mode`: "" = its domain is not loaded here;
+    `may_have_clients`: at another node."""
+
+    record: QueueRecord
+    store: StoredQueue | None
+    mode: str
+    may_have_clients: bool
+
+    @property
+    def uri(self) -> str:
+        return self.record.uri
+
+
+AnyQueue = RootQueue | StoredCopy
+
+
+def queue_view(queue: AnyQueue, now: float = 0.0) -> state.QueueView:
+    """Return depth, limits and counters of a queue, without apps and clients; takes 3 us."""
+    if isinstance(queue, StoredCopy):
+        return _copy_view(queue, now)
     (messages, size), meter, stats = stored(queue), queue.meter, queue.stats
     oldest = next(iter(queue.messages.values()), None)
     return state.QueueView(
         queue.uri, queue.domain.name, queue.mode, queue.partition_id, messages, size, meter.messages_max, meter.bytes_max,
-        None if oldest is None else float(oldest.wall), queue.reader_count(), queue.writer_count(), stats.put_msgs,
-        stats.push_msgs,
-        stats.confirm_msgs, now)
+        None if oldest is None else float(oldest.wall), queue.reader_count(), queue.writer_count(),
+        (stats.put_msgs, stats.push_msgs, stats.confirm_msgs), now)
+
+
+def _copy_view(copy: StoredCopy, now: float) -> state.QueueView:
+    store, has_clients = copy.store, copy.may_have_clients
+    oldest = next(iter(store.messages.values()), None) if store is not None else None
+    messages, size = (len(store.messages), store.bytes) if store is not None else (None, None)
+    clients = None if has_clients else 0
+    return state.QueueView(
+        copy.uri, domain_of(copy.uri), copy.mode, copy.record.partition_id, messages, size, None, None,
+        None if oldest is None else float(oldest.wall), clients, clients, None if has_clients else (0, 0, 0), now)
 
 
 def is_active(queue: RootQueue) -> bool:
@@ -66,13 +99,13 @@ def hexadecimal(key: bytes) -> str:
 
 
 def queue_state(queue: RootQueue) -> state.QueueState:
-    seen, domain = queue_view(queue), queue.domain
+    (messages, size), meter, domain = stored(queue), queue.meter, queue.domain
     return state.QueueState(
-        seen.uri, queue.name, seen.domain, hexadecimal(queue.key), queue.mode, seen.partition_id, seen.messages, seen.bytes,
-        meter_state(queue.meter), tuple(app_state(queue, app) for app in queue.apps.values()),
-        tuple(handle_state(handle) for handle in queue.handles), history=max(0, len(queue.history) - seen.messages),
-        readers=seen.readers, writers=seen.writers, max_consumers=domain.max_consumers, message_limit=seen.message_limit,
-        byte_limit=seen.byte_limit)
+        queue.uri, queue.name, domain.name, hexadecimal(queue.key), queue.mode, queue.partition_id, messages, size,
+        meter_state(meter), tuple(app_state(queue, app) for app in queue.apps.values()),
+        tuple(handle_state(handle) for handle in queue.handles), history=max(0, len(queue.history) - messages),
+        readers=queue.reader_count(), writers=queue.writer_count(), max_consumers=domain.max_consumers,
+        message_limit=meter.messages_max, byte_limit=meter.bytes_max)
 
 
 def app_messages(queue: RootQueue, app: App) -> int:
@@ -127,6 +160,39 @@ def _subscription(each: ConsumerSubscription) -> state.SubscriptionState:
     return state.SubscriptionState(each.s_id, each.text, version, each.priority, each.count, each.max_messages,
                                    each.max_bytes, each.messages, each.bytes,
                                    each.full or not each.window.open)
+
+
+def domain_rows_in_steps(broker: Broker, partitions: Collection[int]) -> Steps[list[DomainRow]]:
+    """Return a row for each domain that is loaded here, has a file, or has queues in `partitions`, with the queues, messages
+    and bytes in these partitions."""
+    shown = cluster_of(broker)
+    sums: dict[str, list[int]] = {}
+
+    def add(queue: AnyQueue) -> None:
+        seen = queue_view(queue)
+        total = sums.setdefault(seen.domain, [0, 0, 0])
+        for at, value in enumerate((1, seen.messages, seen.bytes)):
+            total[at] += value or 0
+
+    yield from in_steps(queues_of(broker, partitions), add)
+    rows = {name: DomainRow(name=name) for name in broker.domains.provider.names()}
+    rows.update((name, DomainRow(name=name, in_use=True)) for name in sums)
+    for name, domain in broker.domains.by_name.items():
+        rows[name] = _domain_row(domain)
+        if shown is None or domain.cluster != shown.name:  # of another cluster: the queues of this node
+            sums[name] = [len(domain.queues), domain.meter.messages, domain.meter.bytes]
+    found = []
+    for name in sorted(rows):
+        queues, messages, size = sums.get(name, (0, 0, 0))
+        found.append(replace(rows[name], queues=queues, messages=messages, bytes=size))
+    return found
+
+
+def _domain_row(domain: Domain) -> DomainRow:
+    settings, meter = domain.settings, domain.meter
+    return DomainRow(name=domain.name, in_use=True, cluster=domain.cluster, mode=str(domain.mode),
+                     storage="memory" if domain.in_memory else "files", copies=settings.copies.name.lower(),
+                     messages_max=meter.messages_max, bytes_max=meter.bytes_max, ttl_seconds=settings.ttl_s)
 
 
 # -- queues whose primary is another node --------------------------------------------------------------------------------
@@ -210,10 +276,31 @@ def queue_part(broker: Broker, uri: str, now: float) -> Document:
             "proxies": to_builtins(list(proxies.values())), "apps": to_builtins(apps)}
 
 
-def primary_queues(broker: Broker) -> Iterable[RootQueue]:
-    """Return the queues whose primary is this node, of the cluster that the console shows."""
+def queues_of(broker: Broker, partitions: Collection[int]) -> Iterator[AnyQueue]:
+    """Yield the queues of some partitions in the metadata of the cluster that the console shows."""
     cluster = cluster_of(broker)
-    return cluster.queues.values() if cluster is not None else ()
+    if cluster is not None:
+        for record in list(cluster.metadata.state.queues.values()):
+            if record.partition_id in partitions:
+                yield _known_queue(broker, cluster, record)
+
+
+def queue_named(broker: Broker, uri: str) -> AnyQueue | None:
+    """Return a queue of the cluster that the console shows; None = it is not in the metadata."""
+    cluster = cluster_of(broker)
+    record = cluster.metadata.state.queues.get(uri) if cluster is not None else None
+    return _known_queue(broker, cluster, record) if cluster is not None and record is not None else None
+
+
+def _known_queue(broker: Broker, cluster: Cluster, record: QueueRecord) -> AnyQueue:
+    """Return a queue as this node knows it: as its primary, or from its copy."""
+    root = cluster.queues.get(record.uri)
+    if root is not None:
+        return root
+    domain = broker.domains.by_name.get(domain_of(record.uri))
+    known = record.partition_id < len(cluster.partitions)  # else this node is starting
+    return StoredCopy(record, cluster.partitions[record.partition_id].state.queues.get(record.key) if known else None,
+                      str(domain.mode) if domain is not None else "", record.uri not in cluster.dormant)
 
 
 def flow_name(ident: str, client: str) -> str:

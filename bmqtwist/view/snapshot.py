@@ -130,23 +130,22 @@ class UpstreamState(Struct, frozen=True):
 
 
 class QueueView(Struct, frozen=True):
-    """Depth, limits (0 = none) and counters since the opening of a queue at its primary, at the time `at` (monotonic).
-    `oldest_wall`: arrival of the oldest message, None = the queue is empty."""
+    """Depth, limits (0 = none) and counters since the opening of a queue, at the time `at` (monotonic). None = not known to
+    this node. `oldest_wall`: arrival of the oldest message, None = the queue is empty; `counters`: messages posted,
+    delivered and confirmed."""
 
     uri: str
     domain: str
     mode: str
     partition_id: int
-    messages: int
-    bytes: int
-    message_limit: int
-    byte_limit: int
+    messages: int | None
+    bytes: int | None
+    message_limit: int | None
+    byte_limit: int | None
     oldest_wall: float | None
-    readers: int
-    writers: int
-    put: int
-    push: int
-    confirm: int
+    readers: int | None
+    writers: int | None
+    counters: tuple[int, int, int] | None
     at: float
 
     def age(self, wall: float) -> float | None:
@@ -154,10 +153,12 @@ class QueueView(Struct, frozen=True):
         return None if self.oldest_wall is None else max(0.0, round(wall - self.oldest_wall))
 
     @property
-    def quota(self) -> float:
-        """Used share of the limits: the larger one of messages and bytes."""
-        return max(self.messages / self.message_limit if self.message_limit else 0.0,
-                   self.bytes / self.byte_limit if self.byte_limit else 0.0)
+    def quota(self) -> float | None:
+        """Used share of the limits: the larger one of messages and bytes; None = unknown."""
+        if self.message_limit is None or self.byte_limit is None:
+            return None
+        return max((self.messages or 0) / self.message_limit if self.message_limit else 0.0,
+                   (self.bytes or 0) / self.byte_limit if self.byte_limit else 0.0)
 
 
 class QueueState(Struct, frozen=True):
@@ -228,6 +229,17 @@ class FileState(Struct, frozen=True):
     used: int
     total: int
     outstanding: int
+
+
+class StoredTotals(Struct, frozen=True):
+    """Messages and bytes in this node's copies of all partitions; `led`: partitions of which it is the active primary, and
+    their part."""
+
+    messages: int = 0
+    bytes: int = 0
+    led: int = 0
+    led_messages: int = 0
+    led_bytes: int = 0
 
 
 class PartitionSnapshot(Struct, frozen=True):

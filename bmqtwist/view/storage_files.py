@@ -62,9 +62,9 @@ def _files(partition: Partition, archived: Sequence[str]) -> Document:
             "rollingOver": partition.roll.copy is not None, "archivedFiles": len(archived),
             "archived": sorted(archived)[-ARCHIVED_NAMES_MAX:],
             "files": [{"kind": kind.name.lower(), "used": file.used, "outstanding": file.outstanding, "length": length,
-                       "max": file.total} for kind, file, length in zip(
+                       "allocated": allocated, "max": file.total} for kind, file, length, allocated in zip(
                            (FileType.JOURNAL, FileType.DATA, FileType.QLIST), partition_files(partition),
-                           partition.files.lengths(), strict=True)]}
+                           partition.files.lengths(), partition.files.allocated(), strict=True)]}
 
 
 def _records_at(files: FileSets, first: int, count: int) -> Iterator[Entry]:

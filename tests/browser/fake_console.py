@@ -11,6 +11,7 @@ import argparse
 import json
 import mimetypes
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,7 @@ class FakeConsole:
             loader=jinja2.FileSystemLoader(ROOT / "templates"), autoescape=True, trim_blocks=True, lstrip_blocks=True
         )
         self.live: set[Live] = set()
+        self.requests = Counter[str]()  # of documents, by path
         factory = WebSocketServerFactory()
         factory.protocol = lambda: Live(self)
         factory.setProtocolOptions(autoPingInterval=0)
@@ -127,6 +129,7 @@ class FakeConsole:
     def document(self, request: Any, path: str) -> bytes:
         """Answer with a document of the API."""
         script, now = self.script, time.time()
+        self.requests[path] += 1
         given = {name.decode(): values[0].decode() for name, values in request.args.items()}
         if path.startswith("nodes/") and path.endswith("/preflight"):
             return _json(request, script.preflight(unquote(path.split("/")[1])))
@@ -148,6 +151,7 @@ class FakeConsole:
             "storage/records": lambda: script.records(now),
             "storage/journal": lambda: script.journal(now, int(given.get("before", 0)), given.get("kind", "")),
             "storage/compare": lambda: script.compare(),
+            "requests": lambda: dict(self.requests),
             "log": lambda: {"lines": script.log(now, given.get("level", "TRACE"), int(given.get("lines", 200)))},
         }
         if path not in answers:
@@ -205,6 +209,7 @@ class FakeConsole:
         elif parts[0] == "partitions" and parts[-1] == "move":
             self._apply_everywhere({"move": int(parts[1]), "to": body["to"]})
         elif path == "queues/purge":
+            self._apply_everywhere({"purged": True})
             return _json(request, {"ok": True, "messages": 1234, "bytes": 99_000})
         elif parts[0] == "demo":
             self._apply_everywhere({"demo": parts[1] == "start", "by": self.options.user or "local"})
@@ -259,6 +264,10 @@ class FakeConsole:
             script.moved[change["move"]] = change["to"]
         if "audit" in change:
             script.audit.append(change["audit"])
+        if "purged" in change:
+            script.purged = True
+        if "truncated" in change:
+            script.truncated = change["truncated"]
         if "silent" in change:
             self.silent = change["silent"]
         if "drop" in change:

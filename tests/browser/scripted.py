@@ -20,7 +20,8 @@ HOSTILE = '<img src=x onerror="document.title=\'owned\'"></script><script>docume
 HOSTILE_URI = f"bmq://bmq.test/{HOSTILE}"
 QUEUES = 40
 MANY_QUEUES = 50_000
-SCENES = ("good", "warning", "bad", "empty", "many", "hostile")
+SCENES = ("good", "warning", "bad", "empty", "many", "hostile", "lost")
+LOST_SECONDS = 60.0  # since the last answer of n2 in the scene `lost`; n3 has never answered
 BEGAN = 1_790_000_000.0  # beginning of the history, seconds since the epoch
 SORTS = (
     "uri", "messages", "bytes", "oldestSeconds", "putRate", "pushRate", "confirmRate", "consumers", "producers",
@@ -43,6 +44,8 @@ class Script:
         self.demo_by = ""
         self.raised: list[Document] = []
         self.reconfigured: set[str] = set()
+        self.purged = False
+        self.truncated = False  # payloads of messages
         self._sorted: dict[tuple[str, str, str], list[Document]] = {}
         self._queues = [self._queue(n) for n in range(self._queue_count())]
 
@@ -75,6 +78,7 @@ class Script:
                 ["n3 cannot be reached since 40 s", "no quorum for partition 1"],
             ),
             "hostile": ("warning", f"The name of a queue is {HOSTILE}", [HOSTILE]),
+            "lost": ("bad", "Only 1 of 3 nodes is up, 2 are required.", []),
             "empty": ("good", "All is well: 3 nodes are up, and there is no queue yet.", []),
         }.get(
             self.scene, ("good", "All is well: 3 of 3 nodes are up, every partition has a primary and all its replicas.", [])
@@ -96,6 +100,8 @@ class Script:
                 "pushBytes": rate * 1800,
             },
             "ackLatencyMs": {"p50": 1.25, "p99": 18.4} if rate else {"p50": None, "p99": None},
+            "rateSeconds": 5.0,
+            "stored": {"messages": 5000, "bytes": 4_500_000, "sampledAt": at},
             "history": [] if self.scene == "empty" else self._history(at, rate),
             "nodes": [self._node(n, name, at) for n, name in enumerate(self.names)],
             "partitions": [] if self.scene == "empty" else [self._partition(n, at) for n in range(4)],
@@ -115,9 +121,9 @@ class Script:
             "events": self.events(at),
         }
 
-    def _history(self, at: float, rate: float) -> list[list[float]]:
+    def _history(self, at: float, rate: float) -> list[list[float | None]]:
         step = 5 * int(at // 5)
-        return [
+        rows: list[list[float | None]] = [
             [
                 wall,
                 rate * (1 + 0.1 * math.sin(wall / 40)),
@@ -126,12 +132,20 @@ class Script:
                 2 * rate - 3,
                 5000 + 900 * math.sin(wall / 90),
                 4_500_000,
+                800_000_000,
             ]
             for wall in range(step - 895, step + 1, 5)
         ]
+        if self.scene == "lost":  # no rates for 100 s, and a minute without any row
+            for row in rows[40:60]:
+                row[1:5] = [None] * 4
+            del rows[100:112]
+        return rows
 
     def _node(self, n: int, name: str, at: float) -> Document:
-        state = {("warning", 2): "starting", ("bad", 2): "unreachable"}.get((self.scene, n), "up")
+        state = {("warning", 2): "starting", ("bad", 2): "unreachable", ("lost", 1): "down", ("lost", 2): "down"}.get(
+            (self.scene, n), "up")
+        lost = self.scene == "lost" and n > 0
         stop = self.stop(name, at)
         if stop and not stop.get("abortable"):
             state = "down" if stop["done"] else "stopping"
@@ -140,17 +154,21 @@ class Script:
             "id": n,
             "dataCenter": "west" if n < 2 else "east",
             "state": state,
+            "answers": not lost,
+            "lastAnswerAt": None if lost and n == 2 else at - (LOST_SECONDS if lost else 0.0),
+            "storage": None if lost else {"location": "/var/storage", "freeBytes": 800_000_000, "totalBytes": 2_000_000_000,
+                                          "usedBytes": 371_000_000, "allocatedBytes": 402_000_000},
             "leader": name == "n1",
             "primaryFor": [p for p in range(4) if self._primary(p) == name],
             "version": "1.0",
-            "startedAt": self.began,
+            "startedAt": None if lost else self.began,
             "url": self.urls.get(name, ""),
-            "sessions": 4 + n,
-            "memoryBytes": 180_000_000 + n * 7_000_000,
-            "cpuShare": 0.12 + n / 20,
-            "loopLagMs": 0.8 + n,
-            "openFiles": 60 + n,
-            "openFilesMax": 1024,
+            "sessions": None if lost else 4 + n,
+            "memoryBytes": None if lost else 180_000_000 + n * 7_000_000,
+            "cpuShare": None if lost else 0.12 + n / 20,
+            "loopLagMs": None if lost else 0.8 + n,
+            "openFiles": None if lost else 60 + n,
+            "openFilesMax": None if lost else 1024,
             "sampledAt": at,
             "stop": stop,
         }
@@ -190,13 +208,16 @@ class Script:
             "replicas": replicas,
             "queues": self._queue_count() // 4,
             "messages": 1250,
+            "bytes": 1_125_000,
+            "source": "n1" if self.scene == "lost" else primary,
+            "sampledAt": at,
             "journal": {"used": 61_000_000 + number * 9_000_000, "total": 100_000_000},
             "data": {"used": 310_000_000, "total": 1_000_000_000},
         }
 
     def alarms(self, at: float) -> list[Document]:
         """Return all rows."""
-        if self.scene in ("good", "empty", "many"):
+        if self.scene in ("good", "empty", "many", "lost"):
             return []
         text = HOSTILE if self.scene == "hostile" else "bmq://bmq.test/queue-1 uses 91 % of its quota of messages"
         found = [
@@ -371,7 +392,11 @@ class Script:
             found.sort(key=lambda queue: queue[sort if sort in SORTS else "messages"], reverse=order == "desc")
             self._sorted[filter, sort, order] = found
         found = self._sorted[filter, sort, order]
-        return {"at": at, "total": len(found), "offset": offset, "rows": found[offset : offset + limit]}
+        rows = found[offset : offset + limit]
+        if self.scene == "lost":
+            unknown = dict.fromkeys(("putRate", "pushRate", "confirmRate", "consumers", "producers", "quota"))
+            rows = [{**row, **unknown, "copyAt": "n1"} for row in rows]
+        return {"at": at, "total": len(found), "offset": offset, "rows": rows, "missing": {}, "unknown": []}
 
     def queue(self, at: float, uri: str) -> Document | None:
         """Return the document of a queue; None = unknown."""
@@ -493,7 +518,7 @@ class Script:
 
     def messages(self, at: float, uri: str, after: str = "", guid: str = "", limit: int = 50) -> Document:
         """Return a page of the stored messages."""
-        total = 120
+        total = 0 if self.purged else 120
         first = int(after, 16) if after else 0
         numbers = [int(guid, 16)] if guid else range(first + 1, min(first + limit, total) + 1)
         rows = [self._message(n, at) for n in numbers if n <= total]
@@ -524,7 +549,7 @@ class Script:
             **self._message(int(guid, 16), at),
             "payload": base64.b64encode(payload).decode(),
             "payloadBytes": len(payload),
-            "truncated": False,
+            "truncated": self.truncated,
         }
 
     def clients(self) -> list[Document]:
@@ -581,9 +606,12 @@ class Script:
         return [{"name": name, **used}, {"name": "unused", **dict.fromkeys(used), "inUse": False, "queues": 0}]
 
     def domain(self, name: str, node: str) -> Document:
-        """Return a domain at a node; the file of n2 has been edited."""
+        """Return a domain at a node; the file of n2 has been edited, in the scene `warning` that of each node; in the scene
+        `bad` all files are invalid."""
         config = {"name": name, "messageTtl": 3600, "mode": {"priority": {}}}
-        edited = node == "n2" and name not in self.reconfigured
+        edited = (node == "n2" or self.scene == "warning") and name not in self.reconfigured
+        if self.scene == "bad":
+            return {"name": name, "node": node, "config": config, "file": None, "problem": "line 3: expected a number"}
         return {
             "name": name,
             "node": node,
@@ -620,7 +648,8 @@ class Script:
                     "archivedFiles": 3,
                     "archived": [],
                     "files": [
-                        {"kind": kind, "used": used, "outstanding": used // 2, "length": most, "max": most}
+                        {"kind": kind, "used": used, "outstanding": used // 2, "length": most, "max": most,
+                         "allocated": used + 4096}
                         for kind, (used, most) in sizes.items()
                     ],
                 }

@@ -30,7 +30,7 @@ PERIOD_S = 0.02  # between two posts
 KINDS = ("a", "a", "a", "b")  # of messages, in turn
 SAMPLES_MS = 6000  # duration of a measurement of rates
 TOLERANCE = 0.2
-WARM_UP = 150  # messages before the first measurement
+WARM_UP = 500  # messages before the first measurement: 10 s, more than the window of rates
 PATIENCE_S = 60.0
 
 # Means of the numbers in some elements, sampled five times per second.

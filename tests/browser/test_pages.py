@@ -215,6 +215,7 @@ def test_the_tools_of_a_queue_publish_messages_test_a_subscription_and_purge(tab
     tab.fill("dialog input >> nth=2", uri)
     tab.click("dialog button[type=submit]")
     tab.until_text("#toasts", "1,234 messages (96.7 KiB) purged.")
+    tab.until_text("#messages .empty", "No stored messages.")
 
 
 def test_a_graceful_stop_shows_preflight_confirmation_progress_and_report(tab: Tab, clusters: Clusters) -> None:
@@ -407,3 +408,98 @@ def test_the_selected_theme_applies_to_all_pages(chromium: Chromium, scenes: Clu
         assert tab.evaluate("() => getComputedStyle(document.body).color") != before
     finally:
         tab.end()
+
+
+def test_pages_with_dead_nodes_show_unknown_values_and_copies_and_no_zeros(tab: Tab, scenes: Clusters) -> None:
+    url = scenes("lost").url
+    tab.visit(f"{url}/")
+    (notice,) = tab.texts(".notice[role=status]:not([hidden])")
+    assert "n2 has not answered since" in notice and "n3 has not answered yet" in notice
+    assert tab.texts("[data-tile=messages] .value") == ["5,000"]
+    (posted, *_) = tab.evaluate(
+        "() => [...document.querySelectorAll('#rates path.line')].map((one) => one.getAttribute('d'))")
+    assert posted.count("M") == 3, "the line is interrupted where a value or a row is missing"
+    tab.until_text("#alarms .empty", "The alarms of n3 are unknown. n2 had none at")
+    rows = tab.texts("#nodes tbody tr")
+    assert "down last answer" in rows[1] and "last answer" not in rows[2]
+    tab.visit(f"{url}/queues")
+    tab.until_text("#total", "40 queues; values from copies at n1: their primary does not answer. Rates are means of 5 s.")
+    assert "–" in tab.texts("#list tbody tr:not(.spacer)")[0]
+    tab.visit(f"{url}/alarms")
+    tab.until_text("#open .empty", "The alarms of n3 are unknown.")
+    assert tab.problems() == []
+
+
+def test_tile_and_legend_show_the_same_rate_at_each_moment(tab: Tab, scenes: Clusters) -> None:
+    tab.visit(f"{scenes('good').url}/")
+    different = tab.evaluate("""async () => {
+        const names = ["put", "ack", "push", "confirm"], found = [];
+        for (let n = 0; n < 30; n += 1) {
+            const tiles = names.map((name) => document.querySelector(`[data-tile=${name}] .value`).textContent);
+            const legend = [...document.querySelectorAll("#rates .legend .value")].map((one) => one.textContent);
+            if (tiles.join() !== legend.join()) found.push([tiles, legend]);
+            await new Promise((resolve) => setTimeout(resolve, 50));
+        }
+        return found;
+    }""")
+    assert different == []
+
+
+@pytest.mark.parametrize("page, table", [("partitions", "#grid"), ("nodes", "#list")])
+def test_the_actions_of_a_row_are_in_view_at_1440_pixels(chromium: Chromium, scenes: Clusters, page: str,
+                                                         table: str) -> None:
+    tab = chromium.open(1440, 900)
+    try:
+        tab.visit(f"{scenes('warning').url}/{page}")
+        right, left, edge = tab.evaluate("""(table) => {
+            const [button, frame] = [`${table} td.actions button:last-child`, `${table} .scroll`].map((each) =>
+                document.querySelector(each).getBoundingClientRect());
+            return [button.right, button.left, frame.right];
+        }""", table)
+        assert 0 < left < right <= edge <= 1440
+    finally:
+        tab.end()
+
+
+def test_a_payload_that_is_cut_is_not_called_invalid_json(tab: Tab, clusters: Clusters) -> None:
+    cluster = clusters("good")
+    cluster.nodes[0].control(truncated=True)
+    tab.visit(f"{cluster.url}/queue?uri=bmq://bmq.test/queue-1")
+    tab.click("#messages tbody button")
+    tab.until_text("dialog [aria-label='Payload as JSON']", "incomplete: download the payload")
+    tab.keyboard.press("Escape")
+    tab.fill("#messages input[type=datetime-local]", "2040-01-01T00:00")
+
+
+def requests_of_the_log(cluster: FakeCluster) -> int:
+    """Return the number of requests of the log that a fake console has received."""
+    with urllib.request.urlopen(f"{cluster.url}/api/v1/requests", timeout=20) as answer:
+        return int(json.loads(answer.read())["log"])
+
+
+def test_the_page_of_a_node_that_is_down_asks_for_nothing_and_stops_nothing(tab: Tab, clusters: Clusters) -> None:
+    cluster = clusters("lost")
+    tab.visit(f"{cluster.url}/node?name=n2")
+    tab.until("() => document.querySelector('#actions button').disabled")
+    tab.until_text(".problem", "The console of this node does not respond")
+    first = requests_of_the_log(cluster)
+    time.sleep(4)  # longer than the interval of the log
+    assert requests_of_the_log(cluster) == first
+
+
+def test_an_invalid_file_of_a_domain_is_not_called_equal_to_its_configuration(tab: Tab, scenes: Clusters) -> None:
+    tab.visit(f"{scenes('bad').url}/domains?name=bmq.test")
+    tab.until_text("#domain-state", "The file of n1 is invalid and not active: line 3: expected a number")
+    assert "equals" not in tab.texts("#domain-state")[0]
+
+
+def test_a_change_of_all_files_of_a_domain_is_listed_once(tab: Tab, scenes: Clusters) -> None:
+    tab.visit(f"{scenes('warning').url}/domains?name=bmq.test")
+    tab.until_text("#domain-differences", "messageTtl")
+    tab.click("text=Reconfigure")
+    assert tab.texts("dialog tbody tr") == ["messageTtlall 3360060"]
+    box, dialog = tab.evaluate("""() => ["dialog .scroll", "dialog"].map((each) => {
+        const element = document.querySelector(each);
+        return element.scrollWidth - element.clientWidth;
+    })""")
+    assert box <= 0 and dialog <= 0, "no value is cut off"

@@ -31,14 +31,14 @@ class Tab:
         self._frames, self._address = Frames(), address
 
     def ask(self, path: str, method: str = "GET", body: Any = None,
-            headers: dict[str, str] | None = None) -> tuple[int, Any]:
-        """Send a request; return the status and the answer, decoded if it is JSON."""
+            headers: dict[str, str] | None = None, encoding: str = "utf-8") -> tuple[int, Any]:
+        """Send a request; return the status and the answer, decoded if it is JSON. `encoding`: of the answer's text."""
         connection = self._connect()
         try:
             connection.request(method, path, body if body is None or isinstance(body, str) else json.dumps(body),
                                {"Cookie": self.cookie, **(headers or {})})
             answer = connection.getresponse()
-            text = answer.read().decode()
+            text = answer.read().decode(encoding)
             self.headers = dict(answer.headers)
             return answer.status, json.loads(text) if answer.headers["Content-Type"] == "application/json" else text
         finally:

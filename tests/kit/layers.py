@@ -29,6 +29,7 @@ IO_MODULES = {"storage.files", "reactor.tcp", "reactor.incoming", "config.load",
               "reactor.watchdog", "storagetool.inputs", "sdk._adapters.forks", "sdk._adapters.dialing",
               "sdk._adapters.identity", "sdk.pump", "sdk.simple", "sdk.aio", "sdk.rpc", "sdk.tx", "tap", "console.http",
               "console.site", "console.scrapes", "console.answers", "console.pages", "console.audit", "console.live",
+              "console.history_file",
               "console.collector", "console.demonstration", "console.stops", "console.server", "console.service",
               "console.consoles", "console.exchange", "console.generations", "console.local_queues", "console.proxies",
               "console.operation", "console.documents_api", "console.actions", "console.routes"}

@@ -18,7 +18,7 @@ from bmqtwist.console import samples
 from bmqtwist.errors import LocalError
 from bmqtwist.steps import at_once
 from bmqtwist.testing.simulated_node import SimulatedNode
-from bmqtwist.view import cluster_facts, node_facts, replicas, snapshots, stopping, stored_queue, subscriptions
+from bmqtwist.view import cluster_facts, node_facts, queue_facts, replicas, snapshots, stopping, stored_queue, subscriptions
 from bmqtwist.view.events import NodeEvent
 from bmqtwist.view.typed_properties import from_tree
 from sim.elected import INACTIVITY_S
@@ -68,6 +68,8 @@ def test_remaining_members_record_events_of_a_failover() -> None:
         assert (before["leader"], after["leader"], after["to"]) == (gone.name, leader.name, None)
         assert died < before["to"] <= after["from"] and after["term"] > before["term"]
         assert "leader" in before["end"] and found["standing"]["heartbeatsMissed"] in (0, 1)
+        seen = cluster_facts.elector(replicas.cluster_named(node.broker))
+        assert cluster_facts.leader_since(node.assembled.events, found["cluster"], seen) == after["from"]
         assert any(each["cause"] for each in found["story"])
         assert any(each.detail.get("about") == gone.name and "is down" in each.text for each in events(node, "node"))
         changed = [each.detail for each in events(node, "primary") if each.detail.get("primary") == leader.name]
@@ -221,6 +223,29 @@ def test_a_primary_reports_the_lag_of_each_replica() -> None:
     tree = to_builtins(replicas.partitions(primary.broker)[0])
     assert (tree["primary"], tree["state"], tree["messages"]) == (primary.name, "active", 22)
     assert json.loads(json.dumps(tree)) == tree
+
+
+def test_a_replica_knows_the_queues_and_stored_messages_of_its_primary() -> None:
+    nodes = ReplicatingCluster(1)
+    nodes.run_until_stable()
+    nodes.post(5)
+    nodes.run(1.0)
+    primary, replica = nodes.primary(), nodes.replicas()[0]
+    led = replicas.led_partitions(primary.broker)
+    totals = [replicas.stored_totals(cluster_facts.cluster_of(node.broker)) for node in (primary, replica)]
+    assert (totals[0].led, totals[0].led_messages, totals[0].led_bytes) == (len(led), totals[0].messages, totals[0].bytes)
+    assert (totals[1].led, totals[1].led_messages) == (0, 0) and totals[0].messages == 5 and totals[0].bytes > 0
+    assert (totals[1].messages, totals[1].bytes) == (5, totals[0].bytes)
+    for node in (primary, replica):
+        views = {view.uri: view for view in map(queue_facts.queue_view, queue_facts.queues_of(node.broker, led))}
+        assert (views[STRONG].messages, views[STRONG].bytes) == (5, totals[0].bytes)
+        assert (views[STRONG].readers is None) == (views[STRONG].counters is None) == (node is replica)
+        [row] = [each for each in at_once(queue_facts.domain_rows_in_steps(node.broker, led)) if each.queues]
+        assert (row.queues, row.messages, row.bytes) == (len(views), 5, totals[0].bytes)
+    assert list(queue_facts.queues_of(replica.broker, ())) == []
+    space = replicas.storage_space(cluster_facts.cluster_of(replica.broker), replica.assembled.disk)
+    assert space is not None and 0 < space.used_bytes and space.free_bytes <= space.total_bytes
+    assert replicas.storage_space(None, replica.assembled.disk) is None
 
 
 def test_the_lag_in_bytes_is_estimated_when_the_records_are_not_in_memory() -> None:

@@ -5,7 +5,7 @@ import { get, post } from "../api.js";
 import { emptyNote, find, h, replace, setText } from "../dom.js";
 import { actionButton, confirmAction, field, openDialog, toast } from "../dialog.js";
 import { rowsOf } from "../merge.js";
-import { alarmColumns } from "../parts.js";
+import { alarmColumns, emptyOfNodes } from "../parts.js";
 import { buttons, custom, table, text, time } from "../table.js";
 
 const TEXT_MAX = 1000;
@@ -14,10 +14,11 @@ export function start({ onCluster }) {
   let newest = null;
   find("#raise").append(actionButton("Raise an alarm …", "operator", () => openRaiseDialog(newest)));
   const listed = new Map(); // all alarms at the time of loading; live documents update them
+  const noAlarms = emptyOfNodes("No open alarms.", "alarms");
   const open = table({
     caption: "Open alarms",
     key: (alarm) => alarm.id,
-    empty: emptyNote("No open alarms."),
+    empty: noAlarms,
     columns: [
       alarmColumns[0],
       kindColumn,
@@ -53,6 +54,7 @@ export function start({ onCluster }) {
     const isOpen = (alarm) => !alarm.clearedAt && !alarm.acknowledgedBy;
     open.show(list.filter(isOpen));
     past.show(list.filter((alarm) => !isOpen(alarm)));
+    noAlarms.show(cluster);
   }
 
   onCluster((cluster) => {

@@ -20,13 +20,12 @@ export function start({ onCluster, path }) {
   setText(find("#name"), name ? `Node ${name}` : "Node");
   document.title = `${name} · ${document.title}`;
   const panel = panelOf();
-  find("#actions").append(
-    stopButton(
-      () => name,
-      `Stop gracefully: ${name}`,
-      () => find("#stop").scrollIntoView(),
-    ),
+  const stop = stopButton(
+    () => name,
+    `Stop gracefully: ${name}`,
+    () => find("#stop").scrollIntoView(),
   );
+  find("#actions").append(stop);
   const problem = h("p", { class: "problem", hidden: true });
   find("#tiles").before(problem);
   const now = tiles(find("#tiles"), [
@@ -60,7 +59,7 @@ export function start({ onCluster, path }) {
   });
   find("#partitions").append(partitions.element);
   const events = eventList(find("#events"), { empty: "No recent events of this node." });
-  showLog(name);
+  const log = showLog(name);
   const configuration = configurationPanel(find("#config"), name);
 
   onCluster((cluster) => {
@@ -79,8 +78,17 @@ export function start({ onCluster, path }) {
     }
     configuration.nodes(rowsOf(cluster.nodes, cluster.nodesOrder).map((one) => one.name));
     panel.show(node, cluster.verdict?.level);
-    setText(problem, node.problem ? `The console of this node does not respond, values may be outdated: ${node.problem}` : "");
-    problem.hidden = !node.problem;
+    stop.setNode(node);
+    log.setReachable(node.answers !== false);
+    setText(
+      problem,
+      node.answers === false
+        ? `The console of this node does not respond, its values are the last known ones or unknown: ${node.problem || node.state}`
+        : node.problem
+          ? `This node ${node.problem}`
+          : "",
+    );
+    problem.hidden = node.answers !== false && !node.problem;
     nodeState.set(node.stop && !node.stop.done ? (node.stop.abortable ? "stop scheduled" : "stopping") : node.state);
     now.set("sessions", count(node.sessions));
     now.set("memory", bytes(node.memoryBytes));
@@ -99,7 +107,13 @@ export function start({ onCluster, path }) {
       ["Node ID", node.id === undefined ? "–" : String(node.id)],
       ["Started", started.set(node.startedAt)],
       ["Console", url],
-      ["Last sample", sampled.set(node.sampledAt)],
+      ["Last answer", sampled.set(node.lastAnswerAt)],
+      [
+        "Disk",
+        node.storage
+          ? `${bytes(node.storage.freeBytes)} free of ${bytes(node.storage.totalBytes)} at ${node.storage.location}; files: ${bytes(node.storage.usedBytes)} used, ${bytes(node.storage.allocatedBytes)} allocated`
+          : "–",
+      ],
     ]);
     partitions.show(
       rowsOf(cluster.partitions, cluster.partitionsOrder).flatMap((partition) => {
@@ -145,6 +159,7 @@ function showLog(name) {
   list.hidden = true;
   let newest = "";
   let timer = null;
+  let reachable = true;
 
   async function load() {
     clearTimeout(timer);
@@ -178,7 +193,13 @@ function showLog(name) {
       note.hidden = false;
       setText(note, `Failed to load the log: ${error.message}`);
     }
-    if (follow.getAttribute("aria-pressed") === "true") timer = setTimeout(load, document.hidden ? 4 * LOG_MS : LOG_MS);
+    schedule();
+  }
+
+  function schedule() {
+    clearTimeout(timer);
+    if (reachable && follow.getAttribute("aria-pressed") === "true")
+      timer = setTimeout(load, document.hidden ? 4 * LOG_MS : LOG_MS);
   }
 
   chosen.input.addEventListener("change", () => {
@@ -186,6 +207,14 @@ function showLog(name) {
     load();
   });
   load();
+  return {
+    /** Stops the requests while the node does not answer. */
+    setReachable(answers) {
+      if (answers === reachable) return;
+      reachable = answers;
+      schedule();
+    },
+  };
 }
 
 function levelOf(level) {

@@ -3,10 +3,11 @@
 
 import { post } from "../api.js";
 import { emptyNote, find, h, setAttribute, setText, show, stateMark, timeMark } from "../dom.js";
+import { chart } from "../chart.js";
 import { actionButton, confirmAction, field, toast } from "../dialog.js";
 import { bytes, count, milliseconds, percent, seconds } from "../format.js";
 import { rowsOf } from "../merge.js";
-import { nodeLink } from "../parts.js";
+import { diskColumn, nodeLink, nodeStateColumn } from "../parts.js";
 import { stopButton } from "../stop.js";
 import { bar, buttons, custom, link, number, state, table, text } from "../table.js";
 
@@ -23,7 +24,7 @@ export function start({ onCluster }) {
         (node) => nodeLink(node.name),
         { head: true },
       ),
-      state("State", (node) => {
+      nodeStateColumn((node) => {
         if (node.stop && !node.stop.done) return node.stop.abortable ? "stop scheduled" : "stopping";
         return node.state === "up" && node.problem ? "cannot write" : node.state;
       }),
@@ -47,6 +48,9 @@ export function start({ onCluster }) {
       number("Memory", (node) => bytes(node.memoryBytes)),
       number("CPU", (node) => percent(node.cpuShare)),
       number("Event loop lag", (node) => milliseconds(node.loopLagMs)),
+      diskColumn(),
+      number("Files, used", (node) => bytes(node.storage?.usedBytes)),
+      number("Files, allocated", (node) => bytes(node.storage?.allocatedBytes)),
       bar(
         "Open files",
         (node) => (node.openFilesMax ? node.openFiles / node.openFilesMax : null),
@@ -109,8 +113,15 @@ export function start({ onCluster }) {
   });
   rolling.append(h("p", { class: "headline" }, headline), more, h("div", { class: "buttons" }, abort));
   find("#list").before(rolling);
+  const space = chart({
+    caption: "Free space of the fullest disk of all nodes",
+    series: [{ name: "free", read: (row) => row[7], format: bytes }],
+  });
+  find("#space").append(space.element);
   onCluster((document) => {
     at = document.at;
+    const disks = rowsOf(document.nodes).flatMap((node) => node.storage?.freeBytes ?? []);
+    space.show(document.history, [], disks.length ? [at, ...Array(6).fill(null), Math.min(...disks)] : null);
     showRestart(document.restart);
     list.show(rowsOf(document.nodes, document.nodesOrder));
     proxies.element.hidden = rowsOf(document.proxies).length === 0;

@@ -1,13 +1,29 @@
 // Overview: cluster health, traffic, nodes, top queues, alarms and events. Loaded by `app.js`; the health is the verdict of
 // `bmqtwist/console/merge.py`.
 
-import { emptyNote, find, h, replace, setAttribute, show, stateMark } from "../dom.js";
+import { emptyNote, find, h, replace, setAttribute, setText, show, stateMark } from "../dom.js";
 import { bytes, count, milliseconds, percent, rate, seconds } from "../format.js";
 import { chart } from "../chart.js";
 import { demoPanel } from "../demo.js";
 import { rowsOf } from "../merge.js";
-import { alarmColumns, eventList, countByKind, nodeColumn, nodeLink, queueLink, segments, tiles } from "../parts.js";
-import { bar, link, number, spark, state, table, text } from "../table.js";
+import {
+  alarmColumns,
+  alarmText,
+  asOf,
+  countByKind,
+  diskColumn,
+  emptyOfNodes,
+  eventList,
+  nodeColumn,
+  nodeLink,
+  nodeStateColumn,
+  noQueuesText,
+  queueLink,
+  rateNote,
+  segments,
+  tiles,
+} from "../parts.js";
+import { bar, link, number, spark, table, text } from "../table.js";
 import { query, setQuery } from "../api.js";
 
 const WINDOW_SECONDS = 900;
@@ -30,7 +46,7 @@ export function start({ live, onCluster, cluster, path }) {
     ["leader", "Leader"],
   ]);
   const traffic = chart({
-    caption: "Messages per second",
+    caption: "Messages per second, means of 5 s",
     series: [
       { name: "posted", read: (row) => row[1], format: rate },
       { name: "acknowledged", read: (row) => row[2], format: rate },
@@ -56,21 +72,23 @@ export function start({ live, onCluster, cluster, path }) {
         (node) => nodeLink(node.name),
         { head: true },
       ),
-      state("State", (node) => node.state),
+      nodeStateColumn(),
       text("Role", (node) => (node.leader ? "leader" : "follower")),
       text("Primary for", (node) => (node.primaryFor?.length ? node.primaryFor.join(", ") : "none")),
       number("Sessions", (node) => count(node.sessions)),
       number("Memory", (node) => bytes(node.memoryBytes)),
       number("CPU", (node) => percent(node.cpuShare)),
       number("Event loop lag", (node) => milliseconds(node.loopLagMs)),
+      diskColumn(),
     ],
   });
   find("#nodes").append(nodes.element);
 
+  const noQueues = emptyNote("");
   const top = table({
     caption: "Top 10 queues",
     key: (queue) => queue.uri,
-    empty: emptyNote("No queues. A queue is created when a client first opens it."),
+    empty: noQueues,
     columns: [
       link(
         "Queue",
@@ -96,19 +114,23 @@ export function start({ live, onCluster, cluster, path }) {
   const by = Object.hasOwn(wanted, query().get("top") ?? "") ? query().get("top") : "messages";
   const params = (sort) => ({ filter: "", sort, order: "desc", offset: 0, limit: 10 });
   if (cluster?.queuesTop && by === "messages") top.show(rowsOf(cluster.queuesTop));
-  const subscription = live.subscribe("queues", params(by), (document) => top.show(rowsOf(document).slice(0, 10)));
+  const subscription = live.subscribe("queues", params(by), (document) => {
+    setText(noQueues, noQueuesText(document));
+    top.show(rowsOf(document).slice(0, 10));
+  });
   segments(find("#top-choice"), Object.entries(wanted), by, (sort) => {
     setQuery({ top: sort === "messages" ? "" : sort });
     subscription.change(params(sort));
   });
 
+  const noAlarms = emptyOfNodes("No open alarms.", "alarms");
   const alarms = table({
     caption: "Unacknowledged alarms",
     key: (alarm) => alarm.id,
-    empty: emptyNote("No open alarms."),
+    empty: noAlarms,
     columns: [
       alarmColumns[0],
-      text("Message", (alarm) => `${alarm.category}: ${alarm.text}`, { cls: "text" }),
+      text("Message", (alarm) => `${alarm.category}: ${alarmText(alarm)}`, { cls: "text" }),
       nodeColumn("Node", (alarm) => alarm.node),
     ],
   });
@@ -131,23 +153,31 @@ export function start({ live, onCluster, cluster, path }) {
       );
     }
     demo.show(document.demo);
+    setText(find("#rate-note"), rateNote(document));
     const history = document.history ?? [];
-    const last = history[history.length - 1] ?? [];
-    const rates = document.rates ?? {};
+    const [rates, stored] = [document.rates ?? {}, document.stored ?? {}];
     now.set("put", rate(rates.put), `${bytes(rates.putBytes)}/s`);
     now.set("ack", rate(rates.ack));
     now.set("push", rate(rates.push), `${bytes(rates.pushBytes)}/s`);
     now.set("confirm", rate(rates.confirm));
     now.set("p50", milliseconds(document.ackLatencyMs?.p50));
     now.set("p99", milliseconds(document.ackLatencyMs?.p99));
-    now.set("messages", count(last[5]), bytes(last[6]));
+    now.set(
+      "messages",
+      count(stored.messages),
+      [typeof stored.bytes === "number" ? bytes(stored.bytes) : "", asOf(stored.sampledAt, document.at)]
+        .filter(Boolean)
+        .join(", "),
+    );
     now.set(
       "leader",
       document.leader?.node || "none",
       document.leader?.term ? `term ${count(document.leader.term)}` : "",
     );
-    traffic.show(history);
-    depth.show(history);
+    const present = [document.at, rates.put, rates.ack, rates.push, rates.confirm, stored.messages];
+    traffic.show(history, [], present);
+    depth.show(history, [], present);
+    noAlarms.show(document);
     nodes.show(rowsOf(document.nodes, document.nodesOrder));
     alarms.show(
       rowsOf(document.alarms)

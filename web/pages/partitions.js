@@ -6,7 +6,7 @@ import { emptyNote, find, h, setAttribute, setText, stateMark } from "../dom.js"
 import { actionButton, confirmAction, field, toast } from "../dialog.js";
 import { bytes, count, counted, duration, percent } from "../format.js";
 import { rowsOf } from "../merge.js";
-import { isLagging, nodeColumn } from "../parts.js";
+import { asOf, isLagging, nodeColumn } from "../parts.js";
 import { bar, buttons, custom, number, state, table, text } from "../table.js";
 
 export function start({ onCluster }) {
@@ -42,6 +42,9 @@ function columns(nodes, cluster) {
     ...nodes.map((name) => replicaColumn(name)),
     number("Queues", (partition) => count(partition.queues)),
     number("Messages", (partition) => count(partition.messages)),
+    text("Values from", (partition) =>
+      [partition.source, asOf(partition.sampledAt, cluster()?.at)].filter(Boolean).join(", "),
+    ),
     fileColumn("JOURNAL file", (partition) => partition.journal),
     fileColumn("DATA file", (partition) => partition.data),
     buttons("Actions", (current, row) => [

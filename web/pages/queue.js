@@ -7,7 +7,7 @@ import { emptyNote, find, h, replace, setText, stateMark } from "../dom.js";
 import { bytes, count, counted, percent, rate, seconds } from "../format.js";
 import { rowsOf } from "../merge.js";
 import { messageBrowser } from "../messages.js";
-import { missingClientsNote, nodeColumn, tiles } from "../parts.js";
+import { missingClientsNote, nodeColumn, rateNote, tiles } from "../parts.js";
 import { number, state, table, text } from "../table.js";
 import { publishButton, purgeButton, subscriptionButton } from "../tools.js";
 
@@ -46,10 +46,11 @@ export function start({ live, onCluster, main, path }) {
   });
   find("#history").append(depth.element);
   const appName = (one) => one.app ?? one.appId ?? "";
+  const noApps = emptyNote("");
   const apps = table({
     caption: "Depth by app",
     key: appName,
-    empty: emptyNote("No apps: this is not a fanout queue."),
+    empty: noApps,
     columns: [
       text("App", (app) => appName(app) || "(default)", { head: true, cls: "text" }),
       number("Messages", (app) => count(app.messages)),
@@ -127,6 +128,7 @@ export function start({ live, onCluster, main, path }) {
         queue.domain ? `domain ${queue.domain}` : "",
         queue.partition === null || queue.partition === undefined ? "no partition" : `partition ${queue.partition}`,
         counted(writers.length, "producer"),
+        queue.copyAt ? `depth from the copy at ${queue.copyAt}: the primary does not answer` : "",
       ]
         .filter(Boolean)
         .join(" · "),
@@ -139,7 +141,11 @@ export function start({ live, onCluster, main, path }) {
     now.set("out", rate(queue.pushRate));
     now.set("confirm", rate(queue.confirmRate));
     now.set("clients", count(readers.length));
-    depth.show(queue.history, rowsOf(queue.events));
+    depth.show(queue.history, rowsOf(queue.events), [queue.at, queue.messages]);
+    setText(
+      noApps,
+      queue.copyAt ? "The apps are unknown: the primary does not answer." : "No apps: this is not a fanout queue.",
+    );
     apps.show(rowsOf(queue.apps));
     missing.show(queue.missing);
     consumers.show(readers);
@@ -167,7 +173,10 @@ export function start({ live, onCluster, main, path }) {
   };
   live.subscribe("queue", { uri }, show, (problem) => setText(line, `Failed to load this queue: ${problem}`));
   const browser = messageBrowser(find("#messages"), uri);
-  onCluster((cluster) => browser.nodes(rowsOf(cluster.nodes, cluster.nodesOrder).map((node) => node.name)));
+  onCluster((cluster) => {
+    browser.nodes(rowsOf(cluster.nodes, cluster.nodesOrder).map((node) => node.name));
+    setText(find("#rate-note"), rateNote(cluster));
+  });
   replace(find("#tools"), publishButton(uri), subscriptionButton(uri), purgeButton(uri, () => browser.reload()));
 }
 

@@ -5,7 +5,7 @@ import { query, setQuery } from "../api.js";
 import { emptyNote, find, h, setAttribute, setText } from "../dom.js";
 import { bytes, count, counted, percent, rate, seconds } from "../format.js";
 import { rowsOf } from "../merge.js";
-import { queueLink, segments } from "../parts.js";
+import { noQueuesText, queueLink, rateNote, segments } from "../parts.js";
 import { bar, link, number, spark, table, text } from "../table.js";
 
 const ROW_PX = 32;
@@ -57,8 +57,12 @@ const columns = [
   spark("Depth", (queue) => queue.spark, { cls: "w-122" }),
 ];
 
-export function start({ live }) {
+export function start({ live, onCluster }) {
   const given = query();
+  let cluster = null;
+  onCluster((document) => {
+    cluster = document;
+  });
   const wanted = {
     filter: given.get("filter") ?? "",
     sort: SORTS.includes(given.get("sort")) ? given.get("sort") : "messages",
@@ -106,11 +110,12 @@ export function start({ live }) {
     setAttribute(list.table, "aria-rowcount", String(total + 1));
     setAttribute(list.element, "aria-busy", "false");
     const missing = Object.keys(document.missing ?? {});
+    const copies = rows.map((row) => row.copyAt).filter(Boolean);
     setText(
       totalText,
       `${counted(total, "queue")}${wanted.filter ? ` matching “${wanted.filter}”` : ""}${
         missing.length ? `, not including ${missing.join(", ")}: no response` : ""
-      }`,
+      }${copies.length ? `; values from copies at ${[...new Set(copies)].join(", ")}: their primary does not answer` : ""}. ${rateNote(cluster)}`,
     );
     list.element.hidden = total === 0;
     placeholder.hidden = total > 0;
@@ -121,9 +126,7 @@ export function start({ live }) {
               `No queues match “${wanted.filter}”. `,
               h("button", { type: "button", on: { click: clearFilter } }, "Show all queues"),
             )
-          : emptyNote(
-              "No queues. A queue is created when a client first opens it.",
-            ),
+          : emptyNote(noQueuesText(document)),
       );
     }
     if (top > 0 && list.frame.scrollTop === 0 && total > 0 && !list.frame.dataset.placed) {

@@ -32,7 +32,7 @@ export function start({ onCluster, cluster }) {
         (row) => (row.max ? row.used / row.max : null),
         (row) => `${percent(row.max ? row.used / row.max : null)} of ${bytes(row.max)}`,
       ),
-      number("On disk", (row) => bytes(row.length)),
+      number("Allocated", (row) => bytes(row.allocated)),
       text("Rollover", (row) => (row.rollingOver ? "in progress" : "–")),
       number("Archived files", (row) => count(row.archivedFiles)),
       number("Damaged messages", (row) => count(row.damaged)),

@@ -7,12 +7,29 @@ from typing import Any
 
 import pytest
 
-from bmqtwist.console.merge import add_counts, events_page, merge, merge_queue, queue_tree
-from bmqtwist.console.samples import HISTORY_ROWS, NodeSampler, Reading, add_histories
+from bmqtwist.console.merge import (
+    CONTINUED_S,
+    add_counts,
+    coverage,
+    events_page,
+    merge,
+    merge_queue,
+    queue_source,
+    queue_tree,
+)
+from bmqtwist.console.rates import RateWindow
+from bmqtwist.console.samples import HISTORY_ROWS, NodeRows, NodeSampler, Reading, add_histories
 from bmqtwist.console.stops import restart_obstacle
+from bmqtwist.view.snapshot import StoredTotals
 
 PARTITIONS = 4
 RATES = {"put": 10.0, "ack": 10.0, "push": 5.0, "confirm": 4.0, "putBytes": 100.0, "pushBytes": 50.0}
+
+
+def node_row(slot: float, leads: bool, rate: float | None = 1.0, messages: int = 28) -> list[Any]:
+    """Return a row of the history of a node that is primary of all partitions or of none."""
+    led = [PARTITIONS, messages, 10 * messages] if leads else [0, 0, 0]
+    return [slot, rate, rate, rate, rate, *led, messages, 10 * messages, 1 << 30]
 
 
 def node_part(number: int, count: int = 3, leader: int = 1, term: int = 5) -> dict[str, Any]:
@@ -21,7 +38,8 @@ def node_part(number: int, count: int = 3, leader: int = 1, term: int = 5) -> di
     partitions = []
     for index in range(PARTITIONS):
         view: dict[str, Any] = {
-            "id": index, "primary": f"n{leader}", "lease": 3, "sequence": 100, "state": "active", "queues": 2, "messages": 7,
+            "id": index, "primary": f"n{leader}", "lease": 3, "sequence": 100, "state": "active", "problem": "", "queues": 2,
+            "messages": 7, "bytes": 70,
             "journal": {"used": 1, "total": 100}, "data": {"used": 1, "total": 100}, "replicas": [],
             "self": {"role": "primary" if number == leader else "replica", "sequence": 100, "lease": 3}}
         if number == leader:
@@ -34,7 +52,8 @@ def node_part(number: int, count: int = 3, leader: int = 1, term: int = 5) -> di
         "url": f"http://{name}:1", "state": "up", "stop": None, "unsafe": False, "sessions": number, "memoryBytes": 1,
         "cpuShare": 0.1, "loopLagMs": 1.0, "openFiles": 10, "openFilesMax": 1000, "rates": dict(RATES),
         "latencies": [0, 2, 1],
-        "history": [[995, 1.0, 1.0, 1.0, 1.0, 7, 70]], "top": [], "alarms": [], "events": [], "partitions": partitions,
+        "history": [node_row(995, number == leader)], "storage": None, "top": [], "alarms": [], "events": [],
+        "partitions": partitions,
         "members": [{"name": f"n{each}", "id": each, "dataCenter": "dc", "state": "up", "connected": True,
                      "primaryFor": [], "url": "" if each == number else f"http://n{each}:1"} for each in nodes],
         "elector": {"state": "LEADER" if number == leader else "FOLLOWER", "term": term, "active": True, "leads": number
@@ -47,10 +66,10 @@ def healthy_parts(count: int = 3) -> dict[str, dict[str, Any]]:
 
 
 def cluster_document(parts: dict[str, dict[str, Any]], served_by: str = "", missing: dict[str, str] | None = None,
-                     stops: dict[str, Any] | None = None) -> dict[str, Any]:
-    before = copy.deepcopy(parts)
-    document = merge(served_by or next(iter(parts)), 1000.0, parts, missing or {}, stops or {})
-    assert parts == before  # merge must not change its arguments
+                     stops: dict[str, Any] | None = None, past: dict[str, dict[str, Any]] | None = None) -> dict[str, Any]:
+    before = copy.deepcopy((parts, past))
+    document = merge(served_by or next(iter(parts)), 1000.0, parts, missing or {}, stops or {}, past or {})
+    assert (parts, past) == before  # merge must not change its arguments
     return document
 
 
@@ -70,7 +89,8 @@ def test_a_healthy_cluster_has_a_good_verdict() -> None:
                                    "text": "All 3 nodes are up, and all 4 partitions have a primary with 2 replicas."}
     assert document["leader"] == {"node": "n1", "term": 5, "since": 950.0, "state": "active"}
     assert document["rates"]["put"] == 30.0 and document["ackLatencyMs"]["p50"] is not None
-    assert document["history"] == [[995, 3.0, 3.0, 3.0, 3.0, 21, 210]]
+    assert document["history"] == [[995, 3.0, 3.0, 3.0, 3.0, 28, 280, 1 << 30]]
+    assert document["stored"] == {"messages": 28, "bytes": 280, "sampledAt": 1000.0}
     assert [node["name"] for node in document["nodes"]] == ["n1", "n2", "n3"]
     assert [node["leader"] for node in document["nodes"]] == [True, False, False]
     assert document["nodes"][0]["primaryFor"] == [0, 1, 2, 3] and document["nodes"][1]["primaryFor"] == []
@@ -250,12 +270,28 @@ def test_alarms_events_and_top_queues_of_all_nodes_are_merged() -> None:
     assert document["verdict"]["text"] == "2 alarms are unacknowledged."
 
 
-def test_a_missing_plugin_alarm_does_not_affect_the_verdict() -> None:
+def test_an_acknowledged_alarm_stays_acknowledged_when_its_partition_moves() -> None:
+    """The former primary clears its alarm, the new one raises its own."""
+    alarm = {"kind": "queue-stuck", "category": "QUEUE_STUCK", "subject": "bmq://d/q", "acknowledgedBy": None,
+             "acknowledgedAt": None, "clearedBy": None, "clearedAt": None}
     parts = healthy_parts()
-    parts["n1"]["alarms"] = [{"id": "n1:1", "raisedAt": 1, "clearedAt": None, "acknowledgedBy": None,
-                              "category": "PLUGIN_MISSING"}]
-    document = cluster_document(parts)
-    assert document["verdict"]["level"] == "good" and len(document["alarms"]) == 1
+    before = {**alarm, "id": "n1:1", "node": "n1", "raisedAt": 800.0, "acknowledgedBy": "ada", "acknowledgedAt": 850.0,
+              "clearedAt": 901.0}
+    after = {**alarm, "id": "n2:7", "node": "n2", "raisedAt": 900.0}
+    other = {**after, "id": "n2:8", "subject": "bmq://d/r"}
+    later = {**after, "id": "n3:1", "node": "n3", "raisedAt": 901.0 + CONTINUED_S}
+
+    def shown() -> dict[str, Any]:
+        return {each["id"]: each["acknowledgedBy"] for each in cluster_document(parts)["alarms"]}
+
+    parts["n1"]["alarms"], parts["n3"]["alarms"] = [before], [later]
+    assert shown()["n3:1"] is None, "too late to be the same"
+    parts["n2"]["alarms"] = [after, other]
+    assert (shown()["n2:7"], shown()["n2:8"]) == ("ada", None)
+    after["clearedAt"], later["raisedAt"] = 5000.0, 4999.0  # moved again
+    assert shown()["n3:1"] == "ada"
+    before["clearedBy"] = "olaf"  # an operator expects that it is over
+    assert shown()["n2:7"] is None
 
 
 def test_the_verdict_shows_the_worst_reason_and_the_number_of_others() -> None:
@@ -285,40 +321,134 @@ def test_a_rolling_restart_is_blocked_by_any_problem_of_the_cluster() -> None:
     assert restart_obstacle(cluster_document(parts)) == "n3 is catching up in partition 0"
 
 
-def test_histories_of_different_lengths_are_added_by_time() -> None:
-    one, other = [[5, 1, 1, 1, 1, 1, 1], [10, 2, 2, 2, 2, 2, 2]], [[10, 1, 0, 0, 0, 5, 0], [15, 3, 0, 0, 0, 0, 0]]
-    assert add_histories([one, other, []]) == [[5, 1, 1, 1, 1, 1, 1], [10, 3, 2, 2, 2, 7, 2], [15, 3, 0, 0, 0, 0, 0]]
-    assert len(add_histories([[[slot, 0] for slot in range(0, 5000, 5)]])) == HISTORY_ROWS
-    assert add_counts([[1, 2], [1, 2, 3], []]) == [2, 4, 3] and add_counts([]) == []
+def test_histories_are_added_by_time_up_to_the_last_slot_that_every_node_has() -> None:
+    one = NodeRows([node_row(5, True), node_row(10, True), node_row(15, True)])
+    other = NodeRows([node_row(10, False, 2.0), node_row(15, False, None), node_row(20, False)])
+    assert [row[:3] for row in add_histories([one, other], PARTITIONS)] == [[5, 1.0, 1.0], [10, 3.0, 3.0], [15, 1.0, 1.0]]
+    assert len(add_histories([NodeRows([node_row(slot, True) for slot in range(0, 5000, 5)])], 4)) == HISTORY_ROWS
+    earlier_release = NodeRows([[5, 1.0, 1.0, 1.0, 1.0, 7, 70]])
+    assert add_histories([earlier_release, one], PARTITIONS)[0][1] == 1.0
+    assert add_histories([], 0) == [] and add_counts([[1, 2], [1, 2, 3], []]) == [2, 4, 3] and add_counts([]) == []
 
 
-def test_rates_are_computed_from_counter_differences() -> None:
+def test_the_history_keeps_the_rows_of_a_node_that_no_longer_answers() -> None:
+    """The past must not change when a node dies; a node that runs and does not answer leaves a gap in the rates."""
+    primary, replica = [node_row(5, True), node_row(10, True)], [node_row(slot, False) for slot in (5, 10, 15, 20)]
+    killed = add_histories([NodeRows(primary, False, False), NodeRows(replica)], PARTITIONS)
+    assert [row[:2] + row[5:7] for row in killed] == [[5, 2.0, 28, 280], [10, 2.0, 28, 280], [15, 1.0, 28, 280],
+                                                      [20, 1.0, 28, 280]], "the replica knows the stored messages"
+    hung = add_histories([NodeRows(primary, False, True), NodeRows(replica)], PARTITIONS)
+    assert [row[1] for row in hung] == [2.0, 2.0, None, None]
+    restarted = add_histories([NodeRows([*primary, node_row(20, True)]), NodeRows(replica)], PARTITIONS)
+    assert [row[1] for row in restarted] == [2.0, 2.0, 1.0, 2.0]
+
+
+def test_without_its_primary_the_values_of_a_partition_are_those_of_a_replica() -> None:
+    parts, last = healthy_parts(), node_part(1)
+    last["top"] = [{"uri": "bmq://d/q", "messages": 9, "quota": 0.9}]
+    last["alarms"] = [{"id": "n1:1", "raisedAt": 1, "clearedAt": None, "acknowledgedBy": None, "category": "DISK"}]
+    last.update(at=990.0, events=[{"n": 1, "at": 985.0, "node": "n1"}])
+    for view in parts["n3"]["partitions"]:
+        view.update(sequence=101, messages=8, bytes=80)
+    document = cluster_document(without_node(parts, "n1"), "n2", {"n1": "no answer"}, past={"n1": last})
+    assert document["stored"] == {"messages": 32, "bytes": 320, "sampledAt": 1000.0}
+    assert {each["source"] for each in document["partitions"]} == {"n3"}
+    assert coverage(document) == {"n3": [0, 1, 2, 3]}
+    assert document["history"][-1][5] == 28 and document["rates"]["put"] == 20.0
+    assert document["queuesTop"] == last["top"] and document["events"] == last["events"]
+    assert [(each["id"], each["asOf"]) for each in document["alarms"]] == [("n1:1", 990.0)]
+    assert "1 alarm is unacknowledged." in document["verdict"]["reasons"]
+    node = document["nodes"][0]
+    assert (node["answers"], node["lastAnswerAt"], node["sampledAt"], node["memoryBytes"]) == (False, 990.0, None, None)
+
+
+def test_a_hung_node_keeps_its_last_values_with_their_time() -> None:
+    parts, last = healthy_parts(), {**node_part(2), "at": 990.0, "memoryBytes": 77}
+    del parts["n2"]
+    node = cluster_document(parts, missing={"n2": "no answer in time"}, past={"n2": last})["nodes"][1]
+    assert (node["state"], node["memoryBytes"], node["sampledAt"]) == ("unreachable", 77, 990.0)
+
+
+def test_a_removed_node_is_not_listed() -> None:
+    removed = {**node_part(4, 4), "at": 990.0, "alarms": [{"id": "n4:1", "raisedAt": 1, "clearedAt": None,
+                                                            "acknowledgedBy": None, "category": "DISK", "node": "n4"}]}
+    document = cluster_document(healthy_parts(), missing={"n4": "connection refused"}, past={"n4": removed})
+    assert [node["name"] for node in document["nodes"]] == ["n1", "n2", "n3"] and document["alarms"] == []
+    assert document["verdict"]["level"] == "good"
+
+
+def test_a_value_that_no_node_knows_is_unknown_and_not_zero() -> None:
+    """A proxy whose nodes do not answer any more has their last values; one that never had any has none."""
+    proxy = {**node_part(9), "name": "p1", "proxy": True, "ident": "p1@h:1", "host": "h", "members": [], "partitions": [],
+             "history": [node_row(995, False)], "elector": None, "cluster": "c"}
+    alone = cluster_document({"p1": proxy})
+    assert alone["stored"]["messages"] is None and alone["rates"]["put"] is None
+    assert alone["verdict"]["text"].startswith("This proxy is connected to no node")
+    later = cluster_document({"p1": proxy}, missing={"n1": "no answer"}, past={"n1": {**node_part(1), "at": 990.0}})
+    assert later["stored"] == {"messages": 28, "bytes": 280, "sampledAt": 990.0} and coverage(later) == {}
+    assert later["verdict"]["level"] == "bad" and later["history"][-1][5:7] == [28, 280]
+
+
+def test_the_verdict_names_a_full_disk_before_its_effects() -> None:
+    parts = {"n1": node_part(1, 1)}
+    parts["n1"]["storage"] = {"location": "/s", "freeBytes": 0, "totalBytes": 1 << 30, "usedBytes": 9, "allocatedBytes": 9}
+    parts["n1"]["partitions"][2].update(state="failing", problem="No space left on device")
+    parts["n1"]["members"][0]["unable"] = "cannot write partition 2: No space left on device"
+    verdict = cluster_document(parts)["verdict"]
+    assert verdict["level"] == "bad" and verdict["reasons"] == [
+        "The disk of node n1 is full: 0 B of 1.00 GB are free at /s.",
+        "Partition 2 at n1 is failing, its queues accept no messages: No space left on device.",
+        "Node n1 cannot write partition 2: No space left on device."]
+    parts["n1"]["storage"]["freeBytes"] = 100 << 20
+    assert cluster_document(parts)["verdict"]["reasons"][-1].startswith("The disk of node n1 is nearly full: 100.00 MB of")
+
+
+def test_rates_cover_five_seconds_and_are_unknown_at_first() -> None:
     sampler = NodeSampler(Reading(0.0, (0, 0, 0, 0, 0, 0), (0, 0), 0.0))
-    sampler.sample(Reading(0.1, (5, 5, 5, 5, 5, 5), (5, 5), 0.0))  # too soon
-    assert sampler.rates["put"] == 0.0
+    sampler.sample(Reading(0.5, (5, 5, 5, 5, 5, 5), (5, 5), 0.0))
+    assert sampler.rates["put"] is None and sampler.cpu_share is None
     sampler.sample(Reading(2.0, (20, 10, 4, 2, 2000, 400), (3, 4), 0.5))
     assert sampler.rates == {"put": 10.0, "ack": 5.0, "push": 2.0, "confirm": 1.0, "putBytes": 1000.0, "pushBytes": 200.0}
     assert sampler.cpu_share == 0.25 and sampler.latencies == [3, 4]
-    sampler.sample(Reading(3.0, (10, 10, 4, 2, 2000, 400), (3, 4), 0.5))
-    assert sampler.rates["put"] == 0.0  # a counter decreased
-    sampler.record(Reading(4.0, (40, 0, 0, 0, 0, 0), (3, 4), 0.5), 1007.9, 5, 50)
-    sampler.record(Reading(4.1, (40, 0, 0, 0, 0, 0), (3, 4), 0.5), 1009.999, 5, 50)  # the same slot again
-    assert list(sampler.history) == [[1005, 10.0, 0.0, 0.0, 0.0, 5, 50]]
-    for second in range(5, 40):
+    stored = StoredTotals(messages=5, bytes=50, led=1, led_messages=3, led_bytes=30)
+    sampler.record(Reading(4.0, (40, 20, 8, 4, 2000, 400), (3, 4), 0.5), 1007.9, stored, 99)
+    sampler.record(Reading(4.1, (40, 20, 8, 4, 2000, 400), (3, 4), 0.5), 1009.999, stored, 99)  # the same slot again
+    assert list(sampler.history) == [[1005, 10.0, 5.0, 2.0, 1.0, 1, 3, 30, 5, 50, 99]]
+    sampler.sample(Reading(5.0, (10, 10, 4, 2, 2000, 400), (3, 4), 0.5))
+    assert sampler.rates["put"] is None  # the counters began again
+    for second in range(6, 40):
         sampler.sample(Reading(float(second), (0,) * 6, (second, 4), 0.5))
     assert sampler.latencies == [10, 0]  # of the last ten seconds
 
 
+@pytest.mark.parametrize("step", [0.3, 1.0, 4.0])
+def test_the_rate_of_a_slow_steady_source_is_nearly_constant(step: float) -> None:
+    """With a window of 0.3 s a queue of 5 messages per second showed 2.8 to 7.7."""
+    window, now, seen = RateWindow(), 0.0, set[float]()
+    while now < 60.0:
+        (found,) = window.sample(now, (int(now * 5),))
+        now += step
+        if found is not None and now > 10.0:
+            seen.add(found)
+    assert seen and 4.7 <= min(seen) and max(seen) <= 5.3
+
+
 def test_the_tree_of_a_queue_combines_its_primary_and_the_users_at_all_nodes() -> None:
-    row = {"uri": "q", "messages": 5, "pushRate": 3.0}
+    row = {"uri": "q", "messages": 5, "pushRate": 3.0, "partition": 0}
     client = {"client": "app@host", "node": "n2", "broker": False, "app": "a", "unconfirmed": 2, "stuck": True}
     relay = {"client": "bmqbrkr:n2", "node": "n1", "broker": True, "app": "a", "unconfirmed": 2, "stuck": False}
-    parts = [{"node": "n1", "leads": True, "apps": [{"app": "a"}], "consumers": [relay], "producers": []},
-             {"node": "n2", "leads": False, "apps": [], "consumers": [client],
+    parts = [{"node": "n1", "leads": True, "apps": [{"app": "a"}], "consumers": [relay], "producers": [], "row": row,
+              "history": [[1, 2, 3]]},
+             {"node": "n2", "leads": False, "apps": [], "consumers": [client], "history": [[1, 9, 9], [6, 4, 5]],
+              "row": {"uri": "q", "messages": 4, "partition": 0},
               "producers": [{"client": "app@host", "node": "n2", "broker": False}]}]
     tree = queue_tree(row, parts, "n1")
-    document = merge_queue(row, parts, [[1, 2, 3]], tree)
-    assert document["consumers"] == [client] and document["apps"] == [{"app": "a"}] and document["history"] == [[1, 2, 3]]
+    cluster = {"partitions": [{"id": 0, "source": "n2"}]}
+    assert queue_source(parts, cluster) is parts[0] and queue_source(parts[1:], cluster) is parts[1]
+    assert queue_source([{**parts[1], "row": None}], cluster) is None
+    document = merge_queue(parts[0], parts, tree)
+    assert document["consumers"] == [client] and document["apps"] == [{"app": "a"}]
+    assert document["history"] == [[1, 2, 3], [6, 4, 5]] and document["messages"] == 5
     assert tree["name"] == "n1" and tree["pushRate"] == 3.0
     (behind,) = [child for child in tree["children"] if child["name"] == "n2"]
     assert behind["kind"] == "replica" and behind["children"][0]["state"] == "stuck" and len(behind["children"]) == 1

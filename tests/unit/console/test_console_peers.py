@@ -52,17 +52,17 @@ class FakeClient:
 
 def peers() -> tuple[Peers, FakeClient]:
     client = FakeClient()
-    return Peers(client), client  # type: ignore[arg-type]
+    return Peers(client, lambda: 50.0), client  # type: ignore[arg-type]
 
 
 def test_a_poll_waits_for_the_response_of_a_node() -> None:
     book, client = peers()
     polled = book.poll(N2, 0.0)
-    assert not polled.called and book.parts(N2) == ({}, {"n2": ""})
+    assert not polled.called and book.parts(N2) == ({}, {"n2": ""}, {})
     again = book.poll(N2, 0.1)
     assert len(client.asked) == 1  # one request at a time
     client.asked[0][1].callback((200, {"name": "n2", "x": 1}))
-    assert polled.called and again.called and book.parts(N2) == ({"n2": {"name": "n2", "x": 1}}, {})
+    assert polled.called and again.called and book.parts(N2) == ({"n2": {"name": "n2", "x": 1, "at": 50.0}}, {}, {})
     book.poll(N2, 0.5)
     assert len(client.asked) == 2
 
@@ -72,7 +72,7 @@ def test_a_poll_does_not_wait_for_a_node_that_failed_before() -> None:
     book, client = peers()
     polled = book.poll(N2, 0.0)
     client.asked[0][1].errback(Refusal(502, "no answer in time"))
-    assert polled.called and book.parts(N2) == ({}, {"n2": "no answer in time"})
+    assert polled.called and book.parts(N2) == ({}, {"n2": "no answer in time"}, {})
     assert book.poll(N2, 0.5).called and len(client.asked) == 1
     assert book.poll(N2, RETRY_S).called and len(client.asked) == 2
     client.asked[1][1].callback((200, {"name": "n2"}))
@@ -92,8 +92,17 @@ def test_a_refusal_or_a_response_of_another_node_is_ignored(answer: Any) -> None
     book, client = peers()
     book.poll(N2, 0.0)
     client.asked[0][1].callback(answer)
-    parts, missing = book.parts(N2)
-    assert not parts and missing["n2"]
+    parts, missing, past = book.parts(N2)
+    assert not parts and missing["n2"] and not past
+
+
+def test_the_last_part_of_a_node_that_no_longer_answers_is_kept_with_its_time() -> None:
+    book, client = peers()
+    book.poll(N2, 0.0)
+    client.asked[0][1].callback((200, {"name": "n2", "at": 1.0}))
+    book.poll(N2, 0.5)
+    client.asked[1][1].errback(Refusal(502, "no answer in time"))
+    assert book.parts(N2) == ({}, {"n2": "no answer in time"}, {"n2": {"name": "n2", "at": 50.0}})
 
 
 def test_an_immediate_response_completes_the_poll() -> None:

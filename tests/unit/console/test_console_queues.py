@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from bmqtwist.cluster.state import QueueRecord
 from bmqtwist.console.queues import (
     PAGE_ROWS_MAX,
     RANK_STEP_QUEUES,
@@ -20,6 +22,9 @@ from bmqtwist.console.queues import (
     merge_first,
 )
 from bmqtwist.console.topics import QueuesTopic
+from bmqtwist.storage.message import Message
+from bmqtwist.storage.state import StoredQueue
+from bmqtwist.view.queue_facts import StoredCopy
 
 
 class FakeQueue:
@@ -112,22 +117,24 @@ def test_a_filter_is_case_insensitive() -> None:
 def test_queue_rates_are_counter_differences_between_two_samples() -> None:
     queue = FakeQueue(1, 3)
     book = sampled_book([queue])
+    assert book.rows([queue.uri], 1.0, 130.0)[0]["putRate"] is None, "unknown at first"
     queue.stats.put_msgs, queue.stats.push_msgs, queue.stats.confirm_msgs = 50, 20, 10
     (row,) = book.rows([queue.uri], 2.0, 130.0)
     assert (row["putRate"], row["pushRate"], row["confirmRate"]) == (25.0, 10.0, 5.0)
-    assert row["oldestSeconds"] == 30 and row["quota"] == 0.03 and row["spark"] == [3, 3]
+    assert row["oldestSeconds"] == 30 and row["quota"] == 0.03 and row["spark"] == [3, 3, 3]
     (again,) = book.rows([queue.uri], 2.05, 130.0)  # too soon for another rate
     assert again == row
 
 
-def test_the_rates_of_a_recreated_queue_start_at_zero() -> None:
+def test_the_rates_of_a_recreated_queue_begin_again() -> None:
     """The primary has moved away and back, or the queue was deleted: its counters begin at 0."""
     queues = [FakeQueue(1)]
     queues[0].stats.put_msgs = 1000
     book = sampled_book(queues)
     queues[0] = FakeQueue(1)
     sampled_book(queues, 10.0, book)
-    assert book.rows([queues[0].uri], 11.0, 0.0)[0]["putRate"] == 0.0
+    assert book.rows([queues[0].uri], 11.0, 0.0)[0]["putRate"] is None
+    assert book.rows([queues[0].uri], 12.0, 0.0)[0]["putRate"] == 0.0
 
 
 def test_the_numbers_of_stored_depths_and_top_queues_are_limited() -> None:
@@ -144,3 +151,27 @@ def test_the_numbers_of_stored_depths_and_top_queues_are_limited() -> None:
 
 def test_other_nodes_are_asked_for_all_rows_up_to_the_page() -> None:
     assert QueuesTopic("x", "uri", False, 200, 50).query() == {"filter": "x", "sort": "uri", "order": "asc", "upto": "250"}
+
+
+def test_only_the_queues_of_the_named_partitions_are_ranked() -> None:
+    book = sampled_book([FakeQueue(number) for number in range(20)])
+    total, found = run_steps(book.rank("", Order("uri", False), 100, 0.0, {1, 3}))
+    assert total == 10 and all(int(uri[-5:]) % 4 in (1, 3) for _, uri in found)
+
+
+def test_a_copy_of_a_queue_has_a_depth_and_no_rates_quota_and_clients() -> None:
+    record = QueueRecord("bmq://d/q", b"12345", 2, {})
+    store = StoredQueue(b"12345", "bmq://d/q")
+    for number in range(3):
+        store.add_message(Message(bytes([number]) * 16, b"four"))
+    book = sampled_book([StoredCopy(record, store, "", True), StoredCopy(replace(record, uri="bmq://d/r"), None, "", False)])
+    sampled_book([StoredCopy(record, store, "", True)], 3.0, book)
+    row, = book.rows(["bmq://d/q"], 9.0, 100.0)
+    assert (row["messages"], row["bytes"], row["partition"], row["domain"]) == (3, 12, 2, "d")
+    assert {row[name] for name in ("putRate", "quota", "consumers", "messagesMax")} == {None}
+    assert len(row["spark"]) == 3, "the depths of the first look are kept"
+    book = sampled_book([StoredCopy(record, None, "", False)])
+    row, = book.rows(["bmq://d/q"], 9.0, 100.0)
+    assert row["messages"] is None and row["consumers"] == 0, "no client has opened it since the start"
+    for sort in SORTS:
+        assert run_steps(book.rank("", Order(sort, True), 5, 0.0))[0] == 1

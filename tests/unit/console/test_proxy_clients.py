@@ -217,3 +217,12 @@ def test_the_list_of_clients_names_the_missing_proxies(tmp_path: Path, monkeypat
     monkeypatch.setattr(node_facts, "clients_part", lambda broker: {**part(broker), "proxies": [proxy("p3", url="")]})
     found = console.ask("/api/v1/clients").json
     assert found["missing"] == {"p3": module.NO_CONSOLE} and [row["proxy"] for row in found["clients"]] == [False]
+
+
+def test_values_of_the_process_of_a_proxy_are_numbers_and_a_short_version() -> None:
+    answer = {"sessions": 3, "memoryBytes": True, "cpuShare": float("nan"), "loopLagMs": 0.5, "openFiles": "7",
+              "openFilesMax": [1], "version": "1" * 1000, "startedAt": None, "state": "<b>", "more": 1}
+    assert module.valid_process(answer) == {
+        "sessions": 3, "memoryBytes": None, "cpuShare": None, "loopLagMs": 0.5, "openFiles": None, "openFilesMax": None,
+        "startedAt": None, "version": "1" * module.VERSION_CHARS_MAX}
+    assert module.valid_process({"version": 7})["version"] is None

@@ -52,8 +52,9 @@ def test_a_queue_view_has_the_age_of_its_oldest_message_and_its_quota_usage() ->
     assert queue_view(bench.queue()).age(1e10) is None
     bench.post(poster, b"1", b"22")
     seen = queue_view(bench.queue(), 7.0)
-    assert seen.oldest_wall is not None and (seen.at, seen.put, seen.writers) == (7.0, 2, 1)
+    assert seen.oldest_wall is not None and (seen.at, seen.counters, seen.writers) == (7.0, (2, 0, 0), 1)
     assert seen.age(seen.oldest_wall + 30) == 30 and seen.age(seen.oldest_wall - 1) == 0
+    assert seen.message_limit and seen.byte_limit
     assert seen.quota == max(2 / seen.message_limit, 3 / seen.byte_limit)
 
 
