@@ -25,7 +25,7 @@ from bmqtwist.console.local_queues import SWEEP_S, LocalQueues
 from bmqtwist.console.merge import coverage, merge, merge_queue, queue_source, queue_tree
 from bmqtwist.console.proxies import PROCESS_NUMBERS, valid_clients, valid_process, valid_queue
 from bmqtwist.console.queues import Order, merge_first
-from bmqtwist.console.samples import HISTORY_STEP_S, FlowSampler, NodeSampler, take_reading
+from bmqtwist.console.samples import HISTORY_STEP_S, ClusterHistory, FlowSampler, NodeSampler, take_reading
 from bmqtwist.console.topics import ClusterTopic, ElectionsTopic, QueuesTopic, QueueTopic, Topic
 from bmqtwist.view import cluster_facts, node_facts, replicas
 
@@ -46,6 +46,7 @@ class DocumentCollector:
         self._file = HistoryFile(folder, host.report)
         self.sampler = NodeSampler(take_reading(broker, host.present_time()[0], host.process()),
                                    self._file.read(host.present_time()[1]))
+        self._history = ClusterHistory()
         self._resources: Document = {}  # of the process and its storage, sampled every HISTORY_STEP_S
         self._resources_at = float("-inf")
         self._proxy_flows = FlowSampler()
@@ -200,7 +201,8 @@ class DocumentCollector:
                 self._stops.pop(name, None)
         now, wall = self._host.present_time()
         ended = {name: {**stop, "done": True} for name, stop in self._stops.items() if name in missing}
-        document = merge(own["name"], wall, {own["name"]: own, **parts}, missing, ended, past)
+        document = merge(own["name"], wall, {own["name"]: own, **parts}, missing, ended, past,
+                         self._history)
         for node in document["nodes"]:
             node["url"] = node["url"] or urls.get(node["name"], "")  # also for a node that is down
         for proxy in document["proxies"]:

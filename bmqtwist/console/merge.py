@@ -24,7 +24,7 @@ from bmqtwist.cluster.electorate import MemberState
 from bmqtwist.console.documents import Document
 from bmqtwist.console.queues import TOP_ROWS
 from bmqtwist.console.rates import RATE_WINDOW_S, add_rates
-from bmqtwist.console.samples import HISTORY_ROWS, RATES, NodeRows, add_histories, percentiles
+from bmqtwist.console.samples import HISTORY_ROWS, RATES, ClusterHistory, NodeRows, percentiles
 from bmqtwist.console.verdict import verdict
 from bmqtwist.view.node_facts import SUMS
 
@@ -39,8 +39,10 @@ _OF_PROXIES = ("ident", "name", "host", "url")
 
 
 def merge(served_by: str, at: float, parts: Parts, missing: Mapping[str, str],
-          last_stops: Mapping[str, Document] = {}, past: Mapping[str, Document] = {}) -> Document:
-    """Return the cluster document. `last_stops`: last known progress of the stops of nodes that no longer answer."""
+          last_stops: Mapping[str, Document] = {}, past: Mapping[str, Document] = {},
+          history: ClusterHistory | None = None) -> Document:
+    """Return the cluster document. `last_stops`: last known progress of the stops of nodes that no longer answer; `history`:
+    of the previous document."""
     own = parts[served_by]
     listed = {view["name"] for part in parts.values() for view in part["members"]}
     past = {name: part for name, part in past.items() if name in listed or not listed}  # not those of removed nodes
@@ -61,7 +63,7 @@ def merge(served_by: str, at: float, parts: Parts, missing: Mapping[str, str],
         "rates": {name: add_rates([part["rates"].get(name) for part in members]) for name in RATES},
         "rateSeconds": RATE_WINDOW_S,
         "ackLatencyMs": percentiles(add_counts([part["latencies"] for part in members])),
-        "stored": merge_stored(partitions), "history": merge_histories(parts, nodes, past),
+        "stored": merge_stored(partitions), "history": merge_histories(parts, nodes, past, history or ClusterHistory()),
         "nodes": nodes, "partitions": partitions, "queuesTop": merge_top(parts, past),
         "alarms": merge_alarms(parts, past), "events": merge_events({**past, **parts})[-EVENTS_SHOWN:],
         "restart": next((part["restart"] for part in parts.values() if part.get("restart")), None), "demo": own.get("demo"),
@@ -80,13 +82,13 @@ def merge_stored(partitions: Sequence[Document]) -> Document:
     return found
 
 
-def merge_histories(parts: Parts, nodes: Sequence[Document], past: Parts) -> list[Any]:
+def merge_histories(parts: Parts, nodes: Sequence[Document], past: Parts, history: ClusterHistory) -> list[Any]:
     """Return the history of the cluster."""
     states = {node["name"]: node["state"] for node in nodes}
-    histories = [NodeRows(part["history"]) for part in parts.values() if not part.get("proxy")]
-    histories += [NodeRows(part["history"], False, states.get(name) != "down") for name, part in past.items()]
+    histories = {name: NodeRows(part["history"], False, states.get(name) != "down") for name, part in past.items()}
+    histories |= {name: NodeRows(part["history"]) for name, part in parts.items() if not part.get("proxy")}
     counts = [len(part["partitions"]) for part in (*parts.values(), *past.values())]
-    return add_histories(histories, max(counts, default=0))
+    return history.add(histories, max(counts, default=0))
 
 
 def merge_top(parts: Parts, past: Parts) -> list[Document]:

@@ -124,6 +124,22 @@ def add_histories(histories: Sequence[NodeRows], partitions: int) -> list[Row]:
     return rows
 
 
+class ClusterHistory:
+    """Last history of a cluster: it is made again only if that of a node has changed, not for each document."""
+
+    def __init__(self) -> None:
+        self._key: tuple[object, ...] = ()
+        self._rows: list[Row] = []
+
+    def add(self, histories: Mapping[str, NodeRows], partitions: int) -> list[Row]:
+        """Return the result of `add_histories`; `histories` by name."""
+        key = partitions, *[(name, each.answers, each.runs, len(each.rows), each.rows[0][0] if each.rows else None,
+                             each.rows[-1][0] if each.rows else None) for name, each in sorted(histories.items())]
+        if key != self._key:
+            self._key, self._rows = key, add_histories(list(histories.values()), partitions)
+        return self._rows
+
+
 def _cluster_row(slot: float, found: Sequence[Sequence[float | None]], silent: bool, partitions: int) -> Row:
     """Return the row of a cluster from the rows of its nodes in one slot. `silent`: a running node is missing. If a
     partition has no primary, the stored messages are those of the node that has most of them."""

@@ -18,7 +18,7 @@ from bmqtwist.console.merge import (
     queue_tree,
 )
 from bmqtwist.console.rates import RateWindow
-from bmqtwist.console.samples import HISTORY_ROWS, NodeRows, NodeSampler, Reading, add_histories
+from bmqtwist.console.samples import HISTORY_ROWS, ClusterHistory, NodeRows, NodeSampler, Reading, add_histories
 from bmqtwist.console.stops import restart_obstacle
 from bmqtwist.view.snapshot import StoredTotals
 
@@ -329,6 +329,15 @@ def test_histories_are_added_by_time_up_to_the_last_slot_that_every_node_has() -
     earlier_release = NodeRows([[5, 1.0, 1.0, 1.0, 1.0, 7, 70]])
     assert add_histories([earlier_release, one], PARTITIONS)[0][1] == 1.0
     assert add_histories([], 0) == [] and add_counts([[1, 2], [1, 2, 3], []]) == [2, 4, 3] and add_counts([]) == []
+
+
+def test_the_history_is_made_again_only_when_that_of_a_node_changes() -> None:
+    history, rows = ClusterHistory(), [node_row(5, True), node_row(10, True)]
+    first = history.add({"n1": NodeRows(list(rows))}, PARTITIONS)
+    assert history.add({"n1": NodeRows(list(rows))}, PARTITIONS) is first
+    assert len(history.add({"n1": NodeRows([*rows, node_row(15, True)])}, PARTITIONS)) == 3
+    assert history.add({"n1": NodeRows(rows), "n2": NodeRows(rows)}, PARTITIONS)[0][1] == 2.0
+    assert history.add({}, PARTITIONS) == []
 
 
 def test_the_history_keeps_the_rows_of_a_node_that_no_longer_answers() -> None:
