@@ -128,7 +128,8 @@ def test_consoles_show_proxies_and_their_clients_and_a_proxy_forwards_a_purge(tm
                 app.post(STRONG, b"%d" % number)
             for name in (*cluster.names, "p1"):
                 found = until(tabs[name].cluster, lambda document: is_complete(document) and [
-                    max(link["unconfirmed"] for link in proxy["links"]) for proxy in document["proxies"]] == [0, 5])
+                    max(link["unconfirmed"] for link in proxy["links"]) for proxy in document["proxies"]] == [0, 5]
+                              and all(proxy["memoryBytes"] and proxy["version"] for proxy in document["proxies"]))
                 for proxy in found["proxies"]:
                     assert proxy["url"] == cluster.consoles[proxy["name"]] and proxy["host"] == proxy["name"]
                     assert [link["node"] for link in proxy["links"]] == cluster.names
