@@ -20,6 +20,7 @@ from urllib.parse import quote
 
 import pytest
 
+from bmqtwist.console.rates import RATE_WINDOW_S
 from bmqtwist.sdk import QueueOptions, Subscription
 from bmqtwist.sdk.simple import Session
 from bmqtwist.testing import ClusterProcess
@@ -28,24 +29,13 @@ from browser.chromium import Tab
 QUEUE = "bmq://f/orders"
 PERIOD_S = 0.02  # between two posts
 KINDS = ("a", "a", "a", "b")  # of messages, in turn
-SAMPLES_MS = 6000  # duration of a measurement of rates
+SAMPLES_S = 6.0  # duration of a measurement of rates
 TOLERANCE = 0.2
 WARM_UP = 500  # messages before the first measurement: 10 s, more than the window of rates
 PATIENCE_S = 60.0
 
-# Means of the numbers in some elements, sampled five times per second.
-MEANS = """async ([selectors, milliseconds]) => {
-    const sums = selectors.map(() => 0), end = performance.now() + milliseconds;
-    let samples = 0;
-    for (; performance.now() < end; samples += 1) {
-        selectors.forEach((each, n) => {
-            sums[n] += Number(document.querySelector(each).textContent.replace(/[^0-9.]/g, ""));
-        });
-        await new Promise((resolve) => setTimeout(resolve, 200));
-    }
-    return sums.map((sum) => sum / samples);
-}"""
 NUMBER = "(selector) => Number(document.querySelector(selector).textContent.replace(/[^0-9.]/g, ''))"
+NUMBERS = f"(selectors) => selectors.map({NUMBER})"
 AT_LEAST = f"([selector, wanted]) => ({NUMBER})(selector) >= wanted"
 EXACTLY = f"([selector, wanted]) => ({NUMBER})(selector) === wanted"
 
@@ -165,16 +155,25 @@ def document(url: str) -> Any:
 
 
 def assert_rates(tab: Tab, counted: Mapping[str, Callable[[], int]]) -> None:
-    """Check that the mean rates in elements, by selector, equal the rates of the applications' counts."""
+    """Check that the rates in elements, by selector, equal those of the applications' counts in the same windows, in the
+    mean of SAMPLES_S: the applications are not steady on a busy machine."""
     for selector in counted:
         tab.until(AT_LEAST, [selector, 1])
-    began, before = time.monotonic(), [count() for count in counted.values()]
-    means = tab.evaluate(MEANS, [list(counted), SAMPLES_MS])
-    seconds = time.monotonic() - began
-    rates = [(count() - old) / seconds for count, old in zip(counted.values(), before, strict=True)]
-    wrong = {selector: (mean, rate) for selector, mean, rate in zip(counted, means, rates, strict=True)
+    marks: list[tuple[float, list[int]]] = []
+    shown, expected = [0.0] * len(counted), [0.0] * len(counted)
+    begin = time.monotonic()
+    while (now := time.monotonic()) < begin + RATE_WINDOW_S + SAMPLES_S:
+        marks.append((now, [count() for count in counted.values()]))
+        if now >= begin + RATE_WINDOW_S:
+            numbers = tab.evaluate(NUMBERS, list(counted))
+            at, before = next(each for each in reversed(marks) if each[0] <= now - RATE_WINDOW_S)
+            for n, (number, old, new) in enumerate(zip(numbers, before, marks[-1][1], strict=True)):
+                shown[n] += number
+                expected[n] += (new - old) / (now - at)
+        time.sleep(0.1)
+    wrong = {selector: (mean, rate) for selector, mean, rate in zip(counted, shown, expected, strict=True)
              if not rate or abs(mean - rate) > TOLERANCE * rate}
-    assert not wrong, "displayed and expected rates"
+    assert not wrong, "sums of displayed and expected rates"
 
 
 def assert_between(tab: Tab, selector: str, least: int, most: Any) -> None:
