@@ -43,6 +43,10 @@ OVERLAPS = """() => {
     return box;
   };
   const sticky = (one) => one.closest('thead, .top, nav');
+  const column = (one) => { // covers the columns below it
+    const cell = one.closest('.actions');
+    return cell !== null && getComputedStyle(cell).position === 'sticky';
+  };
   const all = [...document.querySelectorAll('body *')]
     .filter((one) => visible(one) && (own(one) || ['INPUT', 'SELECT', 'BUTTON'].includes(one.tagName)))
     .map((one) => [one, clipped(one, one.getBoundingClientRect())])
@@ -50,7 +54,7 @@ OVERLAPS = """() => {
   const found = [];
   for (let i = 0; i < all.length; i++) for (let j = i + 1; j < all.length; j++) {
     const [[a, p], [b, q]] = [all[i], all[j]];
-    if (a.contains(b) || b.contains(a) || Boolean(sticky(a)) !== Boolean(sticky(b))) continue;
+    if (a.contains(b) || b.contains(a) || Boolean(sticky(a)) !== Boolean(sticky(b)) || column(a) !== column(b)) continue;
     if (a.closest('svg') || b.closest('svg')) continue;
     const width = Math.min(p.right, q.right) - Math.max(p.left, q.left);
     const height = Math.min(p.bottom, q.bottom) - Math.max(p.top, q.top);
