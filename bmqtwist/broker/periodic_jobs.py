@@ -1,7 +1,8 @@
 """Periodic jobs of a broker: sync points, expiry, checks of partition space and sessions, heartbeats.
 
 The check of a session expires its requests and credentials, ends an accepted connection without a negotiation in time,
-and disconnects a client that does not read its output (`Output.check_unread`). The limits of a session are configured
+and disconnects a client that does not read its output (`Output.check_unread`). It takes 3 us of a silent connection, so that
+checks and heartbeats are jobs of the scheduler. The limits of a session are configured
 (`config/broker.py`) or declared by its kind (`link/peer.py`). Started by `broker.py`. Alarms for stuck queues and the
 deletion of unused queues are in `daemon/housekeeping.py`.
 """
@@ -99,17 +100,26 @@ class PeriodicJobs:
             return False
 
     def _check_sessions(self, now: float) -> None:
-        self._each_session(self._check_session, now)
+        self._start_for_sessions("checks of sessions", self._check_session)
 
     def _heartbeats(self, now: float) -> None:
-        self._each_session(self._heartbeat, now)
+        self._start_for_sessions("heartbeats", self._heartbeat)
 
-    def _each_session(self, action: Callable[[Session, float], None], now: float) -> None:
-        for session in list(self._sessions.open):
+    def _start_for_sessions(self, what: str, action: Callable[[Session, float], None]) -> None:
+        """Start a job that calls `action(session, now)` for all open sessions, unless the previous one still runs."""
+        if not self._loop.scheduler.has_job(Priority.EXPIRY, what):
+            self._loop.scheduler.start(Priority.EXPIRY, what, self._each_session(action), partial(
+                self._loop.isolation.alarm, what))
+
+    def _each_session(self, action: Callable[[Session, float], None]) -> Steps[None]:
+        for number, session in enumerate(list(self._sessions.open), 1):
             try:
-                action(session, now)
+                if session in self._sessions.open:  # else it has ended since the job started
+                    action(session, self._loop.now)
             except Exception as error:
                 self._loop.isolation.isolate_session(session, "a timer", error)
+            if not number % ITEMS_AT_ONCE:
+                yield
 
     def _check_session(self, session: Session, now: float) -> None:
         patience = self._patience

@@ -37,7 +37,7 @@ class Priority(IntEnum):
     QUEUE = 3  # purges, lost consumers, memory to free
     COMMAND = 4  # operator commands, metrics, statistics
     ACTIVATION = 5  # queues of partitions whose primary changes
-    EXPIRY = 6  # messages above their TTL, entries of the history of GUIDs
+    EXPIRY = 6  # messages above their TTL, entries of the history of GUIDs, checks and heartbeats of sessions
     DELIVERY = 7  # of a queue that has more messages than one turn may deliver
     ROLLOVER = 8  # of a partition whose files are full
 

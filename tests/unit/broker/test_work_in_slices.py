@@ -17,6 +17,7 @@ from kit import codec
 from kit.client import Queue
 from kit.memory import MemoryWorld
 
+from bmqtwist.broker.periodic_jobs import PeriodicJobs
 from bmqtwist.limits import (
     INFLATE_STEP_BYTES,
     MESSAGES_AT_ONCE,
@@ -28,9 +29,10 @@ from bmqtwist.limits import (
 from bmqtwist.link import puts
 from bmqtwist.link.client import ClientSession
 from bmqtwist.link.session import Session
-from bmqtwist.loop.scheduler import STEPS_MAX
+from bmqtwist.loop.scheduler import BUDGETS, STEPS_MAX, Priority
 from bmqtwist.queue.queue import Router
 from bmqtwist.queue.root import RootQueue
+from bmqtwist.steps import ITEMS_AT_ONCE
 from bmqtwist.testing.node import ImmediatePerformer
 from bmqtwist.wire import application_data
 from bmqtwist.wire.fast import EventType, event_header
@@ -79,6 +81,22 @@ def speed_up_clock(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
 def put_event(queue: Queue, number: int) -> bytes:
     """One PUT event."""
     return codec.put_frame([codec.put_message(queue.q_id, queue.client.new_guid()) for _ in range(number)])
+
+
+@pytest.mark.parametrize("name", ["_check_session", "_heartbeat"])
+def test_timers_of_very_many_sessions_run_over_several_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                             name: str) -> None:
+    """A regression: 2,000 connections took 7 ms of one turn, each second."""
+    memory = MemoryWorld(tmp_path, app={"heartbeats": {"client": 9, "downstreamBroker": 9, "upstreamBroker": 9,
+                                                       "clusterPeer": 9}})
+    number = 20 * ITEMS_AT_ONCE
+    for _ in range(number):
+        memory.connect("silent")
+    turn_counts = TurnCounts(memory, monkeypatch, PeriodicJobs, name)
+    speed_up_clock(monkeypatch, BUDGETS[Priority.EXPIRY])
+    memory.advance(3.5)
+    assert turn_counts.most <= 4 * ITEMS_AT_ONCE
+    assert sum(turn_counts.counts) == number * (3 if name == "_check_session" else 1), "a heartbeat each 3 s"
 
 
 def test_an_event_of_very_many_puts_is_processed_over_several_turns_in_order(memory: MemoryWorld,
