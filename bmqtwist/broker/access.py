@@ -86,6 +86,11 @@ class Domains:
                     f"Domain '{name}' of stored queues cannot be loaded: {refused.message}. "
                     f"Its messages are kept.")
 
+    def deduplication_s(self, name: str) -> float | None:
+        """Return the deduplication time of a domain without loading it, None if its file is invalid."""
+        domain = self.by_name.get(name)
+        return self.provider.deduplication_s(name) if domain is None else domain.settings.deduplication_ms / 1000
+
     def reconfigure(self, name: str) -> None:
         """DOMAINS RECONFIGURE: read the domain's file again and apply it. Raises LocalError."""
         loaded = self.provider.reconfigure(name, self.loaded, self._loop.now)

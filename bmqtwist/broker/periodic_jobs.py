@@ -2,9 +2,10 @@
 
 The check of a session expires its requests and credentials, ends an accepted connection without a negotiation in time,
 and disconnects a client that does not read its output (`Output.check_unread`). It takes 3 us of a silent connection, so that
-checks and heartbeats are jobs of the scheduler. The limits of a session are configured
-(`config/broker.py`) or declared by its kind (`link/peer.py`). Started by `broker.py`. Alarms for stuck queues and the
-deletion of unused queues are in `daemon/housekeeping.py`.
+checks and heartbeats are jobs of the scheduler. The limits of a session are configured (`config/broker.py`) or declared by
+its kind (`link/peer.py`). A replica removes GUIDs older than the deduplication time of their domain, also if no client of
+this node uses the domain. Started by `broker.py`. Alarms for stuck queues and the deletion of unused queues are in
+`daemon/housekeeping.py`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from functools import partial
 
 from bmqtwist.broker.sessions import Sessions
 from bmqtwist.broker.storage_turn import StorageTurn
+from bmqtwist.ids import domain_of
 from bmqtwist.link.session import Session
 from bmqtwist.loop.loop import Loop
 from bmqtwist.loop.scheduler import Priority
@@ -24,6 +26,7 @@ from bmqtwist.steps import ITEMS_AT_ONCE, Steps
 from bmqtwist.wire.fast import HEARTBEAT_REQ
 
 EXPIRY_PERIOD_S = 1.0
+GUID_EXPIRY_PERIOD_S = 30.0  # at replicas
 SYNC_POINT_PERIOD_S = 1.0
 SPACE_CHECK_PERIOD_S = 20.0
 SESSION_CHECK_PERIOD_S = 1.0
@@ -45,6 +48,7 @@ class PeriodicJobs:
         timers = self._loop.timers
         timers.every(now, SYNC_POINT_PERIOD_S, self._sync_points)
         timers.every(now, EXPIRY_PERIOD_S, self._expire)
+        timers.every(now, GUID_EXPIRY_PERIOD_S, self._expire_guids)
         timers.every(now, SPACE_CHECK_PERIOD_S, self._storage.check_space)
         timers.every(now, SESSION_CHECK_PERIOD_S, self._check_sessions)
         self._started = True
@@ -98,6 +102,28 @@ class PeriodicJobs:
         except Exception as error:
             self._loop.isolation.isolate_queue(queue, "expiry", error)
             return False
+
+    def _expire_guids(self, now: float) -> None:
+        what = "expiry of GUIDs"
+        if not self._loop.scheduler.has_job(Priority.EXPIRY, what):
+            self._loop.scheduler.start(Priority.EXPIRY, what, self._guid_expiry(), partial(
+                self._loop.isolation.alarm, what))
+
+    def _guid_expiry(self) -> Steps[None]:
+        """Remove the old GUIDs of the queues without a primary at this node, in steps."""
+        for cluster in list(self._clusters.values()):
+            windows: dict[str, float | None] = {}
+            for partition in list(cluster.partitions):
+                for number, queue in enumerate(list(partition.state.queues.values()), 1):
+                    domain = domain_of(queue.uri)
+                    if domain not in windows:
+                        windows[domain] = cluster.domains.deduplication_s(domain)
+                        yield
+                    if queue.uri not in cluster.queues:
+                        while queue.history.expire(self._loop.now, windows[domain]):
+                            yield
+                    if not number % ITEMS_AT_ONCE:
+                        yield
 
     def _check_sessions(self, now: float) -> None:
         self._start_for_sessions("checks of sessions", self._check_session)

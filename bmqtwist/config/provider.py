@@ -127,6 +127,16 @@ class DomainProvider:
         self._definitions[name] = now + self._ttl_s, variant.definition
         return variant.definition
 
+    def deduplication_s(self, name: str) -> float | None:
+        """Return the deduplication time in a domain's file, None if the file is invalid. The caches stay unchanged."""
+        try:
+            variant = self._read_variant(name, name)
+            if variant.redirect:
+                variant = self._read_variant(name, variant.redirect)
+        except Refused:
+            return None
+        return variant.definition.parameters.deduplication_time_ms / 1000 if variant.definition is not None else None
+
     def load_resolved(self, resolved: ResolvedDomain, now: float) -> LoadedDomain:
         """Load a domain at a member of its cluster. Raises Refused (E_REFUSED, -10) if its configuration is invalid."""
         try:

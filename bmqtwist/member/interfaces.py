@@ -34,6 +34,9 @@ class DomainSource(Protocol):
     def activate_queues(self, cluster: ReplicatedCluster) -> None:
         """Activate the dormant queues of a cluster whose domains can be loaded."""
 
+    def deduplication_s(self, name: str) -> float | None:
+        """Return the deduplication time of a domain without loading it, None if its file is invalid."""
+
 
 class ReplicatedCluster(Protocol):
     """`member.cluster.Cluster`."""

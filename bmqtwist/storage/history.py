@@ -17,6 +17,9 @@ Most GUIDs need no lookup: the history stores the highest tick of each client id
 GUIDs (retransmissions, same tick, other threads, digests) are searched in a table (`guid_table.py`), to which new ones are
 added, and in every bucket whose range includes them.
 
+Client ids are dropped when they have sent nothing for longer than their GUIDs are held, except for CLIENTS_KEPT. They are in
+two dicts: `ticks` since the last turn, `earlier` before. At a turn `earlier` is dropped, and `ticks` becomes `earlier`.
+
 The number of client ids is limited. When it is exceeded, all are dropped and their highest tick becomes a `floor`: while
 earlier GUIDs are held, a client id seen again starts at least there, so that a higher tick still proves a new GUID.
 
@@ -39,8 +42,10 @@ from bmqtwist.storage.guid_table import GuidTable
 
 BUCKET_GUIDS_MAX: Final = 16384  # an open bucket needs about six times the memory of a closed one
 CLIENTS_MAX: Final = 4096  # client ids with a stored tick
+CLIENTS_KEPT: Final = 16  # client ids that are not dropped because of their age
 _SPANS: Final = 8  # a bucket covers at most window / _SPANS
 SPAN_SECONDS_MAX: Final = 30.0  # and at most this, so that a shorter window takes effect
+_MARGIN_S: Final = 2.0  # replicas round arrivals up to whole seconds
 _GUID_BYTES: Final = 16
 _MARK_GUIDS: Final = 128  # between two marks of a closed bucket
 _MARK_BYTES: Final = _MARK_GUIDS * _GUID_BYTES
@@ -78,7 +83,7 @@ class GuidHistory:
     """
 
     __slots__ = ("window", "never_added", "_open", "_newest", "_due", "_buckets", "_closed", "_table", "_sweeping", "_ticks",
-                 "_dropped", "_floor", "_floor_until")
+                 "_earlier", "_turn_due", "_dropped", "_floor", "_floor_until")
 
     def __init__(self, window: float) -> None:
         self.window = window
@@ -90,6 +95,8 @@ class GuidHistory:
         self._table = GuidTable(window)  # of the GUIDs that were not above all earlier ticks of their client
         self._sweeping = False  # `expire` drops expired GUIDs of the table
         self._ticks: dict[bytes, bytes] = {}  # client id -> highest tick seen
+        self._earlier: dict[bytes, bytes] = {}  # the same of other client ids, seen before the last turn
+        self._turn_due = float("-inf")  # no GUID of an id in `_earlier` is held from then on
         self._dropped = b""  # highest tick of the dropped client ids
         self.never_added = False
         self._floor = b""
@@ -100,6 +107,11 @@ class GuidHistory:
 
     def __iter__(self) -> Iterator[bytes]:
         return chain(*self._buckets, self._open, self._table)
+
+    @property
+    def client_count(self) -> int:
+        """Number of stored client ids."""
+        return len(self._ticks) + len(self._earlier)
 
     def seen_or_add(self, guid: bytes, now: float) -> bool:
         """Return whether the GUID was added within the window; add it otherwise."""
@@ -113,6 +125,8 @@ class GuidHistory:
             opened = self._open
         client, tick = guid[10:], guid[3:10]
         last = self._ticks.get(client)
+        if last is None and client in self._earlier:
+            last = self._ticks[client] = self._earlier.pop(client)
         if last is not None and tick > last:
             self._ticks[client] = tick
             self.never_added = tick > self._dropped
@@ -130,8 +144,9 @@ class GuidHistory:
 
     def was_never_added(self, guid: bytes) -> bool:
         """Return whether the tick proves, without a lookup, that the GUID was never added at any time."""
-        tick = guid[3:10]
-        return tick > self._ticks.get(guid[10:], b"") and tick > self._dropped
+        client, tick = guid[10:], guid[3:10]
+        last = self._ticks.get(client) or self._earlier.get(client, b"")
+        return tick > last and tick > self._dropped
 
     def add(self, guid: bytes, arrived: float) -> None:
         """Add a GUID found in storage, oldest first; arrival times that decrease are raised to the last one."""
@@ -145,6 +160,7 @@ class GuidHistory:
     def shift_times(self, seconds: float) -> None:
         """Add `seconds` to all arrival times, because the GUIDs so far were added with another clock."""
         self._newest, self._due, self._floor_until = self._newest + seconds, self._due + seconds, self._floor_until + seconds
+        self._turn_due += seconds
         self._table.shift_times(seconds)
         for bucket in self._buckets:
             bucket.newest += seconds
@@ -153,6 +169,7 @@ class GuidHistory:
         """Change the window, also for the GUIDs added before."""
         self.window = self._table.window = window
         self._rotate(now)
+        self._turn_due = now + self._held_s
 
     def remove(self, guids: set[bytes]) -> None:
         """Remove GUIDs of any age; slow, for rare repairs."""
@@ -165,15 +182,29 @@ class GuidHistory:
                 self._buckets.append(_Bucket(kept, bucket.newest))
                 self._closed += len(kept)
 
-    def expire(self, now: float) -> None:
-        """Drop old GUIDs of an idle queue; adding GUIDs does so, too."""
-        if now >= self._due:
+    def expire(self, now: float, window: float | None = None) -> bool:
+        """Drop old GUIDs of an idle queue, those of a large table in steps; return True if another call is due. Adding GUIDs
+        drops old ones, too. `window`: the new window, None = unchanged."""
+        if window is not None and window != self.window:
+            self.set_window(window, now)
+        elif now >= self._due:
             self._rotate(now)
         if self._sweeping:
             self._sweeping = not self._table.expire(now)
+        return self._sweeping
+
+    @property
+    def _span(self) -> float:
+        """Time that a bucket covers at most, in seconds."""
+        return min(self.window / _SPANS, SPAN_SECONDS_MAX)
+
+    @property
+    def _held_s(self) -> float:
+        """Time after which a GUID is no longer held, in seconds."""
+        return self.window + self._span + _MARGIN_S
 
     def _rotate(self, now: float) -> None:
-        """Close the open bucket, drop old buckets."""
+        """Close the open bucket, drop old buckets and client ids."""
         self._sweeping = True
         if self._open:
             self._buckets.append(_Bucket(self._open, self._newest))
@@ -181,17 +212,22 @@ class GuidHistory:
             self._open = {}
         while self._buckets and self._buckets[0].newest + self.window < now:
             self._closed -= len(self._buckets.popleft().keys) // _GUID_BYTES
-        self._due = now + min(self.window / _SPANS, SPAN_SECONDS_MAX)
+        self._due = now + self._span
+        if now >= self._turn_due and self.client_count > CLIENTS_KEPT:
+            self._dropped = max(self._dropped, max(self._earlier.values(), default=b""))
+            self._earlier, self._ticks = self._ticks, {}
+            self._turn_due = now + self._held_s
 
     def _in_buckets(self, guid: bytes, now: float) -> bool:
         return any(guid in bucket for bucket in reversed(self._buckets) if bucket.newest + self.window >= now)
 
     def _add_client(self, client: bytes, tick: bytes, now: float) -> None:
         """Store the tick of a new client id; drop all others first if they are too many."""
-        if len(self._ticks) >= CLIENTS_MAX:
-            highest = max(self._ticks.values())
+        if self.client_count >= CLIENTS_MAX:
+            highest = max(chain(self._ticks.values(), self._earlier.values()))
             self._floor = max(self._floor, highest) if now <= self._floor_until else highest
             self._floor_until = now + self.window * (_SPANS + 1) / _SPANS
             self._dropped = max(self._dropped, highest)
             self._ticks.clear()
+            self._earlier.clear()
         self._ticks[client] = tick if now > self._floor_until else max(tick, self._floor)

@@ -52,7 +52,7 @@ Live = Message | bytes | tuple[bytes, bytes]
 MessageSteps = Generator[list[Message], None, None]  # the messages of each completed step
 
 BIGGEST_QUEUES = 10  # listed in an alarm
-HISTORY_SECONDS = 3600.0  # window of a queue's history until its domain configures it
+HISTORY_SECONDS = 3600.0  # window of a queue's history until its domain's deduplication time is known
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,12 @@ class ShortWindowCluster(ReplicatingCluster):
         client.disconnect()
         return status
 
+    def guids(self) -> set[int]:
+        """Return the numbers of GUIDs for deduplication at the running members."""
+        record = self.record(SHORT)
+        return {len(self.cluster(node.name).partitions[record.partition_id].state.queues[record.key].history)
+                for node in self.machines if node.up}
+
     def copies(self, payload: bytes = b"once") -> set[int]:
         """Return the numbers of messages with this payload at the running members."""
         return {self.stored(node, SHORT).count(payload) for node in self.machines if node.up}
@@ -109,6 +115,18 @@ def test_a_committed_message_is_deduplicated_across_failover_and_restarts_until_
         assert nodes.put_again(guid) == 0 and nodes.copies() == {0}, "after a restart of one node after the other"
     nodes.run(2 * WINDOW_S)
     assert nodes.put_again(guid) == 0 and nodes.copies() == {1}, "after that time it is stored again"
+
+
+def test_every_member_drops_guids_after_the_deduplication_time_also_of_idle_queues_without_clients_there() -> None:
+    nodes = ShortWindowCluster(73)
+    client, queue = nodes.writer(SHORT)
+    for _ in range(3):
+        assert queue.next_ack(queue.put(b"message")).status == 0
+    client.disconnect()
+    nodes.run(WINDOW_S / 2)
+    assert nodes.guids() == {3}, "at all members"
+    nodes.run(2 * WINDOW_S)
+    assert nodes.guids() == {0}
 
 
 @pytest.mark.parametrize("behind", [-7200.0, 7200.0])

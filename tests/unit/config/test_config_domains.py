@@ -89,6 +89,13 @@ def test_a_redirect_is_resolved_to_name_and_cluster_of_its_target():
     assert "Redirecting a to b" in report.texts("INFO")
 
 
+def test_the_deduplication_time_of_a_domain_is_read_without_loading_it():
+    domains, source, _ = provider(a={"redirect": "b"}, b=definition(deduplicationTimeMs=1500), c={"redirect": "a"}, d="{")
+    assert [domains.deduplication_s(name) for name in "abcde"] == [1.5, 1.5, None, None, None]
+    source.files["b"] = definition(deduplicationTimeMs=2500)
+    assert domains.deduplication_s("a") == 2.5
+
+
 @pytest.mark.spec("broker", 11)
 def test_a_loop_of_redirects_is_refused_after_two_files():
     domains, source, _ = provider(t__loopa={"redirect": "t.loopb"}, t__loopb={"redirect": "t.loopa"})

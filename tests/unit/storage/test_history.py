@@ -193,7 +193,41 @@ def test_a_repeated_guid_of_an_evicted_client_id_is_seen(monkeypatch):
         history.seen_or_add(guid(5, client=b"other%d" % other), 0.0)
     assert not history.seen_or_add(guid(50), 1.0)
     assert history.seen_or_add(guid(1000), 1.0)
-    assert len(history._ticks) <= 4
+    assert history.client_count <= 4
+
+
+@pytest.mark.parametrize("idle", [True, False])
+def test_client_ids_are_dropped_when_none_of_their_guids_is_held(idle):
+    history = GuidHistory(8)
+    for second in range(500):
+        history.seen_or_add(guid(1000 + second, b"id%04d" % second), float(second))
+        assert history.client_count <= module.CLIENTS_KEPT + 3 * 12
+    for second in range(500, 540):
+        if idle:
+            history.expire(float(second))
+        else:
+            history.seen_or_add(guid(1000 + second), float(second))
+    assert history.client_count <= module.CLIENTS_KEPT + 1
+    assert not history.seen_or_add(guid(1000, b"id0000"), 540.0) and not history.never_added, "it was added before"
+
+
+def test_the_client_ids_of_few_clients_are_kept():
+    history = GuidHistory(8)
+    for client in range(module.CLIENTS_KEPT):
+        history.seen_or_add(guid(1000 * client, b"id%04d" % client), 0.0)
+    history.expire(1e6)
+    assert not history.seen_or_add(guid(1, b"id0000"), 1e6) and history.never_added
+
+
+def test_a_repeated_guid_is_seen_after_the_window_was_extended():
+    history = GuidHistory(8)
+    for client in range(20):
+        history.seen_or_add(guid(1000, b"id%04d" % client), 0.0)
+    history.set_window(300, 8.0)
+    for second in range(9, 300):
+        history.expire(float(second))
+    assert not history.seen_or_add(guid(50, b"id0000"), 299.0), "a lower tick"
+    assert history.seen_or_add(guid(1000, b"id0000"), 299.0)
 
 
 class ReferenceHistory:
@@ -206,7 +240,7 @@ class ReferenceHistory:
         certain = history.was_never_added(guid)
         seen = history.seen_or_add(guid, now)
         assert not (certain and guid in self.ever)
-        assert seen or history.never_added == certain
+        assert seen or certain or not history.never_added
         self.ever.add(guid)
         if guid in self.arrived:
             age = now - self.arrived[guid]
@@ -220,15 +254,17 @@ class ReferenceHistory:
             self.arrived[guid] = now
 
 
-STEPS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 5), st.integers(0, 1), st.integers(0, 3)), max_size=120)
+STEPS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 5), st.integers(0, 1), st.integers(0, 3)), max_size=150)
 
 
-@pytest.mark.parametrize("bucket, clients, entries", [(3, 2, 1), (16384, 4096, 64)])
+@pytest.mark.parametrize("bucket, clients, kept, entries", [
+    (3, 2, 16, 1), (16384, 4096, 16, 64), (3, 4096, 0, 1), (16384, 4096, 1, 64)])
 @settings(max_examples=300, deadline=None)
 @given(STEPS)
-def test_history_agrees_with_a_plain_dict(bucket, clients, entries, steps):
-    saved = module.BUCKET_GUIDS_MAX, module.CLIENTS_MAX
-    module.BUCKET_GUIDS_MAX, module.CLIENTS_MAX, guid_table.PART_ENTRIES = bucket, clients, entries
+def test_history_agrees_with_a_plain_dict(bucket, clients, kept, entries, steps):
+    saved = module.BUCKET_GUIDS_MAX, module.CLIENTS_MAX, module.CLIENTS_KEPT
+    module.BUCKET_GUIDS_MAX, module.CLIENTS_MAX, module.CLIENTS_KEPT = bucket, clients, kept
+    guid_table.PART_ENTRIES = entries
     try:
         history, model, now = GuidHistory(8.0), ReferenceHistory(8.0), 0.0
         for tick, client, counter, wait in steps:
@@ -238,5 +274,5 @@ def test_history_agrees_with_a_plain_dict(bucket, clients, entries, steps):
             model.check(history, guid(tick, b"clien%d" % client, counter), now)
             assert len(history) <= len(steps)
     finally:
-        module.BUCKET_GUIDS_MAX, module.CLIENTS_MAX = saved
+        module.BUCKET_GUIDS_MAX, module.CLIENTS_MAX, module.CLIENTS_KEPT = saved
         guid_table.PART_ENTRIES = PART_ENTRIES
