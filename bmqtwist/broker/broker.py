@@ -55,7 +55,8 @@ from bmqtwist.report import Report
 from bmqtwist.security.authenticators import Security
 from bmqtwist.wire.cluster_schema import NodeStatus
 
-_BEFORE_WRITING = (Priority.QUEUE, Priority.COMMAND, Priority.ACTIVATION, Priority.EXPIRY)  # jobs that may store records
+# jobs that may store records or write output
+_BEFORE_WRITING = (Priority.QUEUE, Priority.COMMAND, Priority.ACTIVATION, Priority.EXPIRY, Priority.SESSIONS)
 
 
 class Broker:

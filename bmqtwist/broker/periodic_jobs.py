@@ -133,8 +133,8 @@ class PeriodicJobs:
 
     def _start_for_sessions(self, what: str, action: Callable[[Session, float], None]) -> None:
         """Start a job that calls `action(session, now)` for all open sessions, unless the previous one still runs."""
-        if not self._loop.scheduler.has_job(Priority.EXPIRY, what):
-            self._loop.scheduler.start(Priority.EXPIRY, what, self._each_session(action), partial(
+        if not self._loop.scheduler.has_job(Priority.SESSIONS, what):
+            self._loop.scheduler.start(Priority.SESSIONS, what, self._each_session(action), partial(
                 self._loop.isolation.alarm, what))
 
     def _each_session(self, action: Callable[[Session, float], None]) -> Steps[None]:

@@ -37,9 +37,10 @@ class Priority(IntEnum):
     QUEUE = 3  # purges, lost consumers, memory to free
     COMMAND = 4  # operator commands, metrics, statistics
     ACTIVATION = 5  # queues of partitions whose primary changes
-    EXPIRY = 6  # messages above their TTL, entries of the history of GUIDs, checks and heartbeats of sessions
-    DELIVERY = 7  # of a queue that has more messages than one turn may deliver
-    ROLLOVER = 8  # of a partition whose files are full
+    EXPIRY = 6  # messages above their TTL, entries of the history of GUIDs
+    SESSIONS = 7  # checks and heartbeats of all sessions
+    DELIVERY = 8  # of a queue that has more messages than one turn may deliver
+    ROLLOVER = 9  # of a partition whose files are full
 
 
 TURN_S: Final = 0.012  # of all classes together, beside one step of each pending owner: the largest delay of a client
@@ -51,6 +52,7 @@ BUDGETS: Final = {  # seconds of one turn
     Priority.COMMAND: 0.002,  # as QUEUE
     Priority.ACTIVATION: 0.002,  # as QUEUE
     Priority.EXPIRY: 0.002,  # as QUEUE
+    Priority.SESSIONS: 0.0004,  # 100 sessions: an ACK waits for several turns
     Priority.DELIVERY: 0.004,  # as much as the deliveries of all other queues
     Priority.ROLLOVER: 0.005,  # a file must not fill faster than its messages are copied
 }

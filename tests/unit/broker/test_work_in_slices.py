@@ -93,7 +93,7 @@ def test_timers_of_very_many_sessions_run_over_several_turns(tmp_path: Path, mon
     for _ in range(number):
         memory.connect("silent")
     turn_counts = TurnCounts(memory, monkeypatch, PeriodicJobs, name)
-    speed_up_clock(monkeypatch, BUDGETS[Priority.EXPIRY])
+    speed_up_clock(monkeypatch, BUDGETS[Priority.SESSIONS])
     memory.advance(3.5)
     assert turn_counts.most <= 4 * ITEMS_AT_ONCE
     assert sum(turn_counts.counts) == number * (3 if name == "_check_session" else 1), "a heartbeat each 3 s"
