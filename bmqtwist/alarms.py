@@ -155,7 +155,8 @@ PARTITION_READONLY = _declare(
 WRITE_FAILED = _declare(
     "write-failed", "FILE_IO",
     "A write to the files of a partition failed.",
-    "PUTs to the queues of the partition are refused. The write is repeated until it succeeds.",
+    "PUTs wait for another primary, or are refused if no connected member can write. The write is repeated until it "
+    "succeeds.",
     "Free space on the disk of `location`, or correct the permissions.",
     clears="the partition accepts records")
 SYNC_FAILED = _declare(

@@ -174,7 +174,8 @@ class PartitionLog:
             if not self._write_failing:
                 self._write_failing = True
                 self.reports.alarm(alarms.WRITE_FAILED,
-                                   f" cannot be written: {error}. Producers are refused until a retry succeeds.")
+                                   f" cannot be written: {error}. PUTs wait for another primary, or are refused until a "
+                                   "retry succeeds.")
                 self.on_event(WriterEvent.WRITE_FAILS, str(error))
             return False
         position = self.base + self.state.sequence
