@@ -440,7 +440,8 @@ FEATURES_NOT_USABLE = _declare(
 CLUSTER_ID_DIFFERS = _declare(
     "cluster-id-differs", "CLUSTER_CONFIGURATION",
     "A node has the storage of another cluster: two nodes started apart from each other, or one ran alone after "
-    "`bmq cluster unsafe-force`. The alarm has both cluster ids. One alarm for each node.",
+    "`bmq cluster unsafe-force`. The alarm has both cluster ids; an unknown cluster is that of a ledger without an id that "
+    "no member list knows, as an earlier release writes it. One alarm for each node and text.",
     "The node is refused. The files of both stay as they are.",
     "Keep the history of one of the two clusters; start the nodes of the other one with empty directories.")
 CLUSTER_ACTIVE_NODE_UNKNOWN = _declare(

@@ -56,12 +56,14 @@ class ElectionTimers:
 
 @dataclass(slots=True)
 class Scouting:
-    """Scouting for a term: nodes that would, and would not, vote for this node."""
+    """Scouting for a term: nodes that would, and would not, vote for this node. `skips_terms`: the term is above those that
+    lost votes may have named."""
 
     term: int
     willing: set[int]
     unwilling: set[int] = field(default_factory=set)
     leader: int | None = None  # leader that a node reported
+    skips_terms: bool = False
 
     @property
     def answer_count(self) -> int:

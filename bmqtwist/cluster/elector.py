@@ -31,6 +31,7 @@ from bmqtwist.wire.control import ElectorMessage
 TERM_MAX = 1 << 63  # a message with a larger term is invalid
 NO_NODE = -1  # node id on the wire without a node
 DATA_INACTIVITY_FACTOR = 3  # a leader whose data arrive has this multiple of the inactivity timeout for its next heartbeat
+UNKNOWN_TERMS = 1000  # that a lost vote may have named without a record in any ledger: more than the elections of an hour
 DORMANT, FOLLOWER, CANDIDATE, LEADER = ElectionState
 _TERMLESS = ("electorNodeStatus", "scoutingResponse")  # messages whose term may be 0
 _PASSIVE = (ElectionMode.NEVER, ElectionMode.LEAVING)  # a node in these modes is no candidate
@@ -280,7 +281,9 @@ def _on_candidacy_timer(elector: Elector, event: ElectionTimer) -> None:
     if not elector.other_nodes or elector.has_quorum((elector.node_id,)):
         _become_candidate(elector, term, "this node is the only voter")
         return
-    elector.scouting = Scouting(term, {elector.node_id})
+    skips = elector.electorate.relies_on_lost_votes(elector.electorate.announced)
+    term += UNKNOWN_TERMS if skips else 0
+    elector.scouting = Scouting(term, {elector.node_id}, skips_terms=skips)
     elector.record_cause(f"starts scouting for term {term}")
     elector.timers.arm_answers(ElectionTimer.SCOUT, elector.timing.scouting_result)
     elector.broadcast(ScoutingRequest(elector.newest_lsn(), elector.ceded_by), term)
@@ -295,6 +298,9 @@ def _on_scouting_response(elector: Elector, event: ev.Received) -> None:
     if message.value.leader not in (None, NO_NODE):
         scouting.leader = elector.reported_leader = message.value.leader
     if elector.has_quorum(scouting.willing):
+        if not scouting.skips_terms and elector.electorate.relies_on_lost_votes(scouting.willing):
+            _end_scouting(elector, scouting, "a node that has lost its vote has answered")  # the next one skips terms
+            return
         _become_candidate(elector, scouting.term, f"{len(scouting.willing)} nodes would vote for this node")
     elif scouting.answer_count == elector.node_count:
         _end_scouting(elector, scouting, f"only {len(scouting.willing)} nodes would vote for this node")

@@ -125,6 +125,16 @@ class Electorate:
         """True if the storage of a node is the one in all lists that count."""
         return all(self._is_intact(node_id, voters) for voters in self._voters)
 
+    def is_foreign(self, node_id: int, storage: MemberStorage) -> bool:
+        """Return whether the storage of another node has a history that is not the one of this cluster: the id of another
+        cluster, or none and a ledger, as a node writes that founds a cluster alone with an earlier release."""
+        own = self.cluster_id
+        if not own or storage.cluster_id:
+            return bool(own) and storage.cluster_id != own
+        return storage.has_ledger and not any(
+            each.node_id == node_id and each.incarnation in (storage.incarnation, storage.previous)
+            for members in self.lists for each in members.nodes)
+
     def has_records(self, node_id: int) -> bool:
         """True if the partitions of a node have all records that it acknowledged, unless they are doubtful: False for an old
         copy of its storage."""
@@ -148,12 +158,22 @@ class Electorate:
         """Return whether these nodes are a quorum of all lists that count."""
         return all(self._has_quorum(nodes, voters) for voters in self._voters)
 
-    def _has_quorum(self, nodes: Collection[int], voters: Mapping[int, int]) -> bool:
+    def relies_on_lost_votes(self, nodes: Collection[int]) -> bool:
+        """Return whether these nodes, a quorum, are one only because all voters are present, and the vote of one is lost:
+        its newest term is unknown."""
+        return any(self.storage(each).state is StorageState.VOTE_LOST for each in nodes) and not all(
+            self._has_intact_quorum(nodes, voters) for voters in self._voters)
+
+    def _has_intact_quorum(self, nodes: Collection[int], voters: Mapping[int, int]) -> bool:
         present = [each for each in nodes if each in voters]
         majority = len(voters) // 2 + 1
-        intact = sum(self._is_intact(each, voters) for each in present)
-        if len(present) >= majority and intact > len(voters) - majority:
+        return len(present) >= majority and sum(
+            self._is_intact(each, voters) for each in present) > len(voters) - majority
+
+    def _has_quorum(self, nodes: Collection[int], voters: Mapping[int, int]) -> bool:
+        if self._has_intact_quorum(nodes, voters):
             return True
+        present = [each for each in nodes if each in voters]
         return len(present) == len(voters) and (
             all(self._has_ledger(each, voters) for each in present)
             or not self.lists and all(self.storage(each).is_new for each in present))

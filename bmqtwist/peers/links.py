@@ -69,7 +69,7 @@ class ClusterLinks:
         self._awaited: set[int] = set()  # nodes that have not connected since the start
         self._awaited_until = float("-inf")
         self._refused: dict[int, float] = {}  # node id -> first refusal of another broker during the present connection
-        self._alarmed: set[tuple[int, str]] = set()  # node id, kind of an alarm about it
+        self._alarmed: dict[tuple[int, str], str] = {}  # node id, kind of an alarm about it -> its text
         self.refusals: dict[int, str] = {}  # node id -> reason why its versions do not fit
         self.active_features: Callable[[], Collection[str]] = tuple  # features that the cluster uses
 
@@ -195,7 +195,7 @@ class ClusterLinks:
         self.electorate.configurations[peer.node_id] = handshake.announced_nodes(session.remote.features)
         self._logged_failures.discard(peer.node_id)
         self.refusals.pop(peer.node_id, None)
-        self._alarmed -= {each for each in self._alarmed if each[0] == peer.node_id}
+        self._alarmed = {key: text for key, text in self._alarmed.items() if key[0] != peer.node_id}
         self._step(session.now, LinkEvent.UP, peer.node_id)
 
     def on_event(self, peer: PeerSession, kind: EventType, specific: int, body: bytes) -> None:
@@ -244,9 +244,9 @@ class ClusterLinks:
         return reason or self._incompatibility(session)
 
     def _alarm(self, kind: AlarmKind, node_id: int, text: str) -> None:
-        """Raise an alarm, once for each node and kind until the node is connected."""
-        if node_id in self._nodes and (node_id, kind.id) not in self._alarmed:
-            self._alarmed.add((node_id, kind.id))
+        """Raise an alarm about a node, again only with another text or after a connection of the node."""
+        if node_id in self._nodes and self._alarmed.get((node_id, kind.id)) != text:
+            self._alarmed[node_id, kind.id] = text
             self._host.report.alarm(kind, f"Cluster ({self.definition.name}): {text}")
 
     def _incompatibility(self, session: Session) -> str:
@@ -272,12 +272,13 @@ class ClusterLinks:
 
     def _history_difference(self, session: Session) -> str:
         """Return why a node with the storage of another cluster is refused; empty if it has none."""
-        ours, theirs = self.electorate.cluster_id, handshake.announced_storage(session.remote.features).cluster_id
+        ours, storage = self.electorate.cluster_id, handshake.announced_storage(session.remote.features)
         node_id = session.remote.identity.cluster_node_id
-        if not ours or not theirs or ours == theirs:
+        if not self.electorate.is_foreign(node_id, storage):
             return ""
-        text = (f"its storage belongs to the cluster with the id {id_text(theirs)}, that of this node to {id_text(ours)}: "
-                "their messages cannot be merged")
+        theirs = f"the cluster with the id {id_text(storage.cluster_id)}" if storage.cluster_id else "an unknown cluster"
+        text = (f"its storage belongs to {theirs}, that of this node to the cluster with the id {id_text(ours)}: their "
+                "messages cannot be merged")
         self._alarm(alarms.CLUSTER_ID_DIFFERS, node_id, f"node {self.name(node_id)} is refused: {text}. Keep one of the two "
                     "histories, and start the nodes of the other one with empty directories")
         return text

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from kit.client import payloads
 
+from bmqtwist.cluster.elector import UNKNOWN_TERMS
 from bmqtwist.cluster.electorate import MemberState
 from bmqtwist.daemon.assemble import StartFailure
 from bmqtwist.storage.identity import IDENTITY_FILE, IdentityFile, StorageIdentity, StorageState, id_text
@@ -16,7 +17,7 @@ from bmqtwist.storage.ledger_file import LEDGER_SUFFIX, encode_ledger, read_ledg
 from bmqtwist.storage.slot_file import PromiseFile, VoteFile
 from bmqtwist.testing.config import member_configuration, node_config
 from bmqtwist.testing.simulated_node import SimulatedNode, SimulatedPerformer
-from bmqtwist.wire.cluster_schema import LeaderAdvisory, PartitionPrimaryAdvisory
+from bmqtwist.wire.cluster_schema import LeaderAdvisory, MemberList, PartitionPrimaryAdvisory
 from sim.cluster import PARTITION
 from sim.elected import ELECTOR, SETTLE_S
 from sim.replicated import STRONG, ReplicatingCluster, available_cluster
@@ -160,7 +161,7 @@ def test_votes_lost_at_all_nodes_at_once_are_no_reason_to_wait_for_an_operator(s
     assert not serving(nodes), "the last node may have the newest term"
     nodes.machines[-1].boot()
     nodes.wait_until_available()
-    assert nodes.cluster(nodes.leader.name).leadership.standing.term > max(terms)
+    assert nodes.cluster(nodes.leader.name).leadership.standing.term > max(terms) + UNKNOWN_TERMS - 1, "it was never used"
     nodes.post(3)
     nodes.run(3.0)
     nodes.judge_partitions()
@@ -277,9 +278,9 @@ def test_a_directory_of_another_node_is_refused_and_not_changed() -> None:
     assert {path: bytes(first.disk.content(path)) for path in first.disk.paths()} == before
 
 
-def make_directories_of_an_earlier_version(nodes: ReplicatingCluster) -> None:
+def make_directories_of_an_earlier_version(*nodes: SimulatedNode) -> None:
     """Remove the identities and the member lists of stopped nodes."""
-    for node in nodes.machines:
+    for node in nodes:
         lose(node, IDENTITY_FILE)
         for path in [path for path in node.disk.paths() if path.endswith(LEDGER_SUFFIX)]:
             contents = read_ledger(node.disk.content(path))
@@ -294,7 +295,7 @@ def test_directories_of_an_earlier_version_are_served_by_a_majority_and_register
     nodes = available_cluster(9)
     nodes.post(20)
     kill_all(nodes)
-    make_directories_of_an_earlier_version(nodes)
+    make_directories_of_an_earlier_version(*nodes.machines)
     first, second, third = nodes.machines
     for node in (first, second):
         node.boot()
@@ -320,7 +321,7 @@ def test_directories_of_an_earlier_version_are_served_by_a_majority_and_register
 def test_an_empty_node_among_directories_of_an_earlier_version_does_not_count() -> None:
     nodes = available_cluster(10)
     lost, stale, late = stale_third(nodes)
-    make_directories_of_an_earlier_version(nodes)
+    make_directories_of_an_earlier_version(*nodes.machines)
     lose(lost, *EVERYTHING)
     lost.boot()
     stale.boot()
@@ -376,22 +377,49 @@ def test_a_node_with_a_wrong_configuration_does_not_serve_and_names_the_mistake(
     recover_and_judge(nodes, 2.0)
 
 
-def test_nodes_of_two_histories_refuse_each_other_and_name_both_ids() -> None:
-    nodes = available_cluster(12)
-    nodes.post(5)
-    node = nodes.machines[2]
+def found_alone(nodes: ReplicatingCluster, node: SimulatedNode) -> MemberList:
+    """Let a node found a cluster of its own, and stop it; its configuration is correct again. Return its member list."""
     node.crash(power=False, down=None)
     lose(node, *EVERYTHING)
     usual = node._configure
-    node._configure = partial(member_configuration, 3, 3, 30114, cluster={  # it founds a cluster of its own
+    node._configure = partial(member_configuration, 3, 3, 30114, cluster={
         "elector": ELECTOR, "partition": PARTITION, "nodes": wrong_nodes(nodes, node.name)[2:]})
     node.boot()
     nodes.run(10.0)
     members = nodes.cluster(node.name).metadata.state.members
-    known = nodes.cluster("n1").metadata.state.members
-    assert members is not None and known is not None and members.cluster_id != known.cluster_id
+    assert members is not None
     node.crash(power=False, down=None)
     node._configure = usual
+    return members
+
+
+def test_a_history_founded_alone_with_an_earlier_version_is_refused() -> None:
+    nodes = available_cluster(12)
+    nodes.post(5)
+    node = nodes.machines[2]
+    for _ in range(8):  # each restart begins a term: its records are newer
+        found_alone(nodes, node)
+    make_directories_of_an_earlier_version(node)
+    nodes.machines[0].crash(power=False, down=None)
+    node.boot()
+    nodes.run(10.0)
+    assert not serving(nodes), "no records of its ledger are adopted"
+    assert any("belongs to an unknown cluster" in line for line in nodes.machines[1].log() if line.startswith("ALARM"))
+    nodes.machines[0].boot()
+    nodes.run(10.0)
+    node.crash(power=False, down=None)
+    nodes.post(5)
+    lose(node, *EVERYTHING)
+    node.boot()
+    recover_and_judge(nodes, 5.0)
+
+
+def test_nodes_of_two_histories_refuse_each_other_and_name_both_ids() -> None:
+    nodes = available_cluster(12)
+    nodes.post(5)
+    node, known = nodes.machines[2], nodes.cluster("n1").metadata.state.members
+    members = found_alone(nodes, node)
+    assert known is not None and members.cluster_id != known.cluster_id
     with pytest.raises(StartFailure, match=re.escape("n1 (id 1) is not a member; n2 (id 2) is not a member")):
         node.open_node(SimulatedPerformer(node))
     node.disk.kill()

@@ -69,6 +69,27 @@ def test_lost_votes_alone_need_all_nodes() -> None:
     assert not found.has_quorum((1, 2, 3))
 
 
+def test_a_quorum_relies_on_lost_votes_only_if_too_few_voters_are_intact() -> None:
+    found = electorate(3)
+    assert not found.relies_on_lost_votes((1, 2, 3))
+    found.announced[3] = MemberStorage(103, VOTE_LOST, 7, 3)
+    assert found.has_quorum((1, 2, 3)) and not found.relies_on_lost_votes((1, 2, 3)), "two are intact"
+    found.announced[2] = MemberStorage(102, VOTE_LOST, 7, 2)
+    assert found.has_quorum((1, 2, 3)) and found.relies_on_lost_votes((1, 2, 3))
+    assert not unformed(FRESH, FRESH, FRESH).relies_on_lost_votes((1, 2, 3)), "a new cluster has no earlier votes"
+
+
+def test_storage_with_a_ledger_that_no_list_knows_is_of_another_history() -> None:
+    found = electorate(3)
+    for known in (MemberStorage(3, COMPLETE, 7), MemberStorage(3, COMPLETE), MemberStorage(103, VOTE_LOST, 0, 3),
+                  MemberStorage(103, FRESH), MemberStorage(103, LOST), MemberStorage(103, LOST, 7)):
+        assert not found.is_foreign(3, known), known
+    for foreign in (MemberStorage(3, COMPLETE, 8), MemberStorage(103, LOST, 8), MemberStorage(103, COMPLETE),
+                    MemberStorage(103, VOTE_LOST, 0, 99), MemberStorage(2, COMPLETE)):
+        assert found.is_foreign(3, foreign), foreign
+    assert not unformed(COMPLETE, COMPLETE, COMPLETE).is_foreign(3, MemberStorage(103, COMPLETE)), "of an earlier version"
+
+
 def test_every_list_that_counts_needs_a_quorum() -> None:
     found = electorate(3)
     bigger = MemberList(7, 2, 2, [*members(3).nodes, MemberInfo(4, "n4", "", True, 4)])
