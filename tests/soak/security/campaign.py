@@ -72,7 +72,7 @@ class Attack(NamedTuple):
 
 ATTACKS = {
     "flood": Attack(http_flood.run, 3, p99_quiet_ms=0.0),
-    "flood of many queues": Attack(http_flood.run, 1, 14_000, p99_quiet_ms=0.0),
+    "flood of many queues": Attack(http_flood.run, 1, 14_000, seconds_min=60, p99_quiet_ms=0.0),
     "burst": Attack(http_burst.run, 3, p99_quiet_ms=0.0),
     "unread responses": Attack(unread_responses.run, 1, 14_000, seconds_min=60),
     "slow connections": Attack(slow_connections.run), "malformed requests": Attack(malformed_requests.run),
