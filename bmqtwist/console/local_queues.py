@@ -9,7 +9,7 @@ WANTED_S after each request of a console client. `collector.py` calls it to crea
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from twisted.internet.defer import Deferred, inlineCallbacks, succeed
@@ -42,7 +42,8 @@ class LocalQueues:
     def __init__(self, host: BrokerService) -> None:
         self._broker, self._reactor, self._present_time, self._in_steps = (
             host.node.broker, host.reactor, host.present_time, host.run_in_steps)
-        self.book = QueueBook(lambda: queues_of(self._broker, self._reported()))
+        self.book = QueueBook(self._present_queues)
+        self._sampled = set[int]()  # partitions of the last sweep
         self._named: dict[int, float] = {}  # partitions that requests named, until this time
         self._wanted_until = float("-inf")
         self._next_call: Any = None  # the delayed call of the next step
@@ -62,11 +63,16 @@ class LocalQueues:
         self._named = {number: until for number, until in self._named.items() if until >= now}
         return led_partitions(self._broker).union(self._named)
 
+    def _present_queues(self) -> Iterator[AnyQueue]:
+        """Begin a sweep: return the queues to sample."""
+        self._sampled = self._reported()
+        return queues_of(self._broker, self._sampled)
+
     def request_sampling(self, partitions: Collection[int] = ()) -> Deferred[None]:
         """Request sampling for WANTED_S, also of the queues in `partitions`; fires when all have been sampled once."""
         now, _ = self._present_time()
         self._wanted_until = now + WANTED_S
-        if not self._reported().issuperset(partitions):
+        if not self._sampled.issuperset(partitions):  # such as a partition of which this node has just become primary
             self.book.restart()
         self._named.update(dict.fromkeys(partitions, self._wanted_until))
         if self._next_call is None:

@@ -125,7 +125,10 @@ def test_a_hung_node_keeps_its_values_and_a_large_payload_is_downloaded_from_a_r
     status, payload = tab.ask(f"/api/v1/message/payload?uri={quote(STRONG)}&guid={guid}&node={leader}",
                               headers={"Accept-Encoding": "identity"}, encoding="latin-1")
     assert status == 200 and payload.encode("latin-1") == LARGE
-    before = next(node for node in check_numbers(tab, 1)["nodes"] if node["name"] == second)
+    end = time.monotonic() + WAIT_S
+    while not (before := next(node for node in check_numbers(tab, 1)["nodes"] if node["name"] == second))["answers"]:
+        assert time.monotonic() < end
+        time.sleep(0.2)
     cluster[second].pause()
     end = time.monotonic() + WAIT_S
     while (node := next(each for each in check_numbers(tab, 1)["nodes"] if each["name"] == second))["answers"]:
@@ -168,8 +171,8 @@ def test_the_verdict_of_a_single_node_names_its_full_disk(tmp_path: Path, small_
             with open(small_disk / "filler", "wb", buffering=0) as file, suppress(OSError):
                 while True:
                     file.write(bytes(1 << 16))
-            end, reasons = time.monotonic() + WAIT_S, ""
-            while not ("is failing" in reasons and "is full" in reasons):
+            end, reasons, document = time.monotonic() + WAIT_S, "", tab.cluster()
+            while not ("is failing" in reasons and "is full" in reasons and document["history"]):
                 app.post(uri, bytes(20_000), wait=False)  # until the file needs another page of the disk
                 time.sleep(0.2)
                 document = tab.cluster()
