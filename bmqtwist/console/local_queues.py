@@ -74,6 +74,8 @@ class LocalQueues:
         self._wanted_until = now + WANTED_S
         if not self._sampled.issuperset(partitions):  # such as a partition of which this node has just become primary
             self.book.restart()
+            if self._next_call is not None:
+                self._next_call.reset(0.0)
         self._named.update(dict.fromkeys(partitions, self._wanted_until))
         if self._next_call is None:
             self._next_step(0.0)
