@@ -218,6 +218,15 @@ def scouting_after_lost_votes() -> Situation:
     return situation
 
 
+def scouting_before_lost_votes_are_known() -> Situation:
+    """The other nodes report during the scouting that their votes are lost, too; node 2 would vote for this one."""
+    electorate = electorate_of(n1=StorageState.VOTE_LOST)
+    situation = Situation(electorate=electorate).scout()
+    electorate.announced = electorate_of(**dict.fromkeys(("n1", "n2", "n3"), StorageState.VOTE_LOST)).announced
+    situation.happen(scouted(2, 5, True))
+    return situation
+
+
 def only_voter() -> Situation:
     """The nodes 2 and 3 are learners."""
     electorate = electorate_of()
@@ -485,7 +494,9 @@ RULES = (
     Rule(66, recovering, proposal(2, 6), ("save 6/2", "voted 6", "2 SUPPORT(6)"), F, (CHECK,), 6),
     Rule(66, candidate_with_recovering_node, support(2, 6), (), C, (ELECTION,), 6),
     Rule(66, candidate_with_recovering_node, support(3, 6), ("n NONE", "all BEAT(6)"), L, (CHECK, BEAT), 6, 1),
-    Rule(66, scouting_after_lost_votes, scouted(3, 5, True), ("save 6/1", "n NONE", "all PROPOSE(6)"), C, (ELECTION,), 6),
+    Rule(66, scouting_after_lost_votes, scouted(3, 5, True), ("save 1006/1", "n NONE", "all PROPOSE(1006)"), C, (ELECTION,),
+         1006),
+    Rule(66, scouting_before_lost_votes_are_known, scouted(3, 5, True), (), F, (RANDOM,)),
     Rule(66, only_voter, 8.0, ("save 6/1", "n NONE", "all PROPOSE(6)", "n NONE", "all BEAT(6)"), L, (CHECK, BEAT), 6, 1),
     Rule(66, only_voter, RANDOM, ("save 6/1", "n NONE", "all PROPOSE(6)", "n NONE", "all BEAT(6)"), L, (CHECK, BEAT), 6, 1),
     # votes that cannot be written
