@@ -39,7 +39,7 @@ LOST_RECORDS = Schedule(1, 3, 1 << 18, 1 << 20, 1 << 20, 8.0, clients=True, step
     Step("kill", 3, 1, 0.99, 0.5, 3.0), Step("burst", LEADER, 1, 0.5, 0.5, 0.5),
     Step("storage lost", 2, 1, 0.1, 0.55, 0.05), Step("kill", 1, 1, 0.99, 0.5, 8.0)))
 # Data of stored messages are damaged at each node in turn, and consumers that reconnect receive stored messages again
-DAMAGED_DATA = Schedule(1, 3, 1 << 18, 1 << 20, 1, 6.0, clients=True, journal_bytes=1 << 18, steps=tuple(
+DAMAGED_DATA = Schedule(47, 3, 1 << 18, 1 << 20, 1, 6.0, clients=True, journal_bytes=1 << 18, steps=tuple(
     step for node, share, dice in ((2, 0.81, 0.05), (3, 0.9, 0.15), (1, 0.99, 0.25)) for step in (
         Step("burst", LEADER, 1, 0.5, 0.5, 0.3), Step("bit rot", node, 1, share, dice, 0.3),
         *(Step("disconnect", LEADER, 1, 0.5, number / 14 + 0.01, 0.05) for number in range(14)))))
