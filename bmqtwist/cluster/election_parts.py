@@ -56,8 +56,8 @@ class ElectionTimers:
 
 @dataclass(slots=True)
 class Scouting:
-    """Scouting for a term: nodes that would, and would not, vote for this node. `skips_terms`: the term is above those that
-    lost votes may have named."""
+    """Scouting for a term: nodes that would, and would not, vote for this node. `skips_terms`: the term is higher than any
+    term in which a node that has lost its vote may have voted."""
 
     term: int
     willing: set[int]

@@ -29,8 +29,8 @@ class ElectionsTopic(Struct, frozen=True):
 
 
 class QueuesTopic(Struct, frozen=True):
-    """Page of the queues of the cluster. `partitions`: whose queues a node reports to another one, None = those that it
-    leads."""
+    """Page of the queues of the cluster. `partitions`: partitions whose queues a node reports to another node's
+    console; None = the partitions of which it is the primary."""
 
     text: str = ""
     sort: str = "messages"

@@ -152,7 +152,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     location.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", location], check=False,
                       capture_output=True).returncode:
-        pytest.skip("this user must not mount a small file system")
+        pytest.skip("needs a full file system, and this user must not mount a tmpfs: run the tests as root")
     yield location
     subprocess.run(["umount", "--lazy", location], check=False)
 
