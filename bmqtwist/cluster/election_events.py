@@ -174,7 +174,8 @@ class Voted:
 
 @dataclass(frozen=True, slots=True)
 class Outvoted:
-    """Scouting failed: too few nodes would vote for this one. They may have newer metadata, which it can request."""
+    """This node cannot be elected: it may not stand, or too few nodes would vote for it. They may have newer metadata, which
+    it can request."""
 
 
 @dataclass(frozen=True, slots=True)

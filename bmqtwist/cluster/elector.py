@@ -276,6 +276,7 @@ def _on_candidacy_timer(elector: Elector, event: ElectionTimer) -> None:
         return
     if elector.mode in _PASSIVE or elector.other_nodes and not elector.electorate.may_stand:
         elector.schedule_candidacy()
+        elector.outputs.append(ev.Outvoted())  # it may lack records, and even the member list
         return
     term = max(elector.term, elector.highest_reported_term) + 1
     if not elector.other_nodes or elector.has_quorum((elector.node_id,)):

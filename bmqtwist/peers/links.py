@@ -24,6 +24,7 @@ from bmqtwist.config.clusters import ClusterDefinition, ClusterProxyDefinition
 from bmqtwist.link.peer import PeerRole, PeerSession
 from bmqtwist.link.receipts import ConfirmReceipts
 from bmqtwist.link.session import Session
+from bmqtwist.link.unauthenticated import address_of
 from bmqtwist.link.upstream_batch import UpstreamBatch
 from bmqtwist.peers import handshake
 from bmqtwist.security.authorization import Action
@@ -240,7 +241,7 @@ class ClusterLinks:
                 self._alarm(
                     alarms.DUPLICATE_NODE_ID,
                     node_id, f"two brokers have the identity of node {self.name(node_id)}: '{known.session.peer}', which "
-                    f"stays connected, and '{session.peer}', which is refused")
+                    f"stays connected, and one at '{address_of(session.peer)}', which is refused")
         return reason or self._incompatibility(session)
 
     def _alarm(self, kind: AlarmKind, node_id: int, text: str) -> None:

@@ -109,6 +109,7 @@ def test_a_leader_whose_disk_is_full_hands_its_roles_over(cluster: ClusterProces
                 app.post(f"{STRONG}q", bytes(PAYLOAD_BYTES), wait=False)
                 assert app.next_ack(30.0).status is blazingmq.AckStatus.SUCCESS
                 assert time.monotonic() - since < 30.0
+                time.sleep(0.05)  # the queue must not become full before the next leader is elected
             app.session.open_queue(f"{STRONG}new", write=True)
             for uri in (f"{STRONG}q", f"{STRONG}new"):
                 post(app, uri)
