@@ -98,7 +98,7 @@ class SetCommitQuorum:
 
 @dataclass(frozen=True, slots=True)
 class RequestRecords:
-    """Request newer records from these nodes: no node leads, and too few would vote for this one."""
+    """Request newer records from these nodes: no node leads, and this one cannot be elected."""
 
     nodes: tuple[int, ...]
 
