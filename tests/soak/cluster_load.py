@@ -38,6 +38,7 @@ DOMAINS: dict[str, dict[str, Any]] = {"p": {}, "f": {"mode": "fanout", "app_ids"
 AVAILABLE_SECONDS_MAX = 120.0  # probes of a disk that failed twice within two minutes are up to 60 s apart
 FINISH_SECONDS_MAX = 240.0
 JOURNAL_BYTES = 64 << 20  # the messages of PROBES and of the consumer `late` are not confirmed before the end
+TTL_S = 24 * 3600  # nor do they expire before it
 SPARE_PORTS = 2  # for added nodes, and for new endpoints; clients know all ports
 NO_ANSWER = "no answer"  # the process starts or stops, or is not scheduled
 _REASON = re.compile(r"\((?:this node )?([^:;)[]+)")  # in "partitions not available: c3 (RECOVERING: waits for ...)"
@@ -83,7 +84,7 @@ class LoadedCluster:
     def add_domains(broker: BrokerProcess) -> None:
         """Write the files of the domains."""
         for domain, options in DOMAINS.items():
-            broker.domain(domain, consistency="strong", **options)
+            broker.domain(domain, consistency="strong", ttl=TTL_S, **options)
 
     # -- clients ----------------------------------------------------------------------------------------------------
 
