@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kit.client import refusal
 from kit.config import app_subscription, domain_config
-from kit.process import BrokerProcess, free_port
+from kit.process import START_SECONDS_MAX, BrokerProcess, free_port
 from kit.world import World
+
+from bmqtwist.cli.cluster.processes import broker_command
+from bmqtwist.errors import BmqError
 
 spec = pytest.mark.spec
 
@@ -286,3 +291,18 @@ def test_a_bad_key_file_ends_the_start_before_a_client_can_connect(tmp_path: Pat
     assert "http.keyFile" in start_fails(broker)
     assert not any("successfully listening" in line for line in broker.records)
     broker.cleanup()
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_broker_starts_with_closed_standard_streams(broker_process: BrokerProcess, closed: str) -> None:
+    """As some supervisors start it."""
+    broker_process.command = ["sh", "-c", f'exec "$@" {closed}', "sh", *broker_command()]
+    broker_process.launch()
+    answer, end = "", time.monotonic() + START_SECONDS_MAX
+    while not answer:
+        assert broker_process.running and time.monotonic() < end
+        with suppress(BmqError, OSError):
+            answer = broker_process.admin("DOMAINS DOMAIN bmq.test.mem.priority INFOS")
+        time.sleep(0.05)
+    assert broker_process.stop() == 0
