@@ -173,7 +173,7 @@ class Voted:
 
 
 @dataclass(frozen=True, slots=True)
-class Outvoted:
+class NotElectable:
     """This node cannot be elected: it may not stand, or too few nodes would vote for it. They may have newer metadata, which
     it can request."""
 
@@ -197,4 +197,4 @@ class ElectionChanged:
     cause: str
 
 
-ElectionOutput = SaveVote | Send | TickAt | Voted | Outvoted | ElectionChanged | Alarm
+ElectionOutput = SaveVote | Send | TickAt | Voted | NotElectable | ElectionChanged | Alarm

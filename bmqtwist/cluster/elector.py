@@ -276,7 +276,7 @@ def _on_candidacy_timer(elector: Elector, event: ElectionTimer) -> None:
         return
     if elector.mode in _PASSIVE or elector.other_nodes and not elector.electorate.may_stand:
         elector.schedule_candidacy()
-        elector.outputs.append(ev.Outvoted())  # it may lack records, and even the member list
+        elector.outputs.append(ev.NotElectable())  # it may lack records, and even the member list
         return
     term = max(elector.term, elector.highest_reported_term) + 1
     if not elector.other_nodes or elector.has_quorum((elector.node_id,)):
@@ -317,7 +317,7 @@ def _on_scouting_timer(elector: Elector, event: ElectionTimer) -> None:
 def _end_scouting(elector: Elector, scouting: Scouting, cause: str) -> None:
     elector.reported_leader = scouting.leader
     _drop_candidate(elector, cause)
-    elector.outputs.append(ev.Outvoted())
+    elector.outputs.append(ev.NotElectable())
 
 
 def _on_proposal(elector: Elector, event: ev.Received) -> None:

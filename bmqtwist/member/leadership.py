@@ -31,7 +31,7 @@ from bmqtwist.cluster.election_events import (
     ElectionState,
     ElectionTiming,
     ElectorStatus,
-    Outvoted,
+    NotElectable,
     Resign,
     SaveVote,
     SetMode,
@@ -319,7 +319,7 @@ class Leadership:
                     self._loop.timers.at(output.moment, lambda now: self.step(now, Tick()))
             case Voted():
                 self.metadata.step(Follow(output.term, None), wall)
-            case Outvoted():
+            case NotElectable():
                 self.metadata.step(RequestRecords(tuple(filter(self.is_up, self.elector.other_nodes))), wall)
             case ElectionChanged():
                 self._on_election_changed(output, wall)

@@ -47,7 +47,7 @@ from bmqtwist.cluster.election_events import (
     ElectionReason,
     ElectionState,
     ElectionTimer,
-    Outvoted,
+    NotElectable,
     PeerDown,
     PeerUp,
     Received,
@@ -107,7 +107,7 @@ def short(outputs: list[object], others: list[int]) -> tuple[str, ...]:
             found.append(f"save {output.term}/{'-' if output.vote is None else output.vote}")
         elif isinstance(output, Voted):
             found.append(f"voted {output.term}")
-        elif isinstance(output, Outvoted):
+        elif isinstance(output, NotElectable):
             found.append("requests records")
         elif isinstance(output, ElectionChanged):
             found.append(f"n {output.reason.name}")
